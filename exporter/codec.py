@@ -1,0 +1,164 @@
+"""The state as JSON text and back: what the outbox keeps. The dataclasses of the core are the only description."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import cache
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from exporter.events import Document
+from exporter.lifecycle import EMPTY, State, Tracked
+
+STATE_VERSION: Final = 1
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class StateWriter:
+    """Writes one state after another, and keeps the text of each history: from one to the next, few of them change.
+
+    An agent that has run for long remembers hundreds of events that are over; writing them anew at each commit would
+    take longer than all the rest of an approval.
+    """
+
+    def __init__(self) -> None:
+        self._written: dict[int, tuple[Tracked, str]] = {}
+        """By identity, which the value beside it keeps from being given to another."""
+
+    def text(self, state: State) -> str:
+        """Compact JSON. The document's events are written once, with their histories."""
+        rest = _encode(replace(state, document=None, tracked=EMPTY, closed=EMPTY))
+        del rest["tracked"], rest["closed"]
+        if state.document is not None:
+            rest["document"] = {
+                "incarnation": state.document.incarnation,
+                "order": [event.key for event in state.document.events],
+                "rejected": _encode(state.document.rejected),
+            }
+        written: dict[int, tuple[Tracked, str]] = {}
+        parts = [
+            f'"version":{STATE_VERSION},"state":{_json(rest)[:-1]}',
+            f'"tracked":{self._histories(state.tracked, written)}',
+            f'"closed":{self._histories(state.closed, written)}',
+        ]
+        self._written = written
+        return f"{{{','.join(parts)}}}}}"
+
+    def _histories(self, histories: Mapping[str, Tracked], written: dict[int, tuple[Tracked, str]]) -> str:
+        parts = []
+        for key, tracked in histories.items():
+            found = self._written.get(id(tracked)) or (tracked, _json(_encode(tracked)))
+            written[id(tracked)] = found
+            parts.append(f"{_json(key)}:{found[1]}")
+        return f"{{{','.join(parts)}}}"
+
+
+def dump_state(state: State) -> str:
+    """Compact JSON, which `load_state` reads."""
+    return StateWriter().text(state)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def load_state(text: str) -> State:
+    """What `dump_state` wrote; raises ValueError for anything else. Monotonic times do not survive a process."""
+    try:
+        return _state(json.loads(text, parse_constant=_refuse))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a state: {error!r}"[:500]) from error
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _state(found: Any) -> State:
+    if found["version"] != STATE_VERSION:
+        raise ValueError(f"state of version {found['version']!r}")
+    document = found["state"].pop("document")
+    state: State = _decode(State, {**found["state"], "document": None})
+    for histories in (state.tracked, state.closed):
+        if any(key != tracked.key for key, tracked in histories.items()):
+            raise ValueError("a history under another event's key")
+    if document is None:
+        return state
+    if sorted(document["order"]) != sorted(state.tracked):
+        raise ValueError("the document's events are not those that are tracked")
+    events = tuple(state.tracked[key].event for key in document["order"])
+    rejected = _decode(_hints(Document)["rejected"], document["rejected"])
+    return replace(state, document=Document(_decode(int, document["incarnation"]), events, rejected))
+
+
+def _encode(value: Any) -> Any:
+    if type(value) in _PLAIN:  # most of what there is
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _encode(getattr(value, name)) for name in _names(type(value))}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_encode(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return value
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name != "mono")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """`value` as a `kind`; raises ValueError, KeyError, TypeError or AttributeError where it is none."""
+    if kind is Any:
+        return value
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        option = next(option for option in get_args(kind) if option is not type(None))
+        return None if value is None else _decode(option, value)
+    if origin in (tuple, frozenset):
+        return _decode_items(kind, value)
+    if origin is Mapping:
+        return {key: _decode(get_args(kind)[1], item) for key, item in value.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        given = {**value, "mono": None} if "mono" in _hints(kind) else value
+        return kind(**{name: _decode(_hints(kind)[name], item) for name, item in given.items()})
+    if kind is datetime:
+        return _moment(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(value)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise TypeError(f"{kind.__name__} expected")
+    return value
+
+
+def _decode_items(kind: Any, value: Any) -> Any:
+    if not isinstance(value, list):
+        raise TypeError("a list expected")
+    inner = get_args(kind)
+    if get_origin(kind) is frozenset:
+        return frozenset(_decode(inner[0], item) for item in value)
+    kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+    return tuple(_decode(each, item) for each, item in zip(kinds, value, strict=True))
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return found

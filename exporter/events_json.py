@@ -1,0 +1,67 @@
+"""JSON as it may come from outside and go out again: no number too large, no field twice, no text unencodable."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+INT_LIMIT = 2**63  # what SQLite, OTLP and Prometheus can all carry
+
+
+class Object(dict[str, Any]):
+    """A JSON object that remembers which of its keys stood there twice: no reader may choose between them."""
+
+    repeated: tuple[str, ...] = ()
+
+
+def object_of(pairs: list[tuple[str, Any]]) -> Object:
+    made = Object(pairs)
+    if len(made) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        made.repeated = tuple(key for key, count in counts.items() if count > 1)
+    return made
+
+
+class Misfit(dict[str, Any]):
+    """A number that no output can carry. It is of no type that any field has, so it is mistyped wherever it stands."""
+
+
+def integer(text: str) -> int | Misfit:
+    value = int(text) if len(text) <= 20 else INT_LIMIT  # noqa: PLR2004  # 20 characters hold every 64-bit integer
+    return value if -INT_LIMIT <= value < INT_LIMIT else Misfit(number=text)
+
+
+def number(text: str) -> float | Misfit:
+    value = float(text)
+    return value if math.isfinite(value) else Misfit(number=text)
+
+
+def constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def loads(text: str) -> Any:
+    """Strict JSON; objects are `Object`s. Raises ValueError or RecursionError."""
+    return json.loads(text, object_pairs_hook=object_of, parse_int=integer, parse_float=number, parse_constant=constant)
+
+
+def encodable(value: Any, depth: int = 64) -> Any:
+    """The same as JSON that every output can encode: no lone surrogates, NUL, NaN, deep nesting, other types."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {_name(key): encodable(item, depth - 1) for key, item in value.items()} if depth else "…"
+    if isinstance(value, list | tuple):
+        return [encodable(item, depth - 1) for item in value] if depth else "…"
+    return encodable(str(value))
+
+
+def _name(key: Any) -> str:
+    return str(encodable(key if isinstance(key, str) else str(key)))

@@ -1,0 +1,310 @@
+"""The machine: what changed between two documents, as a pure function of the state and the next good document.
+
+The metadata service never says "completed" or "canceled": a finished event is simply no longer there. What happened is
+told from the last phase seen and from how unbroken our sight was, and `ended` is the honest word where it was not.
+
+                       status of the event in the next good document
+    last phase     Scheduled      Started     another word     gone
+    ----------     ---------      -------     ------------     ----
+    (absent)       scheduled      started     rejected         -
+    SCHEDULED      updated*       started     updated          canceled or ended
+    STARTED        updated        updated*    updated          completed
+    UNKNOWN        scheduled      started     updated*         ended
+
+    * only when a field changed. The table is `MOVES`; a test walks every pair.
+
+Source: Azure's documentation of Scheduled Events, section "High level overview".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from exporter.events import FIELDS, Document, Event, Rejected
+from exporter.lifecycle_sight import ANOMALIES, UNBROKEN_POLLS, UNBROKEN_SECONDS, Sight, anomaly_of, blind, sight_of
+from exporter.lifecycle_state import (
+    CLOSING,
+    EMPTY,
+    Approval,
+    Felt,
+    Instant,
+    Kind,
+    Outage,
+    Phase,
+    Rejection,
+    Seen,
+    StartedBy,
+    State,
+    Step,
+    Tracked,
+    Transition,
+    number,
+    with_tracked,
+)
+
+__all__ = [
+    "ANOMALIES",
+    "CLOSED_KEPT",
+    "CLOSING",
+    "EMPTY",
+    "MOVES",
+    "REJECTIONS_TOLD",
+    "UNBROKEN_POLLS",
+    "UNBROKEN_SECONDS",
+    "Approval",
+    "Felt",
+    "Instant",
+    "Kind",
+    "Outage",
+    "Phase",
+    "Rejection",
+    "Seen",
+    "StartedBy",
+    "State",
+    "Step",
+    "Tracked",
+    "Transition",
+    "advance",
+    "changes",
+    "fingerprint",
+    "number",
+    "phase_of",
+    "with_tracked",
+]
+
+CLOSED_KEPT: Final = 128
+REJECTIONS_TOLD: Final = 20  # of one document: a flood of nonsense must not drown the outbox
+
+
+MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
+    (None, None): None,
+    (None, Phase.SCHEDULED): Kind.SCHEDULED,
+    (None, Phase.STARTED): Kind.STARTED,
+    (None, Phase.UNKNOWN): None,
+    (Phase.SCHEDULED, Phase.SCHEDULED): None,
+    (Phase.SCHEDULED, Phase.STARTED): Kind.STARTED,
+    (Phase.SCHEDULED, Phase.UNKNOWN): Kind.UPDATED,
+    (Phase.SCHEDULED, None): Kind.CANCELED,
+    (Phase.STARTED, Phase.SCHEDULED): Kind.UPDATED,
+    (Phase.STARTED, Phase.STARTED): None,
+    (Phase.STARTED, Phase.UNKNOWN): Kind.UPDATED,
+    (Phase.STARTED, None): Kind.COMPLETED,
+    (Phase.UNKNOWN, Phase.SCHEDULED): Kind.SCHEDULED,
+    (Phase.UNKNOWN, Phase.STARTED): Kind.STARTED,
+    (Phase.UNKNOWN, Phase.UNKNOWN): None,
+    (Phase.UNKNOWN, None): Kind.ENDED,
+}
+"""Last phase and next phase (None: not in the document) to the transition. Unseen, CANCELED becomes ENDED."""
+
+
+def phase_of(event: Event) -> Phase:
+    try:
+        return Phase(event.status or "")
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def advance(state: State, document: Document, now: Instant, poll_interval: float = 1.0) -> Step:
+    """The state after a good document, and every transition that it shows. Total: every document leads somewhere."""
+    sight = sight_of(state, document, now, poll_interval)
+    anomaly = anomaly_of(state, document)
+    touched = replace(
+        state,
+        last_good=now,
+        watched=sight.watched,
+        first_answer=now.wall if state.first_answer is None or anomaly == "number-restarted" else state.first_answer,
+        document_rejected="",
+    )
+    if state.document is not None and (document is state.document or document == state.document):
+        return Step(_with_gap(touched, sight))
+    transitions: list[Transition] = []
+    tracked: dict[str, Tracked] = {}
+    for event in document.events:
+        after, transition = _follow(_before(state, event.key), event, sight)
+        tracked[event.key] = after
+        if transition:
+            transitions.append(transition)
+    gone = [_leave(before, sight) for key, before in state.tracked.items() if key not in tracked]
+    after_all = _close(replace(touched, document=document, tracked=tracked), [leave.tracked for leave in gone])
+    final, rejections = _reject(after_all, document)
+    return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
+
+
+def _with_gap(state: State, sight: Sight) -> State:
+    """A gap in our sight belongs to the history of every event that it covered."""
+    if sight.steady or sight.gap is None or not state.tracked:
+        return state
+    return replace(state, tracked={key: _gapped(tracked, sight) for key, tracked in state.tracked.items()})
+
+
+def _gapped(tracked: Tracked, sight: Sight) -> Tracked:
+    if sight.steady or sight.gap is None:
+        return tracked
+    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=tracked.gap_seconds + sight.gap)
+
+
+def _before(state: State, key: str) -> Tracked:
+    """The history of an id: known, or known from an earlier life, or new (its numbers begin where no other began)."""
+    return state.history(key) or replace(_NEW, numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY)
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed_at=_EPOCH)
+
+
+def _follow(before: Tracked, event: Event, sight: Sight) -> tuple[Tracked, Transition | None]:
+    """One event of the new document after what we knew of it."""
+    present = before.closed_at is None
+    phase = phase_of(event)
+    changed = changes(before.event, event) if present else {}
+    kind = MOVES[before.phase if present else None, phase]
+    if present and not changed and before.event.status == event.status:
+        kind = None
+    elif kind is None and changed:
+        kind = Kind.UPDATED
+    unexpected = kind is Kind.UPDATED and phase is not before.phase
+    started = _gapped(before, sight) if present else _born(before, event, sight)
+    after = _moved(started, event, kind, changed=bool(changed) or unexpected, sight=sight)
+    if kind is None:
+        return after, None
+    first = not present or (before.phase is Phase.UNKNOWN and kind is not Kind.UPDATED)
+    return after, Transition(kind, after, changed, unexpected, first, sight.gap, blind(sight))
+
+
+def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
+    """A new life. Of an earlier one of the same id the numbers count, and what we sent: Azure may have taken it, and
+    an id that flaps is no way around the waiting between two attempts."""
+    return Tracked(
+        event=event,
+        phase=Phase.UNKNOWN,
+        first_seen=sight.now.wall,
+        seen_before=sight.seen_before,
+        first_seen_at=sight.watched,
+        unchanged_at=sight.watched,
+        first_not_before=event.not_before,
+        approval=replace(before.approval, last_failure="", outdated=False),
+        numbers=before.numbers,
+    )
+
+
+def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, sight: Sight) -> Tracked:
+    """`before` with the new sight of its event. A status we don't know leaves the phase as it last was."""
+    phase = phase_of(event)
+    starting = kind is Kind.STARTED
+    return replace(
+        before,
+        event=event,
+        phase=before.phase if phase is Phase.UNKNOWN else phase,
+        not_before=event.not_before or before.not_before,
+        scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
+        started_at=sight.now.wall if starting else before.started_at,
+        started_by=_started_by(before, sight) if starting else before.started_by,
+        unchanged_at=sight.watched if changed or starting else before.unchanged_at,
+        updates=before.updates + (kind is Kind.UPDATED),
+        updates_while_started=before.updates_while_started + (kind is Kind.UPDATED and before.phase is Phase.STARTED),
+    )
+
+
+def _started_by(before: Tracked, sight: Sight) -> StartedBy:
+    """Who let it start. Before NotBefore and not by us means somebody else: another VM, ARM, an automatic approval."""
+    accepted = before.approval.accepted_at
+    if accepted is not None and accepted >= before.first_seen:
+        return StartedBy.US
+    if not before.scheduled_seen or before.not_before is None or before.approval.doubtful:
+        return StartedBy.UNKNOWN
+    if sight.now.wall < before.not_before:
+        return StartedBy.NOT_US
+    last_scheduled_late = sight.gap is not None and (sight.now.wall - before.not_before).total_seconds() >= sight.gap
+    return StartedBy.TIME if sight.steady or last_scheduled_late else StartedBy.UNKNOWN
+
+
+def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
+    """Azure's fields that differ, old and new value.
+
+    Not changes: a move between the known statuses, losing NotBefore at the start, the spelling of the id and of a time.
+    """
+    names = {*old.raw, *new.raw} - {"EventId", "EventStatus"}
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in sorted(names):
+        if name == "NotBefore" and _same_not_before(old, new):
+            continue
+        if old.raw.get(name) != new.raw.get(name) or (name in FIELDS and (name in old.faults) != (name in new.faults)):
+            found[name] = (old.raw.get(name), new.raw.get(name))
+    if old.status != new.status and Phase.UNKNOWN in (phase_of(old), phase_of(new)):
+        found["EventStatus"] = (old.raw.get("EventStatus"), new.raw.get("EventStatus"))
+    return found
+
+
+def _same_not_before(old: Event, new: Event) -> bool:
+    if old.not_before is not None and old.not_before == new.not_before:
+        return True
+    return phase_of(new) is Phase.STARTED and new.raw.get("NotBefore", "") == ""
+
+
+def _leave(before: Tracked, sight: Sight) -> Transition:
+    """The event is gone. It was canceled only if nothing else can have happened unseen."""
+    before = _gapped(before, sight)
+    kind = MOVES[before.phase, None]
+    assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
+    unseen = blind(sight) if kind is Kind.COMPLETED else _unseen(before, sight)
+    if kind is Kind.CANCELED and unseen:
+        kind = Kind.ENDED
+    after = replace(before, closed_at=sight.now.wall, outcome=kind)
+    return Transition(kind, after, gap=sight.gap, unseen=unseen)
+
+
+def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
+    found = list(sight.unseen)
+    if phase_of(before.event) is Phase.UNKNOWN:  # the last word seen, also after one that we know
+        found.append("unknown-status")
+    elif before.started_at is not None:
+        found.append("was-started")
+    if before.approval.accepted_at is not None:
+        found.append("approved")
+    elif before.approval.doubtful:
+        found.append("approval-unanswered")
+    ahead = before.event.not_before
+    if ahead is None:  # an earlier one that could be read may have been moved
+        found.append("not-before-unknown")
+    elif sight.now.wall >= ahead:
+        found.append("not-before-passed")
+    return tuple(found)
+
+
+def _close(state: State, gone: Iterable[Tracked]) -> State:
+    """Keep the histories of what is gone, the newest `CLOSED_KEPT` of them, and none of what came back."""
+    closed = {key: tracked for key, tracked in state.closed.items() if key not in state.tracked}
+    for tracked in gone:
+        closed.pop(tracked.key, None)
+        closed[tracked.key] = tracked
+    excess = len(closed) - CLOSED_KEPT
+    for key in list(closed)[: max(0, excess)]:
+        del closed[key]
+    return replace(state, closed=closed, evictions=state.evictions + max(0, excess))
+
+
+def _reject(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:
+    """What is newly not understood in this document, each told once while it stands there."""
+    prints = {fingerprint(item): item for item in document.rejected}
+    fresh = [Rejection(item.fault, item.raw) for mark, item in prints.items() if mark not in state.rejected]
+    tracked = dict(state.tracked)
+    for key, entry in state.tracked.items():
+        faults = entry.event.faults
+        if entry.phase is Phase.UNKNOWN and "EventStatus" not in faults:
+            faults = (*faults, "EventStatus")
+        if faults == entry.faults_told:
+            continue
+        tracked[key] = replace(entry, faults_told=faults)
+        if set(faults) - set(entry.faults_told):
+            fresh.append(Rejection(", ".join(faults), entry.event.raw, key))
+    return replace(state, tracked=tracked, rejected=frozenset(prints)), tuple(fresh[:REJECTIONS_TOLD])
+
+
+def fingerprint(item: Rejected) -> str:
+    text = json.dumps([item.fault, item.raw], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -1,0 +1,81 @@
+"""How well we saw what happened between two good documents: by both clocks, and by the document's number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.events import Document
+from exporter.lifecycle_state import Instant, Seen, State
+
+UNBROKEN_SECONDS: Final = 5.0
+UNBROKEN_POLLS: Final = 3
+ANOMALIES: Final = (
+    "number-restarted",
+    "number-skipped",
+    "content-without-number",
+    "number-without-content",
+    "slow-first-answer",
+    "switch-off-near",
+)
+"""Oddities of the source. A skipped number is everyday: a change within one poll interval, or while we did not look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How the new document follows on the last good one."""
+
+    now: Instant
+    watched: float
+    gap: float | None
+    unseen: tuple[str, ...]
+    steady: bool
+    """Both clocks say that the last good document is recent."""
+
+    @property
+    def seen_before(self) -> Seen:
+        if "restart" in self.unseen:
+            return Seen.AGENT_START
+        return Seen.GAP if self.unseen else Seen.UNBROKEN
+
+
+def sight_of(state: State, document: Document, now: Instant, poll_interval: float) -> Sight:
+    limit = max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval)
+    last = state.last_good
+    if last is None or state.document is None:
+        return Sight(now, state.watched, None, ("restart",), False)
+    wall = (now.wall - last.wall).total_seconds()
+    unseen: list[str] = []
+    mono = now.mono - last.mono if now.mono is not None and last.mono is not None else None
+    steady = mono is not None and mono <= limit and abs(wall) <= limit
+    if mono is None:
+        unseen.append("restart")
+    elif not steady:
+        unseen.append("gap")
+    step = document.incarnation - state.document.incarnation
+    if step < 0:
+        unseen.append("number-restarted")
+    elif step > 1:
+        unseen.append("number-skipped")
+    elif step == 0:
+        unseen.append("number-unchanged")
+    watched = state.watched + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
+    return Sight(now, watched, max(wall, mono or 0.0, 0.0), tuple(unseen), steady)
+
+
+def anomaly_of(state: State, document: Document) -> str:
+    if state.document is None:
+        return ""
+    step = document.incarnation - state.document.incarnation
+    same = (document.events, document.rejected) == (state.document.events, state.document.rejected)
+    if step < 0:
+        return "number-restarted"
+    if step == 0:
+        return "" if same else "content-without-number"
+    if step > 1:
+        return "number-skipped"
+    return "number-without-content" if same else ""
+
+
+def blind(sight: Sight) -> tuple[str, ...]:
+    return tuple(word for word in sight.unseen if word in ("restart", "gap"))

@@ -1,0 +1,213 @@
+"""What the machine remembers: the state, each event's history in it, and its closed words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from exporter.events import Document, Event
+
+EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+class Phase(StrEnum):
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+    UNKNOWN = "unknown"
+
+
+class Kind(StrEnum):
+    """The transitions of an event, as published."""
+
+    SCHEDULED = "scheduled"
+    UPDATED = "updated"
+    STARTED = "started"
+    COMPLETED = "completed"
+    CANCELED = "canceled"
+    ENDED = "ended"
+
+
+CLOSING: Final = frozenset({Kind.COMPLETED, Kind.CANCELED, Kind.ENDED})
+
+
+class Seen(StrEnum):
+    """How well we saw the time just before a first sight."""
+
+    UNBROKEN = "unbroken"
+    GAP = "gap"
+    AGENT_START = "agent_start"
+
+
+class StartedBy(StrEnum):
+    """Who let an event start, as far as can be known: the service does not say."""
+
+    US = "us"
+    NOT_US = "not_us"
+    TIME = "time"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A moment on both clocks. `mono`, in seconds, only means something within one process; None across a restart."""
+
+    wall: datetime
+    mono: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What we did about an event. `unanswered`: a POST got no clear status, so Azure may or may not have taken it."""
+
+    attempts: int = 0
+    last_attempt: Instant | None = None
+    accepted_at: datetime | None = None
+    rule: str = ""
+    in_flight: bool = False
+    unanswered: bool = False
+    last_failure: str = ""
+    outdated: bool = False
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether Azure may have taken an approval that it did not confirm."""
+        return self.in_flight or self.unanswered
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """The interruptions attributed to an event: how many, and seconds together and at the longest."""
+
+    count: int = 0
+    total: float = 0.0
+    longest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """One event and its history, from its first sight to a while after it is gone."""
+
+    event: Event
+    phase: Phase
+    first_seen: datetime
+    seen_before: Seen
+    first_seen_at: float
+    """`State.watched` at the first sight: the seconds of good polling since are `state.watched - first_seen_at`."""
+    unchanged_at: float
+    """`State.watched` at the last change."""
+    not_before: datetime | None = None
+    """The last one known: the document forgets it once the event has started."""
+    first_not_before: datetime | None = None
+    scheduled_seen: bool = False
+    started_at: datetime | None = None
+    started_by: StartedBy | None = None
+    approval: Approval = Approval()
+    decided: tuple[str, str, str] | None = None
+    """The last published decision: verdict, reason, rule."""
+    felt: Felt = Felt()
+    updates: int = 0
+    updates_while_started: int = 0
+    gaps: int = 0
+    gap_seconds: float = 0.0
+    faults_told: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    """How many records of each kind this event had: the number in a record's id."""
+    closed_at: datetime | None = None
+    outcome: Kind | None = None
+
+    @property
+    def key(self) -> str:
+        return self.event.key
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The source fails since then. `told`: `source.unavailable` was published; `warned`: that it may switch off."""
+
+    since: Instant
+    reason: str
+    told: bool = False
+    warned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that must outlive a crash. Replaced whole, never changed."""
+
+    birth: datetime
+    vm_key: str = ""
+    """What record ids are derived from: vmId, else the VM's name, else a random one; fixed at first use."""
+    vm_id: str = ""
+    document: Document | None = None
+    tracked: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
+    closed: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
+    evictions: int = 0
+    numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    rejected: frozenset[str] = frozenset()
+    last_good: Instant | None = None
+    watched: float = 0.0
+    """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stands still in a gap."""
+    first_answer: datetime | None = None
+    """When Azure first answered ever, or the number last started again: the service is warming up after it."""
+    outage: Outage | None = None
+    document_rejected: str = ""
+    boot_id: str = ""
+
+    def history(self, key: str) -> Tracked | None:
+        """What is known of an id: of an event in the document, or of one that is gone."""
+        return self.tracked.get(key) or self.closed.get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One move of one event. `tracked` is the event's history after the move (or as last seen)."""
+
+    kind: Kind
+    tracked: Tracked
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    unexpected: bool = False
+    first_sight: bool = False
+    gap: float | None = None
+    """Seconds between the two good documents, the longer of both clocks; None when there was none before."""
+    unseen: tuple[str, ...] = ()
+    """Why what happened in between was not seen; empty when it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """An event that can't be tracked, or is tracked but not wholly understood (then `key` is set)."""
+
+    fault: str
+    raw: Any
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a good document did to the state."""
+
+    state: State
+    transitions: tuple[Transition, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    changed: bool = False
+    anomalies: tuple[str, ...] = ()
+    """Oddities of the source, words of `ANOMALIES`."""
+
+
+def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
+    """The next number of a record of this kind about this event, and the history that remembers it."""
+    following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
+    return following, replace(tracked, numbers={**tracked.numbers, kind: following})
+
+
+def with_tracked(state: State, tracked: Tracked) -> State:
+    """The state with this event's history replaced where it stands; one that was already forgotten stays so."""
+    if tracked.key in state.tracked:
+        return replace(state, tracked={**state.tracked, tracked.key: tracked})
+    if tracked.key in state.closed:
+        return replace(state, closed={**state.closed, tracked.key: tracked})
+    return state
