@@ -1,0 +1,194 @@
+"""Keeps what the agent knows: the state in memory and, whenever the disk takes it, on disk with the records.
+
+An outbox that can't be opened at the start is taken into use when it can be. What it then turns out to hold and what
+was lived through meanwhile are one story: `reunited`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from exporter.failures import Failure
+from exporter.lifecycle import Instant, State, Tracked
+from exporter.records import Record
+from exporter.status import DestinationStatus, OutboxStatus
+from exporter.turn import Log, Metrics, Senses, Store, Turn
+
+BEAT_SECONDS: Final = 60.0
+BEAT_SECONDS_WITH_EVENTS: Final = 5.0
+UNSAVED_RECORDS: Final = 10_000
+
+
+def reunited(found: State, lived: State) -> State:
+    """One state out of the one on disk and the one that was lived through without knowing it.
+
+    What was approved stays approved, no record's number is given twice, and an event that is only on disk is told to be
+    gone by the next document. Nothing else of the old state outweighs what was seen since.
+    """
+    if lived.document is None:
+        return replace(
+            found,
+            vm_key=found.vm_key or lived.vm_key,
+            vm_id=found.vm_id or lived.vm_id,
+            numbers=_numbers(found.numbers, lived.numbers),
+            outage=lived.outage or found.outage,
+            boot_id=lived.boot_id or found.boot_id,
+        )
+    known = {**found.closed, **found.tracked}
+    tracked = {key: _joined(known.get(key), each) for key, each in lived.tracked.items()}
+    closed = {key: _joined(known.get(key), each) for key, each in lived.closed.items()}
+    left = {key: each for key, each in found.tracked.items() if key not in tracked and key not in closed}
+    return replace(
+        lived,
+        birth=found.birth,
+        vm_key=found.vm_key or lived.vm_key,
+        vm_id=lived.vm_id or found.vm_id,
+        # Without a document before it, the next one is compared event by event, which tells what is gone.
+        document=None if left else lived.document,
+        tracked={**left, **tracked},
+        closed={**found.closed, **closed},
+        evictions=max(found.evictions, lived.evictions),
+        numbers=_numbers(found.numbers, lived.numbers),
+        first_answer=found.first_answer or lived.first_answer,
+    )
+
+
+def _joined(before: Tracked | None, after: Tracked) -> Tracked:
+    if before is None:
+        return after
+    approval = after.approval if after.approval.accepted_at is not None else before.approval
+    first_seen = min(before.first_seen, after.first_seen) if before.closed_at is None else after.first_seen
+    return replace(after, approval=approval, first_seen=first_seen, numbers=_numbers(before.numbers, after.numbers))
+
+
+def _numbers(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
+    return {kind: max(one.get(kind, 0), other.get(kind, 0)) for kind in {**one, **other}}
+
+
+class Keeper:
+    """The one place that commits. Without a disk nothing is lost but durability: records wait in memory, bounded."""
+
+    def __init__(self, store: Store, metrics: Metrics, log: Log, senses: Senses) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._log = log
+        self._senses = senses
+        self._unsaved: deque[Record] = deque()
+        self._beaten = 0.0
+        self._news = False
+        self.writable = True
+        """The last thing that was to be recorded was."""
+        self.outbox = OutboxStatus(capacity=store.capacity)
+        self.destinations: tuple[DestinationStatus, ...] = ()
+        self._loaded = False
+        """What the file held is known. Until then nothing is written over it."""
+        self.state = State(birth=senses.clock().wall)
+        self.take_up()
+
+    def take_up(self) -> None:
+        """Goes on from what the file holds, as soon as it can be read; before, nothing is written over it."""
+        if self._loaded:
+            return
+        try:
+            found = self._store.load()
+            self._loaded = True
+            if found is None:
+                return
+            lived = self.state
+            if found.vm_id and lived.vm_id and found.vm_id.casefold() != lived.vm_id.casefold():
+                self._log.warn("outbox.of_another_vm", vm_id=lived.vm_id, was=found.vm_id)
+                self._store.renew("other-vm")
+                return
+            self.state = reunited(found, lived)
+        except Failure as failure:
+            self._failed(failure)
+
+    def save(self, turn: Turn) -> bool:
+        """Makes the turn's state and records durable. Where the disk does not take them, they wait: False."""
+        self.state = turn.state
+        if not (turn.dirty or self._unsaved or not self.writable):
+            return True
+        self._wait(turn.records)
+        if not self._loaded:
+            return False
+        try:
+            dropped = self._store.commit(turn.state, tuple(self._unsaved))
+        except Failure as failure:
+            self._failed(failure)
+            return False
+        self._news = self._news or bool(self._unsaved)
+        self._unsaved.clear()
+        self.writable = True
+        self._log.over("outbox", "outbox.recovered")
+        for name, count in dropped.items():
+            self._metrics.dropped(name, "outbox-full", count)
+            self._log.error("outbox.dropped", destination=name, records=count, reason="outbox-full")
+        return True
+
+    def hand_over(self) -> None:
+        """Lets the deliveries know of what was committed. After acting: an approval has less time than a record."""
+        if self._news:
+            self._news = False
+            self._senses.committed()
+
+    def save_instead(self, turn: Turn, taken_back: int) -> None:
+        """After a `save` that failed: the turn ended otherwise. Its last records as saved are taken back, and what it
+        has now waits for the disk in their place."""
+        for _ in range(min(taken_back, len(self._unsaved))):
+            self._unsaved.pop()
+        self._wait(turn.records)
+        self.state = turn.state
+
+    def _wait(self, records: Sequence[Record]) -> None:
+        self._unsaved.extend(records)
+        excess = len(self._unsaved) - UNSAVED_RECORDS
+        if excess <= 0:
+            return
+        for _ in range(excess):
+            self._unsaved.popleft()
+        for destination in self.destinations:
+            self._metrics.dropped(destination.name, "outbox-unwritable", excess)
+        self._log.error("outbox.dropped", records=excess, reason="outbox-unwritable")
+
+    def _failed(self, failure: Failure) -> None:
+        self.writable = False
+        self._log.trouble("outbox", "outbox.unwritable", reason=failure.reason, detail=failure.detail)
+
+    def renew(self, state: State) -> None:
+        """Everything kept so far is another VM's: it is set aside, and `state` begins anew."""
+        self._unsaved.clear()
+        self.state = state
+        try:
+            self._store.renew("other-vm")
+        except Failure as failure:
+            self._failed(failure)
+
+    def beat(self, read: Instant) -> None:
+        """Now and then the time of the last good document goes to disk: a restart then knows how long it was blind."""
+        mono = read.mono or 0.0
+        if mono - self._beaten < (BEAT_SECONDS_WITH_EVENTS if self.state.tracked else BEAT_SECONDS):
+            return
+        self._beaten = mono
+        try:
+            self._store.beat(read.wall)
+        except Failure as failure:
+            self._failed(failure)
+
+    def look(self) -> None:
+        """Brings what is shown of the outbox and of its queues up to date."""
+        for note in self._store.notes:
+            self._log.warn("outbox.note", note=note)
+        self._store.notes.clear()
+        try:
+            queues = self._store.queues()
+            self.outbox = OutboxStatus(self._store.used(), self._store.capacity, self.writable)
+        except Failure:
+            self.outbox = replace(self.outbox, writable=False)
+            return
+        self.destinations = tuple(
+            DestinationStatus(name, True, queue.records, queue.oldest, queue.parked, queue.last_success, queue.error)
+            for name, queue in queues.items()
+        )
