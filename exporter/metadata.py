@@ -1,0 +1,314 @@
+"""The HTTP client of the Azure metadata service: read the document, approve an event, ask who this VM is.
+
+Whatever stands at the other end, a call returns or raises `MetadataError` by its deadline, having read at most
+`max_bytes`. No proxy, redirect, cookie, content encoding or credential file ever takes part. What a document means is
+decided elsewhere: `fetch` returns bytes.
+
+Facts about the service are from Microsoft's documentation of Scheduled Events and of the Instance Metadata Service.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpcore
+import httpx
+
+from exporter.metadata_errors import (
+    FOREIGN,
+    REASONS,
+    MetadataError,
+    Reason,
+    one_line,
+    parse_retry_after,
+    status_reason,
+    translate,
+)
+from exporter.metadata_wire import Aborted, Resolve, Stage, Wire
+
+__all__ = ["REASONS", "Answer", "Compute", "MetadataClient", "MetadataError", "Reason", "parse_compute"]
+
+BODY_BYTES = 4 * 1024 * 1024
+DEADLINE_SECONDS = 5.0
+FIRST_DEADLINE_SECONDS = 125.0  # the first request enables the service for the VM: two minutes, and some
+IDENTITY_API_VERSION = "2021-12-13"
+
+_HEADER_BYTES = 256 * 1024
+_SNIPPET_BYTES = 2048
+_SNIPPET_SECONDS = 1.0
+_SILENCES = 12  # time-outs in a row without one byte, before one poll waits as long as the first
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole 200. `read_at_monotonic`: when its last byte was there; `duration`: seconds since the request began."""
+
+    body: bytes
+    read_at_monotonic: float
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Who this VM is: the few fields of `/metadata/instance/compute` that we take; "" for what is missing or odd.
+
+    That document also holds user data and keys, so it is never kept, logged or passed on as a whole.
+    """
+
+    name: str = ""
+    vm_id: str = ""
+    resource_id: str = ""
+    subscription_id: str = ""
+    resource_group: str = ""
+    vmss_name: str = ""
+    location: str = ""
+    zone: str = ""
+    size: str = ""
+    priority: str = ""
+
+
+_COMPUTE_FIELDS = {
+    "name": ("name", 512),
+    "vm_id": ("vmId", 512),
+    "resource_id": ("resourceId", 1024),
+    "subscription_id": ("subscriptionId", 512),
+    "resource_group": ("resourceGroupName", 512),
+    "vmss_name": ("vmScaleSetName", 512),
+    "location": ("location", 512),
+    "zone": ("zone", 512),
+    "size": ("vmSize", 512),
+    "priority": ("priority", 512),
+}
+
+
+def parse_compute(body: bytes) -> Compute:
+    """The allow-listed fields. A text that is too long or not printable is "": cut, it would name another VM."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MetadataError("malformed", "the instance document is not JSON") from error
+    if not isinstance(document, dict):
+        raise MetadataError("malformed", "the instance document is not an object")
+    return Compute(**{ours: _plain(document.get(theirs), cap) for ours, (theirs, cap) in _COMPUTE_FIELDS.items()})
+
+
+def _plain(value: Any, cap: int) -> str:
+    return value if isinstance(value, str) and len(value) <= cap and value.isprintable() else ""
+
+
+class MetadataClient:
+    """One client for the life of the agent, used from one thread at a time; `abort` may come from any.
+
+    `url` is the service's base, `http://169.254.169.254` as a rule; httpx.InvalidURL when it is none. Until the first
+    200 a poll may take `first_deadline` seconds, since that first request enables the service; afterwards `deadline`.
+    When polls keep timing out with the connection made and not one byte answered, every thirteenth waits
+    `first_deadline` again: the service switches itself off after a day without requests, and a slow one must not be
+    cut off for ever.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_version: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+        resolve: Resolve = socket.getaddrinfo,
+        tls: ssl.SSLContext | None = None,
+        deadline: float = DEADLINE_SECONDS,
+        first_deadline: float = FIRST_DEADLINE_SECONDS,
+        max_bytes: int = BODY_BYTES,
+    ) -> None:
+        self._monotonic = monotonic
+        self._clock = clock
+        self._deadline = deadline
+        self._first_deadline = first_deadline
+        self._max_bytes = max_bytes
+        self._wire = Wire(monotonic=monotonic, resolve=resolve, connect_seconds=deadline)
+        self._polling = _client(self._wire, tls)
+        self._posting = _client(self._wire, tls)
+        base = url.rstrip("/") + "/metadata/"
+        self._events = self._polling.build_request("GET", base + "scheduledevents", params={"api-version": api_version})
+        self._compute = self._polling.build_request(
+            "GET", base + "instance/compute", params={"api-version": IDENTITY_API_VERSION, "format": "json"}
+        )
+        self._failures = 0
+        self._silences = 0
+        self.first_answer_seen = False
+        self.headers: Mapping[str, str] = {}
+        """Of the last answer, whatever its status; names in any letter case. For `check`, which looks at its Date."""
+
+    def fetch(self) -> Answer:
+        """One poll of the document. Raises MetadataError for anything but a whole, plain 200."""
+        began = self._monotonic()
+        patient = not self.first_answer_seen or self._silences >= _SILENCES
+        try:
+            body = self._get(self._events, self._first_deadline if patient else self._deadline)
+        except MetadataError as error:
+            self._failures += 1
+            error.failures = self._failures
+            silent = error.reason == "timeout" and self._wire.stage is Stage.EXCHANGE and not self._wire.received
+            self._silences = self._silences + 1 if silent and self._silences < _SILENCES else 0
+            raise
+        self._failures = self._silences = 0
+        self.first_answer_seen = True
+        ended = self._monotonic()
+        return Answer(body=body, read_at_monotonic=ended, duration=ended - began)
+
+    def approve(self, event_id: str) -> None:
+        """Ask for the event to start now. Returns on 200 alone; sent once, whatever happens.
+
+        Each approval has a connection of its own: on one kept alive, a peer that is just closing it would leave open
+        whether the request arrived. An answer's body is not needed and not read, only an error's beginning.
+        """
+        request = self._posting.build_request(
+            "POST", self._events.url, json={"StartRequests": [{"EventId": event_id}]}, headers={"Connection": "close"}
+        )
+        self._wire.begin(self._deadline, allowance=_HEADER_BYTES)
+        self._exchange(self._posting, request, max_bytes=None)
+
+    def instance(self) -> Compute:
+        """Who this VM is. Raises MetadataError as `fetch` does."""
+        return parse_compute(self._get(self._compute, self._deadline))
+
+    def abort(self) -> None:
+        """End whatever is in flight within a second, and every later call at once, with the reason `aborted`."""
+        self._wire.abort()
+
+    def close(self) -> None:
+        """Close the connections. Not while a call is in flight: `abort` it first."""
+        self._polling.close()
+        self._posting.close()
+
+    def _get(self, request: httpx.Request, seconds: float) -> bytes:
+        # Chunk framing may double a body made of tiny chunks; more than that is not an answer.
+        self._wire.begin(seconds, allowance=2 * self._max_bytes + _HEADER_BYTES)
+        try:
+            return self._exchange(self._polling, request, max_bytes=self._max_bytes)
+        except MetadataError as error:
+            # A connection kept alive that the peer closed meanwhile says nothing about the service: once more, at once.
+            if error.reason != "reset" or self._wire.connected or self._wire.received:
+                raise
+        self._wire.restart()
+        return self._exchange(self._polling, request, max_bytes=self._max_bytes)
+
+    def _exchange(self, client: httpx.Client, request: httpx.Request, max_bytes: int | None) -> bytes:
+        try:
+            self._wire.slice()  # once aborted, nothing begins
+            response = client.send(request, stream=True)
+            self.headers = response.headers
+            try:
+                if (
+                    not self._wire.received
+                ):  # the library had it from before: it would pass for the answer to this request
+                    raise MetadataError("reset", "an answer that came before it was asked for")
+                self._check_status(response)
+                return b"" if max_bytes is None else self._read(response, max_bytes)
+            finally:
+                response.close()
+        except FOREIGN as error:
+            raise translate(error, self._wire) from error
+
+    def _check_status(self, response: httpx.Response) -> None:
+        code = response.status_code
+        if code == httpx.codes.OK:
+            return
+        retry_after = parse_retry_after(response.headers.get("retry-after", ""), self._clock())
+        detail = f"HTTP {code} {self._snippet(response)}".rstrip()
+        raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
+
+    def _snippet(self, response: httpx.Response) -> str:
+        """The beginning of an error's text, as far as it comes quickly, safe for one line of a log."""
+        self._wire.shorten(_SNIPPET_SECONDS)
+        text = bytearray()
+        try:
+            for part in response.iter_raw():
+                text += part
+                if len(text) >= _SNIPPET_BYTES:
+                    break
+        except Aborted:
+            raise
+        except FOREIGN:
+            pass  # the status is the news
+        return one_line(text[:_SNIPPET_BYTES].decode("utf-8", "replace"))
+
+    def _read(self, response: httpx.Response, max_bytes: int) -> bytes:
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise MetadataError("encoding", "a content encoding that was not asked for", status_code=200)
+        announced = response.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > max_bytes:
+            raise MetadataError("too-large", f"more than {max_bytes} bytes announced", status_code=200)
+        body = bytearray()
+        for part in response.iter_raw():  # no chunk size: it would collect parts and hide the time they take
+            body += part
+            if len(body) > max_bytes:
+                raise MetadataError("too-large", f"more than {max_bytes} bytes", status_code=200)
+            self._wire.slice()
+        return bytes(body)
+
+
+def _client(wire: Wire, tls: ssl.SSLContext | None) -> httpx.Client:
+    return httpx.Client(
+        transport=_Transport(wire, tls),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=None,  # the wire keeps the time  # noqa: S113
+        headers={
+            "Metadata": "true",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "azure-scheduled-events-exporter",
+        },
+    )
+
+
+class _Transport(httpx.BaseTransport):
+    """httpx's public seam, with our sockets below it: httpx's own transport takes no network backend.
+
+    It knows no proxy. What would make httpx parse a redirect's target, which can fail in ways of its own, or keep a
+    cookie is dropped here.
+    """
+
+    def __init__(self, wire: Wire, tls: ssl.SSLContext | None) -> None:
+        self._pool = httpcore.ConnectionPool(ssl_context=tls, keepalive_expiry=None, network_backend=wire)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        answer = self._pool.handle_request(
+            httpcore.Request(
+                method=request.method,
+                url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(
+            status_code=answer.status,
+            headers=[(name, value) for name, value in answer.headers if name.lower() not in _UNWANTED],
+            stream=_Body(answer),
+            extensions=answer.extensions,
+        )
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+_UNWANTED = frozenset({b"location", b"set-cookie"})
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, answer: httpcore.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._answer.iter_stream()
+
+    def close(self) -> None:
+        self._answer.close()

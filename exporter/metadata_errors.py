@@ -1,0 +1,143 @@
+"""Every way in which the metadata service can fail us, and how long to leave it alone then.
+
+Failure
+└── MetadataError    reason: one of REASONS · status_code, retry_after, failures, delay()
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from email.utils import parsedate_to_datetime
+from typing import Literal, get_args
+
+import httpcore
+import httpx
+
+from exporter.failures import Failure
+from exporter.metadata_wire import Aborted, Flooded, Stage, Wire
+
+Reason = Literal[
+    "timeout",  # not done by the deadline, in whatever phase
+    "connect",  # refused, unreachable
+    "dns",  # the host of a configured URL has no address
+    "tls",  # a configured https URL: handshake or certificate
+    "reset",  # the connection broke before the answer was whole
+    "protocol",  # not HTTP
+    "redirect",  # 3xx: never followed
+    "status-400",  # ours: the request or the api-version is wrong
+    "forbidden",  # 401, 403: the Metadata Security Protocol refuses this process
+    "not-found",  # 404
+    "gone",  # 410: up to 70 seconds
+    "throttled",  # 429: five requests a second for the whole VM
+    "server-error",  # 5xx
+    "status-other",
+    "too-large",
+    "encoding",  # compressed although we asked for identity
+    "malformed",  # 200, but not the JSON that was asked for: said by whoever parses
+    "aborted",  # we are shutting down
+]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+FORBIDDEN_SECONDS = 30.0
+RETRY_AFTER_SECONDS = 60.0
+BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 10.0)
+
+_DETAIL_CHARACTERS = 200
+_STATUS_REASONS: dict[int, Reason] = {
+    400: "status-400",
+    401: "forbidden",
+    403: "forbidden",
+    404: "not-found",
+    410: "gone",
+    429: "throttled",
+}
+_CLASS_REASONS: dict[int, Reason] = {3: "redirect", 5: "server-error"}
+
+
+class MetadataError(Failure):
+    """The metadata service gave no usable answer. The detail is for a person and holds nothing of our request.
+
+    `status_code` is what was answered, if anything was. `retry_after` is what the source asked for, in seconds (0 to
+    60). `failures` says how many polls in a row have failed, this one included.
+    """
+
+    reason: Reason
+
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str = "",
+        *,
+        status_code: int | None = None,
+        retry_after: float | None = None,
+        failures: int = 1,
+    ) -> None:
+        super().__init__(reason, detail)
+        self.status_code = status_code
+        self.retry_after = retry_after
+        self.failures = failures
+
+    def delay(self) -> float:
+        """Seconds to leave the service alone: 1, 2, 4, 8, 10 as failures go on, 30 when refused, or as it asks."""
+        own = BACKOFF_SECONDS[min(max(self.failures, 1), len(BACKOFF_SECONDS)) - 1]
+        if self.reason == "forbidden":
+            own = FORBIDDEN_SECONDS
+        return max(own, self.retry_after or 0.0)
+
+
+def status_reason(code: int) -> Reason:
+    """The word for a status other than 200."""
+    return _STATUS_REASONS.get(code) or _CLASS_REASONS.get(code // 100, "status-other")
+
+
+def parse_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (POSIX), 0 to 60, out of either form of the header (RFC 9110 §10.2.3); None for nonsense."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:_DIGITS]), RETRY_AFTER_SECONDS) if text[_DIGITS:] == "" else RETRY_AFTER_SECONDS
+    try:
+        instant = parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return min(max(instant - now, 0.0), RETRY_AFTER_SECONDS)
+
+
+_DIGITS = 9
+
+FOREIGN = (
+    Aborted,
+    Flooded,
+    OSError,
+    ValueError,  # the library's, from numbers and letters in headers that it did not expect
+    httpcore.ProtocolError,
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.UnsupportedProtocol,
+    httpx.HTTPError,
+)
+"""All that an exchange is known to raise; anything else is a mistake of ours and not dressed up as the service's."""
+
+_STAGE_REASONS: dict[Stage, Reason] = {Stage.CONNECT: "connect", Stage.TLS: "tls", Stage.EXCHANGE: "reset"}
+
+
+def translate(error: Exception, wire: Wire) -> MetadataError:
+    """The border: a foreign exception by its type, then by how far the exchange got. The caller keeps the cause."""
+    cut_off = wire.ended or not wire.received
+    table: tuple[tuple[type[Exception], Reason], ...] = (
+        (Aborted, "aborted"),
+        (Flooded, "too-large"),
+        (TimeoutError, "timeout"),
+        (socket.gaierror, "dns"),
+        (ssl.SSLError, "tls"),
+        (OSError, _STAGE_REASONS[wire.stage]),
+        (httpcore.NetworkError, "reset"),
+        (Exception, "reset" if cut_off else "protocol"),
+    )
+    reason = next(word for kind, word in table if isinstance(error, kind))
+    return MetadataError(reason, one_line(str(error)))
+
+
+def one_line(text: str) -> str:
+    """A foreign text, short and printable enough for a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:_DETAIL_CHARACTERS]
