@@ -1,0 +1,137 @@
+"""An event loop on a thread of its own that can be told to give up, and gives up.
+
+Azure's asyncio client can be cancelled in most of its waits. What remains is covered here: a name that the resolver
+never answers must not hold the process back, sockets that the client forgot must not pile up, and a loop that does not
+come back is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SETTLING = 0.3  # seconds that cancelled work gets to clean up
+
+
+class LoopThread:
+    """Runs coroutines one at a time. `interrupt` and `stop` may be called from any thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = _Loop()
+        self._running: Future[Any] | None = None
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
+        """What `work` returns or raises; `Interrupted` when it was.
+
+        Raises `Stuck` when it does not come back within `patience` seconds: the loop is of no more use then.
+        """
+        if not self._thread.is_alive():
+            work.close()
+            raise Stuck
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._running = running
+        try:
+            return running.result(patience)
+        except CancelledError:
+            raise Interrupted from None
+        except TimeoutError:
+            if running.done():
+                raise
+            running.cancel()
+            raise Stuck from None
+        finally:
+            self._running = None
+
+    def interrupt(self) -> None:
+        """Cancel what is running; `run` raises `Interrupted` at once, before the work has cleaned up."""
+        running = self._running
+        if running is not None:
+            running.cancel()
+
+    def abort_connections(self) -> None:
+        """Close every connection made on this loop. To be called on the loop, when nobody needs any of them."""
+        for transport in list(self._loop.transports):
+            transport.abort()
+
+    def stop(self, patience: float) -> None:
+        """End the thread; after `patience` seconds it is left behind and ends when it can."""
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(patience)
+
+    def _main(self) -> None:
+        """Turn the loop until it is stopped; then cancel what is left, let it clean up, and close the loop."""
+        self._loop.run_forever()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self.abort_connections()
+        with contextlib.suppress(TimeoutError):
+            self._loop.run_until_complete(_settle(tasks))
+        self._loop.close()
+
+
+class Stuck(Exception):
+    """The loop did not come back in time."""
+
+
+class Interrupted(Exception):
+    """Somebody called `interrupt`."""
+
+
+async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
+    async with asyncio.timeout(_SETTLING):
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # transports tell their protocols in the next turn
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Knows its connections, looks up names on daemon threads, and tells nobody of errors that nobody waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.set_exception_handler(_ignore)
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        made = await super().create_connection(*args, **kwargs)
+        self.transports.add(made[0])
+        return made
+
+    async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
+        """As the base's, whose executor's threads would be waited for at the end of the process."""
+        answer = self.create_future()
+
+        def settle(result: Any, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        def look_up() -> None:
+            result, error = None, None
+            try:
+                result = socket.getaddrinfo(host, port, **kwargs)
+            except (OSError, UnicodeError) as caught:
+                error = caught
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                self.call_soon_threadsafe(settle, result, error)
+
+        threading.Thread(target=look_up, name="event-hubs-lookup", daemon=True).start()
+        return await answer
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody waits for any more is of no interest."""
