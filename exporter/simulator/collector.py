@@ -1,0 +1,69 @@
+"""A small OTLP/HTTP log receiver for `demo`: takes what a collector would take, decodes it, and remembers the ids."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+
+MAX_BODY: Final = 4 << 20
+PROTOBUF: Final = "application/x-protobuf"
+
+
+class Collector:
+    """A context manager; `endpoint` is the base URL, `ids` the `log.record.uid` of each record in order of arrival."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                status = collector.take(self.path, self.headers.get("Content-Encoding", ""), self._body())
+                answer = ExportLogsServiceResponse().SerializeToString()
+                self.send_response(status)
+                self.send_header("Content-Type", PROTOBUF)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def _body(self) -> bytes:
+                length = self.headers.get("Content-Length", "")
+                return self.rfile.read(min(int(length), MAX_BODY)) if length.isdigit() else b""
+
+            def log_message(self, *_: object) -> None:
+                """Nothing: the demo tells its own story."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def take(self, path: str, encoding: str, body: bytes) -> int:
+        """Decodes one request. Answers the HTTP status."""
+        if path != "/v1/logs":
+            return 404
+        request = ExportLogsServiceRequest()
+        try:
+            request.ParseFromString(gzip.decompress(body) if encoding == "gzip" else body)
+        except (DecodeError, OSError, EOFError):
+            return 400
+        for resource in request.resource_logs:
+            for scope in resource.scope_logs:
+                for record in scope.log_records:
+                    self.ids += [pair.value.string_value for pair in record.attributes if pair.key == "log.record.uid"]
+        return 200
+
+    def __enter__(self) -> Collector:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="collector", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,155 @@
+"""The command `simulate`: the simulated metadata service alone, for a person to point anything at."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from exporter.simulator import faults, scenario
+from exporter.simulator.platform import Change, utc
+from exporter.simulator.play import FASTEST, SLOWEST
+from exporter.simulator.service import MetadataService
+from exporter.simulator.story import Scenario, ScenarioError
+
+_PORT = 8169
+_LONGEST_WAIT = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `simulate`."""
+    parser.add_argument(
+        "--scenario", metavar="NAME", default="demo", help="a shipped scenario (see --list) or a file (demo)"
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        type=_address,
+        default=("127.0.0.1", _PORT),
+        help=f"where to answer, port 0 for any free one (127.0.0.1:{_PORT})",
+    )
+    parser.add_argument("--speed", metavar="N", type=_speed, default=1.0, help="play the story N times as fast (1)")
+    parser.add_argument("--vm", metavar="NAME", help="answer as this VM of the scenario (its first)")
+    parser.add_argument(
+        "--fault",
+        metavar="FAULT",
+        action="append",
+        default=[],
+        help="fail in this way: [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END], times in seconds; "
+        "may be repeated, --list names them",
+    )
+    ending = parser.add_mutually_exclusive_group()
+    ending.add_argument("--repeat", action="store_true", help="begin the story again when it is over")
+    ending.add_argument("--end", action="store_true", help="exit when the story is over (else the last document stays)")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and the faults, and exit")
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Run the command until interrupted (or, with --end, until the story is over); its exit code."""
+    if args.list:
+        _list()
+        return 0
+    host, port = args.listen
+    try:
+        story = scenario.load(args.scenario)
+        service = MetadataService(
+            story, host=host, port=port, speed=args.speed, vm=args.vm, faults=args.fault, repeat=args.repeat
+        )
+    except (ScenarioError, faults.FaultError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"--listen {host}:{port}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with service:
+        try:
+            _tell(service, story, args)
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+    return 0
+
+
+def _tell(service: MetadataService, story: Scenario, args: argparse.Namespace) -> None:
+    """Print the story as it happens: a line for each change of the document and for each POST."""
+    print(f"listening on {service.url}", flush=True)
+    print(f"scenario {story.name} as {service.vm.name}, speed {args.speed:g}: {story.description}", flush=True)
+    shown, posts = datetime.min.replace(tzinfo=UTC), 0
+    last: Change | None = None
+    while True:
+        now = utc(time.time())
+        for post in list(service.posts)[posts:]:
+            posts += 1
+            ids = ", ".join(post.event_ids) or "a malformed body"
+            _line(utc(post.time), f"POST for {ids}: {post.status or 'no answer'}")
+        for change in service.platform.changes(shown, now):
+            _line(change.at, _described(change, last))
+            last = change
+        shown = now
+        if args.end and service.finished():
+            return
+        due = service.platform.next_change(now) or now + timedelta(seconds=_LONGEST_WAIT)
+        timeout = min(_LONGEST_WAIT, max(0.0, (due - utc(time.time())).total_seconds()))
+        service.wait_until(partial(_more_posts, service, posts), timeout)
+
+
+def _more_posts(service: MetadataService, than: int) -> bool:
+    return len(service.posts) > than
+
+
+def _described(change: Change, last: Change | None) -> str:
+    """What is new in the change, in a line."""
+    if change.silent:
+        return "switched off: nothing is answered"
+    before = last.events if last else ()
+    told = [_event(event) for event in change.events if event not in before]
+    told += [f"{event['EventId']} {event['EventType']} gone" for event in before if not change.knows(event["EventId"])]
+    return f"incarnation {change.incarnation}: {'; '.join(told) or 'no events'}"
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    due = f", not before {event['NotBefore']}" if event["NotBefore"] else ""
+    whom = f"{event['EventType']} {event['EventStatus']} for {_names(event['Resources'])} by {event['EventSource']}"
+    return f"{event['EventId']} {whom}, {event['DurationInSeconds']} s{due}"
+
+
+def _names(resources: object) -> str:
+    return ",".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
+
+
+def _line(at: datetime, text: str) -> None:
+    print(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}", flush=True)
+
+
+def _list() -> None:
+    print("scenarios (--scenario NAME, or a file of your own):")
+    for name in scenario.names():
+        print(f"  {name:<32} {scenario.load(name).description}")
+    print("\nfaults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
+    for name, kind in faults.KINDS.items():
+        shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
+        print(f"  {shown:<32} {kind.does}")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not port.isascii() or int(port) > 65535:  # noqa: PLR2004 - the highest port
+        raise argparse.ArgumentTypeError(f"expected ADDRESS:PORT, not {text!r}")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not SLOWEST <= speed <= FASTEST:
+        raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, not {text!r}")
+    return speed
