@@ -1,0 +1,203 @@
+"""The page below its verdict: the events, what became of the last ones, the outputs, the source. Facts to markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from exporter.lifecycle import Outage, Phase, Tracked
+from exporter.page_html import NOTHING, Html, join, listed, moment, outside, table, tag, terms, text
+from exporter.page_words import (
+    COORDINATIONS,
+    MEANING,
+    MODES,
+    UNKNOWN,
+    approved_by,
+    decision,
+    distance,
+    duration,
+    failure,
+    felt,
+    optional_span,
+    size,
+    span,
+    started_by,
+    when,
+)
+from exporter.records import account
+from exporter.status import DestinationStatus, Status
+
+MAX_EVENTS: Final = 20
+MAX_CLOSED: Final = 10
+MAX_RESOURCES: Final = 5
+DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
+OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
+
+
+def sections(status: Status, own: list[Tracked], now: datetime) -> Iterator[Html]:
+    if own:
+        yield _section("Events of this VM", *_events(status, own, now))
+    elif status.state.document is not None and (others := _others(status)):
+        yield _section("Events of this VM", others)
+    closed = [tracked for tracked in status.state.closed.values() if status.concerns_this_vm(tracked)]
+    yield _section("What happened last", _closed(closed))
+    yield _section("Outputs", _outputs(status, now))
+    yield _section("Source and approvals", _source(status, now))
+
+
+def _section(title: str, *children: Html) -> Html:
+    name = title.lower().replace(" ", "-")
+    return tag("section", tag("h2", text(title), id=name), *children, aria_labelledby=name)
+
+
+def _events(status: Status, own: list[Tracked], now: datetime) -> Iterator[Html]:
+    if not status.vm.name:
+        say = "This VM's own name is not known yet, so every event of the document is shown and none is approved."
+        yield tag("p", text(say), class_="note")
+    for tracked in own[:MAX_EVENTS]:
+        yield _event(status, tracked, now)
+    if len(own) > MAX_EVENTS:
+        yield tag("p", text(f"{len(own) - MAX_EVENTS} more events of this VM are in the metrics and the records."))
+    yield _others(status)
+
+
+def _others(status: Status) -> Html:
+    document = status.state.document
+    if document is None:
+        return NOTHING
+    others, unread = len(status.state.tracked) - len(status.own_events), len(document.rejected)
+    said = [f"{others} further event{'s' * (others > 1)} of other VMs" if others else ""]
+    said.append(f"{unread} that can't be read" if unread else "")
+    words = " and ".join(part for part in said if part)
+    return tag("p", text(f"The document also holds {words}."), class_="soft") if words else NOTHING
+
+
+def _event(status: Status, tracked: Tracked, now: datetime) -> Html:
+    event = tracked.event
+    started = tracked.phase is Phase.STARTED
+    title = outside(event.event_type or "Event of unknown type", limit=60)
+    rows = (
+        ("What it means", text(MEANING.get(event.event_type or "", ""))),
+        ("Azure says", outside(event.description) if event.description else NOTHING),
+        ("Not before", _at(event.not_before, now) if not started else NOTHING),
+        ("Started", _at(tracked.started_at, now) if started else NOTHING),
+        ("Approved by", text(started_by(tracked.started_by, tracked.approval.rule)) if started else NOTHING),
+        ("Interruption", text(duration(event.duration))),
+        ("Decision", NOTHING if started else text(decision(status.decisions.get(tracked.key), tracked))),
+        ("Approved", _at(tracked.approval.accepted_at, now)),
+        ("Outdated", _outdated(tracked)),
+        ("Touches", _resources(tracked, status.vm.name)),
+        ("Asked for by", outside(event.source, limit=60) if event.source else NOTHING),
+        ("Status", outside(event.status or UNKNOWN, limit=60)),
+        ("First seen", _at(tracked.first_seen, now)),
+        ("Can't be read", text(", ".join(event.faults[:10]))),
+        ("EventId", outside(event.event_id, "id")),
+    )
+    return tag(
+        "article", tag("h3", title), tag("p", text(when(tracked, now)), class_="when"), terms(rows),
+        class_="on" if started else "coming",
+    )  # fmt: skip
+
+
+def _at(value: datetime | None, now: datetime) -> Html:
+    return NOTHING if value is None else join((moment(value), text(f" ({distance(value, now)})")))
+
+
+def _outdated(tracked: Tracked) -> Html:
+    if not tracked.approval.outdated:
+        return NOTHING
+    return tag("span", text("it changed after we approved it, and would now be held"), class_="bad")
+
+
+def _resources(tracked: Tracked, vm_name: str) -> Html:
+    names = tracked.event.resources
+    if names is None:
+        return text("resources that can't be read")
+    own = [name for name in names if vm_name and name.casefold() == vm_name.casefold()]
+    others = [name for name in names if name not in own]
+    shown = [text("this VM")] if own else []
+    shown += [outside(name, limit=80) for name in others[:MAX_RESOURCES]]
+    rest = len(others) - MAX_RESOURCES
+    if rest > 0:
+        shown.append(text(f"{rest} more"))
+    return listed(shown, ", ") if shown else text("no resources")
+
+
+def _closed(closed: list[Tracked]) -> Html:
+    gone = [tracked for tracked in closed if tracked.closed_at is not None and tracked.outcome is not None]
+    if not gone:
+        return tag("p", text("No event of this VM has come and gone yet."), class_="soft")
+    newest = sorted(gone, key=lambda tracked: tracked.closed_at or tracked.first_seen, reverse=True)[:MAX_CLOSED]
+    heads = ("Event", "Outcome", "Notice", "Approved by", "Started", "Lasted", "Interruption felt")
+    return tag("div", table("The last events that are over, newest first", heads, map(_told, newest)), class_="panel")
+
+
+def _told(tracked: Tracked) -> tuple[Html, ...]:
+    story, event = account(tracked), tracked.event
+    name = join((outside(event.event_type or "Event", limit=40), Html("<br>"), outside(event.event_id, "id soft")))
+    outcome = OUTCOMES.get(story["outcome"], UNKNOWN)
+    return (
+        name,
+        join((text(outcome), Html(" "), moment(tracked.closed_at or tracked.first_seen))),
+        text(optional_span(story["notice_seconds"])),
+        text(approved_by(story)),
+        moment(tracked.started_at) if tracked.started_at else text("not seen"),
+        text(span(story["started_seconds"]) if story["started_seconds"] is not None else "–"),
+        text(felt(story)),
+    )
+
+
+def _outputs(status: Status, now: datetime) -> Html:
+    heads = ("Destination", "State", "Waiting", "Oldest waiting", "Parked", "Last success")
+    rows = [_destination(destination, now) for destination in status.destinations]
+    shown = (
+        table("Where the records go; parked ones will never be taken and wait for a person", heads, rows)
+        if rows
+        else tag("p", text("No destination is configured."))
+    )
+    outbox = status.outbox
+    share = f"{size(outbox.bytes)} of {size(outbox.capacity)} used"
+    if outbox.writable:
+        state = text(share)
+    else:
+        state = tag("span", text("can't be written: nothing is approved until it can"), class_="bad")
+    return tag("div", shown, terms((("Outbox", state),)), class_="panel")
+
+
+def _destination(destination: DestinationStatus, now: datetime) -> tuple[Html, ...]:
+    name = text(DESTINATION_NAMES.get(destination.name, destination.name))
+    if not destination.configured:
+        return (name, text("not configured"), *[text("–")] * 4)
+    good = tag("span", text("works" if destination.last_success else "nothing sent yet"), class_="good")
+    state = good if not destination.error else tag("span", text(f"fails: {destination.error}"), class_="bad")
+    return (
+        name,
+        state,
+        text(str(destination.records)),
+        _at(destination.oldest, now) or text("–"),
+        tag("span", text(str(destination.parked)), class_="bad") if destination.parked else text("0"),
+        _at(destination.last_success, now) or text("never"),
+    )
+
+
+def _source(status: Status, now: datetime) -> Html:
+    source, state = status.source, status.state
+    up = tag("span", text("answers"), class_="good")
+    down = tag("span", text(failure(source.failure) if source.failure else "not asked yet"), class_="bad")
+    outage: Outage | None = state.outage
+    since = source.failing_since or (outage.since.wall if outage and not source.up else None)
+    conflict = "the configured name is not the one that the metadata service gives; nothing is approved"
+    rows = (
+        ("Metadata service", up if source.up else down),
+        ("Failing since", _at(since, now) if not source.up else NOTHING),
+        ("Last good document", _at(source.last_success, now) or text("none by this process")),
+        ("Polled every", text(span(status.poll_interval))),
+        ("Document number", text(str(state.document.incarnation)) if state.document else NOTHING),
+        ("Warming up", text("yes: Azure may still be enabling the service") if status.warming(now) else NOTHING),
+        ("Approvals", text(MODES[status.mode])),
+        ("Coordination", text(COORDINATIONS[status.coordination])),
+        ("Name", tag("span", text(conflict), class_="bad") if status.identity_conflict else NOTHING),
+        ("Agent started", _at(status.started_at, now)),
+    )
+    return tag("div", terms(rows), class_="panel")

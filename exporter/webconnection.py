@@ -1,0 +1,259 @@
+"""One scraper's conversation: request, answer, request, … each step with a limit, whatever the other side does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import http
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Final
+from urllib.parse import urlsplit
+
+import h11
+
+from exporter.webanswers import Answer, plain, takes_gzip
+from exporter.webstream import READ_BYTES, Stream, reset_on_close, unsent_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may take, in seconds, bytes and connections. The defaults are what is promised to operators."""
+
+    head_seconds: float = 5.0
+    """From the connection (or a later request's first byte) to the end of the request's head, TLS handshake and all."""
+    exchange_seconds: float = 9.0
+    """The same start, to the last byte of the answer taken by the client."""
+    idle_seconds: float = 120.0
+    """Between two requests of one client. Prometheus scrapes every 15 to 60 s and keeps its connection."""
+    render_seconds: float = 3.0
+    """How long the application may take for a page before the scraper is told to come back."""
+    fresh_seconds: float = 1.0
+    """How old a rendered page may get."""
+    linger_seconds: float = 1.0
+    """How long a refused upload is still read, so that the client gets to see why."""
+    linger_bytes: int = 1 << 20
+    head_bytes: int = 16384
+    connections: int = 512
+    """Fewer where the file-descriptor limit is low, see `web.room_for`."""
+    stop_seconds: float = 0.9
+
+
+class Rank(enum.IntEnum):
+    """Who goes first when room is needed; among equals the one that has been so for longest."""
+
+    LEAVING = 0
+    IDLE = 1
+    ASKING = 2
+    ANSWERED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What of a request's head decides the answer."""
+
+    method: bytes
+    path: str
+    accept: str
+    authorization: bytes
+    peer: str
+
+
+Answering = Callable[[Request], Awaitable[Answer]]
+
+LOOK_AT_UNSENT_SECONDS: Final = 0.05
+"""The kernel tells how much is unsent, not when it is sent."""
+TRIFLE: Final = 4096
+"""Bytes: a body up to this is copied behind its head, a longer one is sent as it is, shared by all who read it."""
+
+
+class Connection:
+    """A connection and what it is doing. `rank` and `since` (loop time) are for whoever has to make room."""
+
+    def __init__(self, sock: socket.socket, peer: str, stream: Stream, limits: Limits, answering: Answering) -> None:
+        self._socket, self._peer, self._stream, self._limits, self._answering = sock, peer, stream, limits, answering
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._heard = False
+        self._welcome = False
+        self._deadline = self._loop.time() + limits.exchange_seconds
+        self._enter(Rank.ASKING)
+
+    def _enter(self, rank: Rank) -> None:
+        self.rank, self.since = rank, self._loop.time()
+
+    async def run(self) -> None:
+        """Talk until one side has enough. `close` is the caller's: a task cancelled at birth never gets here."""
+        try:
+            await self._talk()
+            self._stream.say_last(b"")
+            await self._until_taken()
+        except (TimeoutError, asyncio.CancelledError):
+            # Not raised on: kept by the finished task, its traceback would hold all buffers until a full collection.
+            reset_on_close(self._socket)
+        except OSError:
+            return  # the client left, or there was no agreement on TLS (ssl.SSLError)
+
+    def close(self) -> None:
+        """Give the file descriptor and the buffers back."""
+        self._socket.close()
+        self._stream.forget()
+        del self._http
+
+    async def _talk(self) -> None:
+        begun, first = self.since, b""
+        while True:
+            self._deadline = begun + self._limits.exchange_seconds
+            try:
+                async with asyncio.timeout_at(begun + self._limits.head_seconds):
+                    if not self._heard:
+                        await self._stream.open()
+                    request = await self._read_request(first)
+            except h11.RemoteProtocolError as error:
+                await self._refuse(error.error_status_hint)
+                return
+            except TimeoutError:
+                self._say_too_slow()
+                raise
+            if request is None:
+                return
+            async with asyncio.timeout_at(self._deadline):
+                again = await self._exchange(request)
+            if not again:
+                return
+            first = await self._wait_for_more()
+            if not first:
+                return
+            begun = self._loop.time()
+            self._enter(Rank.ASKING)
+
+    async def _read_request(self, received: bytes) -> h11.Request | None:
+        if received:
+            self._http.receive_data(received)
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            data = await self._stream.read()
+            self._heard = self._heard or bool(data)
+            self._http.receive_data(data)
+        return event if isinstance(event, h11.Request) else None
+
+    async def _exchange(self, head: h11.Request) -> bool:
+        """Answer one request; True if the client may ask again on this connection."""
+        self._enter(Rank.ANSWERED)
+        headers = dict(head.headers)
+        if b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0"):
+            await self._send(head.method, plain(413, "This server takes no request bodies."), packed=False, last=True)
+            await self._linger()
+            return False
+        self._http.next_event()  # the empty body's end; what is left in h11 now was sent without waiting for us
+        pipelined = bool(self._http.trailing_data[0])
+        answer = await self._answering(_request_of(head, headers, self._peer))
+        packed = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
+        # Only who was given a page may wait in silence for the next one.
+        self._welcome = answer.response.status < http.HTTPStatus.BAD_REQUEST
+        await self._send(head.method, answer, packed=packed, last=pipelined)
+        if pipelined:
+            await self._linger()
+            return False
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        # A client that never lets us wait for it must still let the others have their turn.
+        await asyncio.sleep(0)
+        return True
+
+    async def _send(self, method: bytes, answer: Answer, *, packed: bool, last: bool) -> None:
+        response = answer.response
+        body = answer.packed if packed and answer.packed is not None else response.body
+        headers = [("Date", formatdate(usegmt=True)), ("Content-Type", response.content_type)]
+        headers += [("Content-Length", str(len(body))), *response.headers]
+        if answer.packed is not None:
+            headers.append(("Vary", "Accept, Accept-Encoding"))
+            headers += [("Content-Encoding", "gzip")] if packed else []
+        if last:
+            headers.append(("Connection", "close"))
+        head = (
+            self._http.send(h11.Response(status_code=response.status, headers=headers, reason=_reason(response.status)))
+            or b""
+        )
+        if method == b"HEAD":
+            body = b""
+        elif body:
+            self._http.send_with_data_passthrough(h11.Data(data=body))
+        self._http.send(h11.EndOfMessage())
+        if len(body) <= TRIFLE:
+            await self._stream.write(head + body)
+            return
+        await self._stream.write(head)
+        await self._stream.write(body)
+
+    async def _wait_for_more(self) -> bytes:
+        """The first bytes of the next request; b"" when the client left, or took neither its answer nor its leave."""
+        self._enter(Rank.IDLE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._deadline):
+                return await self._stream.read()
+        if unsent_bytes(self._socket) or not self._welcome:
+            raise TimeoutError
+        async with asyncio.timeout_at(self.since + self._limits.idle_seconds):
+            return await self._stream.read()
+
+    async def _refuse(self, status: int) -> None:
+        if self._http.our_state is not h11.IDLE:
+            return
+        texts = {431: "The request's head is too large.", 501: "This transfer encoding is not supported."}
+        self._enter(Rank.ANSWERED)
+        async with asyncio.timeout_at(self._deadline):
+            await self._send(
+                b"GET", plain(status, texts.get(status, "This is no HTTP request.")), packed=False, last=True
+            )
+            await self._linger()
+
+    async def _linger(self) -> None:
+        """Read on for a moment after a refusal: closing at once would reset the connection and eat our answer."""
+        self._enter(Rank.LEAVING)
+        self._stream.say_last(b"")
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        left = self._limits.linger_bytes
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(self._limits.linger_seconds):
+                while left > 0 and (data := await self._loop.sock_recv(self._socket, READ_BYTES)):
+                    left -= len(data)
+                    await asyncio.sleep(0)
+
+    async def _until_taken(self) -> None:
+        """Wait for the client to take its answer. Closing earlier leaves the kernel trying, for minutes, unseen."""
+        self._enter(Rank.LEAVING)
+        async with asyncio.timeout_at(self._deadline):
+            while unsent_bytes(self._socket):
+                await asyncio.sleep(LOOK_AT_UNSENT_SECONDS)
+
+    def _say_too_slow(self) -> None:
+        """A last word for a client that began a request; one that said nothing is owed nothing."""
+        if self._heard and self._http.our_state is h11.IDLE:
+            head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            self._stream.say_last(head)
+
+
+def _reason(status: int) -> str:
+    """The status in words: Prometheus shows them on its targets page. "" for a status nobody has named."""
+    with contextlib.suppress(ValueError):
+        return http.HTTPStatus(status).phrase
+    return ""
+
+
+def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str) -> Request:
+    target = head.target.decode("latin-1")
+    if not target.startswith("/"):
+        with contextlib.suppress(ValueError):  # an absolute form that is no URL is simply not found
+            target = urlsplit(target).path or "/"
+    return Request(
+        method=head.method,
+        path=target.partition("?")[0],
+        accept=",".join(value.decode("latin-1") for name, value in head.headers if name == b"accept"),
+        authorization=headers.get(b"authorization", b""),
+        peer=peer,
+    )

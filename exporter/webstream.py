@@ -1,0 +1,181 @@
+"""Bytes in, bytes out: a socket with or without TLS, with nothing read ahead and nothing buffered for slow readers.
+
+asyncio's own TLS transport sets 256 KiB aside per connection, handshake done or not: 400 silent clients would cost
+100 MiB. Here TLS runs over two memory buffers that hold what is in flight and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+import struct
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+READ_BYTES: Final = 8192
+WRITE_BYTES: Final = 16384
+"""One TLS record: what a slow reader may make us hold, beside the kernel's buffers."""
+
+SPOKE_PLAINLY: Final = (
+    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This server speaks HTTPS; the request came without TLS.\n"
+)
+"""For the person who forgot `scheme: https`: the only words ever said without TLS where TLS is configured."""
+
+T = TypeVar("T")
+
+
+class Stream(Protocol):
+    """One connection's bytes. `read` gives b"" at the end; both raise OSError (ssl.SSLError is one)."""
+
+    async def open(self) -> None: ...
+    async def read(self) -> bytes: ...
+    async def write(self, data: bytes) -> None: ...
+    def say_last(self, data: bytes) -> None:
+        """Tell the client something in passing, without waiting: what the kernel does not take is lost."""
+
+    def forget(self) -> None:
+        """Free what was set aside, now: an error's traceback may keep this object until the next full collection."""
+
+
+class PlainStream:
+    """A connection without TLS. The socket is non-blocking and belongs to the running loop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    async def open(self) -> None:
+        """Nothing to agree on."""
+
+    async def read(self) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    def say_last(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.send(data)
+
+    def forget(self) -> None:
+        """Nothing was set aside."""
+
+
+class TlsStream:
+    """A connection with TLS. `open` raises ssl.SSLError when no agreement was reached, the alert already sent."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, allowed_sans: frozenset[str]) -> None:
+        self._socket, self._context, self._allowed_sans = sock, context, allowed_sans
+        self._agreed = False
+
+    async def open(self) -> None:
+        # OpenSSL sets its buffers aside when a handshake begins: for a client that says nothing, none does.
+        hello = await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming.write(hello)
+        self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        try:
+            await self._until_done(self._tls.do_handshake)
+        except ssl.SSLError as error:
+            if error.reason == "HTTP_REQUEST":
+                with contextlib.suppress(OSError):
+                    self._socket.send(SPOKE_PLAINLY)
+            raise
+        if self._allowed_sans and self._allowed_sans.isdisjoint(names_of_peer(self._tls)):
+            raise ssl.SSLError("the client's certificate has none of client_allowed_sans")
+        self._agreed = True
+
+    async def read(self) -> bytes:
+        try:
+            return await self._until_done(lambda: self._tls.read(READ_BYTES))
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        for start in range(0, len(view), WRITE_BYTES):
+            chunk = bytes(view[start : start + WRITE_BYTES])
+            await self._until_done(lambda chunk=chunk: self._tls.write(chunk))  # type: ignore[misc]  # binds the loop variable
+
+    def forget(self) -> None:
+        if hasattr(self, "_tls"):
+            del self._tls, self._incoming, self._outgoing
+
+    def say_last(self, data: bytes) -> None:
+        if not self._agreed:
+            return
+        with contextlib.suppress(OSError):
+            if data:
+                self._tls.write(data)
+            with contextlib.suppress(ssl.SSLError):  # "want read": the client's own goodbye is not waited for
+                self._tls.unwrap()
+            self._socket.send(self._outgoing.read())
+
+    async def _until_done(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                result = call()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._feed()
+            except ssl.SSLError:
+                with contextlib.suppress(OSError):
+                    self._socket.send(self._outgoing.read())  # the alert that says why
+                raise
+            else:
+                await self._flush()
+                return result
+
+    async def _feed(self) -> None:
+        loop = asyncio.get_running_loop()
+        data = await loop.sock_recv(self._socket, WRITE_BYTES)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+        # A client that sends faster than we read never makes sock_recv wait: without this it would own the loop.
+        await asyncio.sleep(0)
+
+    async def _flush(self) -> None:
+        if self._outgoing.pending:
+            await asyncio.get_running_loop().sock_sendall(self._socket, self._outgoing.read())
+
+
+def names_of_peer(tls: ssl.SSLObject) -> set[str]:
+    """The subject alternative names (DNS, e-mail, IP, URI) of the client's verified certificate, as Go prints them."""
+    certificate = tls.getpeercert() or {}
+    entries = certificate.get("subjectAltName", ())
+    names: set[str] = set()
+    for entry in entries:
+        kind, value = str(entry[0]), str(entry[1])
+        if kind == "IP Address":
+            with contextlib.suppress(ValueError):
+                value = str(ipaddress.ip_address(value.strip()))
+        if kind in ("DNS", "email", "IP Address", "URI"):
+            names.add(value)
+    return names
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Make the coming close drop what is unsent: a client that does not read must not be kept in the kernel."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+        )
+
+
+def unsent_bytes(sock: socket.socket) -> int:
+    """What the kernel still holds because the client does not read; 0 where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    import fcntl  # noqa: PLC0415  # not there on Windows
+    import termios  # noqa: PLC0415  # not there on Windows
+
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+    except OSError:
+        return 0

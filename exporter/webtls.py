@@ -1,0 +1,155 @@
+"""TLS as the web-config file describes it, made with Python's ssl: contexts, certificates from memory, their end.
+
+What Go can and Python's ssl can't is refused when the file is read, never approximated downwards: asking for a client
+certificate without verifying it, and two or three chosen curves. TLS 1.0 and 1.1 (RFC 8996) are never spoken.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+VERSIONS: Final = {
+    "TLS10": ssl.TLSVersion.TLSv1_2,
+    "TLS11": ssl.TLSVersion.TLSv1_2,
+    "TLS12": ssl.TLSVersion.TLSv1_2,
+    "TLS13": ssl.TLSVersion.TLSv1_3,
+}
+"""As a minimum: what is allowed to be lower need not be."""
+
+CLIENT_AUTH: Final = {
+    "NoClientCert": ssl.CERT_NONE,
+    "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
+    "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
+}
+UNVERIFIED_CLIENT_AUTH: Final = ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert")
+
+CURVES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
+
+CIPHERS: Final = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+}
+"""The names of Go's `tls.CipherSuites()` in OpenSSL's spelling."""
+
+TLS13_CIPHERS: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""Accepted and without effect, as in Go: TLS 1.3 has only good ones and they can't be chosen."""
+
+FIRST_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+UTC_TIME, EXPLICIT_VERSION = 0x17, 0xA0
+LONG_FORM: Final = 0x80
+FIRST_YEAR_OF_LAST_CENTURY: Final = 50
+"""RFC 5280, 4.1.2.5.1: a two-digit year from here on is 19xx."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """`tls_server_config`, checked: words are keys of the tables above, PEM texts are unread yet."""
+
+    certificate_pem: str
+    key_pem: str
+    client_ca_pem: str = ""
+    client_auth: str = "NoClientCert"
+    client_allowed_sans: frozenset[str] = frozenset()
+    min_version: str = "TLS12"
+    max_version: str = "TLS13"
+    ciphers: tuple[str, ...] = ()
+    curves: tuple[str, ...] = ()
+    prefer_server_ciphers: bool = True
+
+    def __repr__(self) -> str:
+        return "TlsSettings(…)"  # it holds the private key
+
+
+def context_of(settings: TlsSettings) -> ssl.SSLContext:
+    """A server's context. Raises ssl.SSLError or OSError when certificate, key or CA can't be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    only_13 = bool(settings.ciphers) and not any(name in CIPHERS for name in settings.ciphers)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if only_13 else VERSIONS[settings.min_version]
+    context.maximum_version = VERSIONS[settings.max_version]
+    chosen = [CIPHERS[name] for name in settings.ciphers if name in CIPHERS]
+    if chosen:
+        context.set_ciphers(":".join(chosen))
+    if len(settings.curves) == 1:
+        context.set_ecdh_curve(CURVES[settings.curves[0]])
+    if settings.prefer_server_ciphers:
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    else:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    with _as_file(settings.certificate_pem) as certificate, _as_file(settings.key_pem) as key:
+        # The password is never asked for on a terminal: an encrypted key is an error.
+        context.load_cert_chain(certificate, key, password="")
+    if settings.client_ca_pem:
+        context.load_verify_locations(cadata=settings.client_ca_pem)
+    context.verify_mode = CLIENT_AUTH[settings.client_auth]
+    return context
+
+
+@contextlib.contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path to this text, for ssl, which takes certificates only from files; on Linux no disk ever sees it."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "pem")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        yield path
+
+
+def not_after(pem: str) -> float | None:
+    """When the first certificate of a PEM text ends, as Unix time; None if that can't be read.
+
+    ssl tells this only of a peer's certificate, hence the few lines that walk its DER (X.690; RFC 5280, 4.1).
+    """
+    found = FIRST_CERTIFICATE.search(pem)
+    if found is None:
+        return None
+    try:
+        der = base64.b64decode(found[1])
+        _, at, _ = _element(der, 0)  # Certificate
+        _, at, _ = _element(der, at)  # tbsCertificate
+        tag, _, end = _element(der, at)
+        skipped = 4 if tag == EXPLICIT_VERSION else 3  # version, serialNumber, signature, issuer
+        for _ in range(skipped - 1):
+            _, _, end = _element(der, end)
+        _, at, _ = _element(der, end)  # validity
+        _, _, end = _element(der, at)  # notBefore
+        tag, at, end = _element(der, end)
+        text = der[at:end].decode("ascii")
+        if tag == UTC_TIME:
+            text = ("19" if int(text[:2]) >= FIRST_YEAR_OF_LAST_CENTURY else "20") + text
+        return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except (IndexError, ValueError, binascii.Error):
+        return None
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """Tag, begin and end of the content of the DER element at this offset."""
+    tag, length, begin = der[at], der[at + 1], at + 2
+    if length >= LONG_FORM:
+        size = length - LONG_FORM
+        length = int.from_bytes(der[begin : begin + size], "big")
+        begin += size
+    return tag, begin, begin + length
