@@ -1,0 +1,250 @@
+"""The line: read, advance, decide, commit, announce, act. One `tick` is one turn of it.
+
+Decisions are taken from the state, never from the transition that led to it, and committed before anything is done
+about them: whatever moment the process dies in, no record and no approval is lost, and none has two ids.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from exporter import records as published
+from exporter.approver import Approver
+from exporter.attribution import Attribution
+from exporter.events import Document, DocumentError, Event, parse_document, unknown_words
+from exporter.failures import Failure
+from exporter.health import SourceHealth, reason_of
+from exporter.keeper import Keeper
+from exporter.lifecycle import Instant, State, Step, Transition, advance
+from exporter.status import Status
+from exporter.turn import Log, Metrics, Options, Senses, Source, Store, Turn
+
+SPEAK_SECONDS: Final = 10.0
+SLOW_FIRST_ANSWER_SECONDS: Final = 5.0
+EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
+
+
+class Agent:
+    """One VM's agent. `tick` never raises for anything that the outside does."""
+
+    def __init__(
+        self, options: Options, source: Source, store: Store, metrics: Metrics, *, log: Log, senses: Senses
+    ) -> None:
+        self._options = options
+        self._source = source
+        self._metrics = metrics
+        self._log = log
+        self._senses = senses
+        self._started = senses.clock()
+        self._due = self._started.mono or 0.0
+        self._last: tuple[bytes, Document] | None = None
+        self._spoke = False
+        self._attribution = Attribution(options.poll_interval, metrics, senses)
+        self._keeper = Keeper(store, metrics, log, senses)
+        self._health = SourceHealth(options.poll_interval, metrics, log)
+        self._approver = Approver(options, source, self._keeper, metrics, log=log, senses=senses)
+        self._evidence = self._boot_evidence()
+        self._publish()
+
+    def _boot_evidence(self) -> Mapping[str, Any]:
+        """What a restart can tell about the time in which we did not look."""
+        before, now = self._keeper.state.boot_id, self._options.boot_id
+        self._keeper.state = replace(self._keeper.state, boot_id=now)
+        return {"rebooted": before != now} if before and now else {}
+
+    @property
+    def status(self) -> Status:
+        """The last published moment."""
+        return self._status
+
+    # -- one turn
+
+    def tick(self) -> float:
+        """Polls if it is time to. Answers in how many seconds to call again."""
+        now = self._senses.clock()
+        if (now.mono or 0.0) >= self._due:
+            self._poll(now)
+        else:
+            self._idle(now)
+        self._keeper.hand_over()
+        self._publish()
+        mono = self._senses.clock().mono or 0.0
+        outage = self._health.untold_for(self._keeper.state, mono)
+        return max(0.0, min(self._due - mono, self._due - mono if outage is None else outage))
+
+    def _poll(self, began: Instant) -> None:
+        start = began.mono or 0.0
+        self._due = start + self._options.poll_interval
+        try:
+            answer = self._source.fetch()
+            read = replace(self._senses.clock(), mono=answer.read_at_monotonic)
+            self._senses.keep(answer.body, read.wall)
+            document = self._parse(answer.body)
+        except (Failure, DocumentError) as failure:
+            if not self._senses.stopping():
+                self._failed(failure, began)
+            return
+        self._metrics.polled(answer.read_at_monotonic - start, None)
+        self._succeeded(document, read, answer.read_at_monotonic - start)
+
+    def _parse(self, body: bytes) -> Document:
+        if self._last is not None and self._last[0] == body:
+            return self._last[1]
+        document = parse_document(body)
+        self._last = (body, document)
+        return document
+
+    def _succeeded(self, document: Document, read: Instant, took: float) -> None:
+        turn = self._turn(read, document.incarnation)
+        self._speak(turn, anyway=True)
+        if turn.state.first_answer is None and took > SLOW_FIRST_ANSWER_SECONDS:
+            self._odd(turn, "slow-first-answer")
+        self._health.succeeded(turn)
+        self._attribution.before(turn)
+        step = advance(turn.state, document, read, self._options.poll_interval)
+        turn.dirty = turn.dirty or step.changed
+        turn.state = step.state
+        self._tell(turn, step)
+        self._attribution.after(turn, step)
+        if step.changed:
+            self._approver.watch_approved(turn)
+        due = self._approver.decide_and_commit(turn, self._concerns)
+        self._evidence = {}
+        self._keeper.beat(read)
+        turn.announce_all(self._log)
+        self._approver.act(due, read)
+
+    def _failed(self, failure: Failure | DocumentError, began: Instant) -> None:
+        now = self._senses.clock()
+        self._metrics.polled((now.mono or 0.0) - (began.mono or 0.0), reason_of(failure))
+        self._due = (now.mono or 0.0) + self._health.delay(failure)
+        turn = self._turn(now)
+        self._health.failed(turn, failure, began, self._speak)
+        self._keeper.save(turn)
+        turn.announce_all(self._log)
+
+    def _idle(self, now: Instant) -> None:
+        """Between two polls there is only an outage to become old enough."""
+        if (self._health.untold_for(self._keeper.state, now.mono or 0.0) or 1.0) > 0:
+            return
+        turn = self._turn(now)
+        self._health.tell(turn, self._speak)
+        if turn.records:
+            self._keeper.save(turn)
+            turn.announce_all(self._log)
+
+    def _turn(self, now: Instant, incarnation: int | None = None) -> Turn:
+        """A new turn, with who we are settled first: ids and the outbox's owner depend on it."""
+        vm = self._senses.who().vm
+        self._keeper.take_up()
+        state = self._keeper.state
+        if vm.id and state.vm_id and vm.id.casefold() != state.vm_id.casefold():
+            self._disown(state, vm.id, now)
+        turn = Turn.after(self._keeper.state, self._senses, self._options.policy.mode, now, incarnation, self._evidence)
+        if vm.id and not turn.state.vm_id:
+            turn.become(replace(turn.state, vm_id=vm.id))
+        return turn
+
+    def _disown(self, state: State, vm_id: str, now: Instant) -> None:
+        """The outbox came with the disk of another VM, as a golden image's does: nothing in it is about us."""
+        self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=state.vm_id)
+        self._keeper.renew(State(birth=now.wall, boot_id=self._options.boot_id))
+        self._last = None
+        self._evidence = {}
+        self._spoke = False
+
+    def _speak(self, turn: Turn, *, anyway: bool = False) -> bool:
+        """Whether records may be written yet: their ids depend on who we are, which deserves a moment to become known.
+
+        `anyway`: there is something that has to be written now. The first thing said is that the agent has started.
+        """
+        vm = turn.writer.vm
+        waited = (turn.now.mono or 0.0) - (self._started.mono or 0.0) >= SPEAK_SECONDS
+        if not (turn.state.vm_key or vm.id or waited or anyway):
+            return False
+        if not turn.state.vm_key:
+            turn.become(replace(turn.state, vm_key=vm.id or vm.name or str(uuid.uuid4())))
+        if not self._spoke:
+            self._spoke = True
+            more = {"version": self._options.version, "mode": self._options.policy.mode.value, **self._evidence}
+            say = f"The agent {self._options.version} has started in mode {more['mode']}"
+            turn.record(turn.writer.about_vm(turn.state, published.AGENT_STARTED, "INFO", say, more))
+        return True
+
+    # -- telling
+
+    def _tell(self, turn: Turn, step: Step) -> None:
+        if step.changed:
+            turn.announce(self._metrics.document_changed)
+        for anomaly in step.anomalies:
+            self._odd(turn, anomaly)
+        for transition in step.transitions:
+            self._count(turn, transition)
+            if self._concerns(turn, transition.tracked.event) or self._concerned(turn, transition):
+                turn.record(turn.writer.transition(turn.state, transition))
+        for rejection in step.rejections:
+            about = turn.state.tracked.get(rejection.key)
+            if about is None or self._concerns(turn, about.event):
+                turn.record(turn.writer.rejection(turn.state, rejection))
+
+    def _odd(self, turn: Turn, anomaly: str) -> None:
+        """Counted always; published unless it is everyday."""
+        turn.announce(lambda: self._metrics.anomaly(anomaly))
+        if anomaly not in EVERYDAY:
+            turn.record(turn.writer.anomaly(turn.state, anomaly))
+
+    def _count(self, turn: Turn, transition: Transition) -> None:
+        event = transition.tracked.event
+        for name in unknown_words(event):
+            if transition.first_sight or name in transition.changed or name == "EventStatus":
+                turn.announce(lambda word=name: self._metrics.unknown_value(word))  # type: ignore[misc]  # a lambda's default can't be annotated
+        vm_name = turn.writer.vm.name
+        if not vm_name or event.names(vm_name) is not False:
+            turn.announce(lambda: self._metrics.transition(transition))
+
+    def _concerns(self, turn: Turn, event: Event) -> bool:
+        """Whether this event is published: of this VM, or not known to be of others, or all are."""
+        vm_name = turn.writer.vm.name
+        return self._options.all_events or not vm_name or event.names(vm_name) is not False
+
+    @staticmethod
+    def _concerned(turn: Turn, transition: Transition) -> bool:
+        """Whether this change is the one that took this VM out of the event's resources."""
+        before, _ = transition.changed.get("Resources", (None, None))
+        vm_name = turn.writer.vm.name.casefold()
+        return isinstance(before, list) and any(isinstance(name, str) and name.casefold() == vm_name for name in before)
+
+    # -- showing
+
+    def _publish(self) -> None:
+        self._keeper.look()
+        who = self._senses.who()
+        self._status = Status(
+            started_at=self._started.wall,
+            state=self._keeper.state,
+            vm=who.vm,
+            identity_conflict=who.conflict,
+            source=self._health.status,
+            decisions=self._approver.decisions,
+            mode=self._options.policy.mode,
+            coordination=self._options.policy.coordination,
+            poll_interval=self._options.poll_interval,
+            outbox=self._keeper.outbox,
+            destinations=self._keeper.destinations,
+        )
+        self._metrics.publish(self._status)
+
+    def stop(self) -> None:
+        """Says that the agent stops, and makes it durable."""
+        turn = self._turn(self._senses.clock())
+        if self._speak(turn):
+            self._attribution.last(turn)
+            say = "The agent has stopped"
+            turn.record(turn.writer.about_vm(turn.state, published.AGENT_STOPPED, "INFO", say, {}))
+        self._keeper.save(turn)
+        self._keeper.hand_over()
+        turn.announce_all(self._log)
+        self._publish()

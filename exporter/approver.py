@@ -1,0 +1,174 @@
+"""Decides, and acts on what was decided: the last steps of the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from exporter.approval import (
+    FRESH_SECONDS,
+    NOT_PUBLISHED,
+    Decision,
+    Reason,
+    Situation,
+    Verdict,
+    attempt_due,
+    decide,
+    files_to_look_at,
+    outdated,
+)
+from exporter.approval_attempts import attempting
+from exporter.events import Event
+from exporter.failures import Failure
+from exporter.keeper import Keeper
+from exporter.lifecycle import Instant, Tracked, with_tracked
+from exporter.turn import Log, Metrics, Options, Senses, Source, Turn
+
+
+class Approver:
+    """The policy applied: one decision per event and turn, and a POST for those that are approved, committed, due."""
+
+    def __init__(
+        self, options: Options, source: Source, keeper: Keeper, metrics: Metrics, *, log: Log, senses: Senses
+    ) -> None:
+        self._policy = options.policy
+        self._source = source
+        self._keeper = keeper
+        self._metrics = metrics
+        self._log = log
+        self._senses = senses
+        self._started = senses.clock()
+        self.decisions: Mapping[str, Decision] = {}
+        """The last ones, by event key."""
+
+    def decide_and_commit(self, turn: Turn, published: Callable[[Turn, Event], bool]) -> list[Decision]:
+        """Decides, and commits what was decided. Answers the approvals to send now: those that are on disk."""
+        mark = turn.mark()
+        due = self._mark_attempts(turn, self._decide(turn, published))
+        if self._keeper.save(turn):
+            return due
+        # What can't be recorded is not done: decided anew, knowing that.
+        saved = len(turn.records)
+        turn.back_to(mark)
+        self._decide(turn, published)
+        self._keeper.save_instead(turn, saved)
+        return []
+
+    def _decide(self, turn: Turn, published: Callable[[Turn, Event], bool]) -> tuple[Decision, ...]:
+        document = turn.state.document
+        paths = files_to_look_at(self._policy, document) if document else frozenset()
+        situation = Situation(
+            vm_name=turn.writer.vm.name,
+            conflict=self._senses.who().conflict,
+            files=self._senses.look(paths) if paths else {},
+            writable=self._keeper.writable,
+        )
+        decisions = decide(self._policy, turn.state, situation)
+        self.decisions = {decision.key: decision for decision in decisions}
+        for decision in decisions:
+            tracked = turn.state.tracked[decision.key]
+            if tracked.decided == decision.words:
+                continue
+            turn.history(replace(tracked, decided=decision.words))
+            turn.announce(lambda made=decision: self._metrics.decided(made))  # type: ignore[misc]  # a lambda's default can't be annotated
+            if decision.reason not in NOT_PUBLISHED and published(turn, decision.event):
+                turn.record(turn.writer.decision(turn.state, decision))
+        return decisions
+
+    def _mark_attempts(self, turn: Turn, decisions: Iterable[Decision]) -> list[Decision]:
+        """Notes in the state, before it is committed, that these are about to be sent."""
+        due: list[Decision] = []
+        for decision in decisions:
+            tracked = turn.state.tracked[decision.key]
+            if decision.verdict is not Verdict.APPROVE or not attempt_due(tracked, turn.now, self._started):
+                continue
+            approval = attempting(tracked.approval, turn.now, decision.rule)
+            turn.history(replace(tracked, approval=approval))
+            due.append(decision)
+        return due
+
+    def act(self, due: Iterable[Decision], read: Instant) -> None:
+        """Sends the approvals, each only while the document that it was decided on is fresh."""
+        for decision in due:
+            if self._senses.stopping() or not self._fresh(read):
+                self._postponed(decision)
+                continue
+            self._metrics.approval_requested()
+            try:
+                self._source.approve(decision.event.event_id)
+            except Failure as failure:
+                self._failed(decision, failure)
+            else:
+                self._accepted(decision)
+
+    def _fresh(self, read: Instant) -> bool:
+        """By both clocks: the monotonic one stands still while the VM does."""
+        now = self._senses.clock()
+        by_mono = (now.mono or 0.0) - (read.mono or 0.0)
+        by_wall = (now.wall - read.wall).total_seconds()
+        return by_mono <= FRESH_SECONDS and abs(by_wall) <= FRESH_SECONDS
+
+    def _postponed(self, decision: Decision) -> None:
+        self._log.info("approval.postponed", event_id=decision.event.event_id)
+        state = self._keeper.state
+        tracked = state.tracked[decision.key]
+        after = replace(tracked, approval=replace(tracked.approval, in_flight=False))
+        self._keeper.state = with_tracked(state, after)
+
+    def _accepted(self, decision: Decision) -> None:
+        turn = self._turn()
+        tracked = turn.state.tracked[decision.key]
+        approval = replace(
+            tracked.approval, accepted_at=turn.now.wall, in_flight=False, unanswered=False, last_failure=""
+        )
+        after = replace(tracked, approval=approval)
+        turn.history(after)
+        turn.record(turn.writer.accepted(turn.state, after))
+        self._end(turn)
+
+    def _failed(self, decision: Decision, failure: Failure) -> None:
+        turn = self._turn()
+        tracked = turn.state.tracked[decision.key]
+        status = getattr(failure, "status_code", None)
+        refused = status is not None and 400 <= status < 500  # noqa: PLR2004  # the client errors of HTTP
+        news = tracked.approval.last_failure != failure.reason
+        approval = replace(
+            tracked.approval,
+            in_flight=False,
+            unanswered=tracked.approval.unanswered or not refused,
+            last_failure=failure.reason,
+        )
+        after = replace(tracked, approval=approval)
+        turn.history(after)
+        if news:
+            turn.record(turn.writer.failed(turn.state, after, failure.reason, status, failure.detail))
+        turn.announce(lambda: self._metrics.approval_failed(failure.reason))
+        self._end(turn)
+
+    def watch_approved(self, turn: Turn) -> None:
+        """An event that changed after we approved it, so that the rules would hold it now, is said aloud."""
+        vm_name = turn.writer.vm.name
+        if not vm_name:
+            return
+        for tracked in list(turn.state.tracked.values()):
+            approval = tracked.approval
+            if approval.accepted_at is None or approval.accepted_at < tracked.first_seen:
+                continue
+            reason = outdated(self._policy, tracked, vm_name)
+            stale = reason is not Reason.NONE
+            if stale != approval.outdated:
+                self._outdated(turn, replace(tracked, approval=replace(approval, outdated=stale)), reason)
+
+    def _outdated(self, turn: Turn, after: Tracked, reason: Reason) -> None:
+        turn.history(after)
+        if reason is Reason.NONE:
+            return
+        turn.record(turn.writer.outdated(turn.state, after, reason.value))
+        turn.announce(self._metrics.approval_outdated)
+
+    def _turn(self) -> Turn:
+        return Turn.after(self._keeper.state, self._senses, self._policy.mode)
+
+    def _end(self, turn: Turn) -> None:
+        self._keeper.save(turn)
+        turn.announce_all(self._log)

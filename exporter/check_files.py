@@ -1,0 +1,165 @@
+"""The files that settings name: there, readable, what they should be, and their secrets for nobody else to read."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import ssl
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from exporter.config import Settings
+from exporter.config_destinations import otlp, section
+from exporter.config_kinds import Text, Unfit
+from exporter.config_otel import variables
+from exporter.config_schema import Setting
+from exporter.config_sources import CONFIG_ENV, Sources, given_flags, read_capped, read_toml
+from exporter.probe_report import World
+from exporter.webconfig import WebConfig, WebConfigError
+from exporter.webfile import read_web_file
+
+_SECRET_KEYS: Final = (("event_hubs", "connection_string"), ("otlp", "headers"))
+
+
+def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
+    """What is wrong with the files that the settings name, also of settings that have other errors."""
+    sources = _sources(args, environ)
+    errors: list[str] = []
+    errors += _web_errors(sources)
+    errors += _outbox_errors(sources)
+    if otlp(_scratch(sources)).configured:
+        errors += _certificate_errors(sources)
+    return errors
+
+
+def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
+    """Where values come from. A settings file that can't be read is an error elsewhere, and here an empty one."""
+    path = getattr(args, "config.file", None) or environ.get(CONFIG_ENV, "")
+    document = {}
+    if path:
+        with contextlib.suppress(Unfit):
+            document = read_toml(path, read_capped)
+    return Sources(given_flags(args), environ, document, path)
+
+
+def _scratch(sources: Sources) -> Sources:
+    """The same sources; what is wrong in them was said already."""
+    return Sources(sources.flags, sources.environ, sources.document, sources.path)
+
+
+def _web_errors(sources: Sources) -> list[str]:
+    path = sources.pick(section("web")["config_file"]).value
+    if not path:
+        return []
+    try:
+        WebConfig(Path(path))
+    except WebConfigError as error:
+        return error.errors
+    return []
+
+
+def _outbox_errors(sources: Sources) -> list[str]:
+    """The shape of the path alone: whether it can be written is for the machine that the agent runs on."""
+    picked = sources.pick(section("outbox")["path"])
+    if picked.value.endswith(("/", "\\")) or os.path.isdir(picked.value):
+        return [f"{picked.origin}: expected the path of a file, found the folder {picked.value}"]
+    return []
+
+
+def _certificate_errors(sources: Sources) -> Iterator[str]:
+    """What TLS would say when the first record is sent."""
+    settings = section("otlp")
+    ca, certificate, key = (
+        _path(sources, settings[name]) for name in ("certificate", "client_certificate", "client_key")
+    )
+    for path, origin in (ca, certificate, key):
+        if path and (why := _unreadable(path)):
+            yield f"{origin}: {path}: {why}"
+    if ca[0] and not _unreadable(ca[0]):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(ca[0])
+        except (ssl.SSLError, OSError):
+            yield f"{ca[1]}: {ca[0]}: expected CA certificates in PEM, found none"
+    if certificate[0] and not any(_unreadable(path) for path in (certificate[0], key[0]) if path):
+        yield from _pair_errors(certificate, key)
+
+
+def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator[str]:
+    where = f"{certificate[1]}: {certificate[0]}"
+    try:
+        # The password is never asked for on a terminal: an encrypted key is an error.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate[0], key[0] or None, password="")
+    except ssl.SSLError as error:
+        if "MISMATCH" in str(error):
+            yield f"{where}: does not belong to the key in {key[0] or certificate[0]}"
+        else:
+            beside = f", with its key in {key[0]}" if key[0] else " with its key (or set otlp.client_key)"
+            yield f"{where}: expected a certificate in PEM{beside}, without a password"
+    except OSError as error:
+        yield f"{where}: cannot be used: {error.strerror}"
+
+
+def _path(sources: Sources, setting: Setting) -> tuple[str, str]:
+    """The path and where it was given."""
+    picked = sources.pick(setting, variables(setting.key), Text(optional=True))
+    return picked.value, picked.origin
+
+
+def _unreadable(path: str) -> str:
+    try:
+        with open(path, "rb"):
+            return ""
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or 'not a usable path'}"
+
+
+def readable_secrets(settings: Settings, world: World) -> list[str]:
+    """Warnings about files with secrets that every user of the machine can read.
+
+    Not in Kubernetes, whose mounts of secrets are like that and whose pods have no other users.
+    """
+    if sys.platform == "win32" or world.in_kubernetes:
+        return []
+    return [
+        f"{path}: holds {what} and can be read by every user of this machine: chmod o-r it"
+        for path, what in dict(_secret_files(settings, world)).items()
+        if _open_to_all(path)
+    ]
+
+
+def _secret_files(settings: Settings, world: World) -> Iterator[tuple[str, str]]:
+    if settings.config_file:
+        sources = _sources(argparse.Namespace(**{"config.file": settings.config_file}), world.environ)
+        tables = {name: table for name, table in sources.document.items() if isinstance(table, dict)}
+        if any(tables.get(name, {}).get(key) for name, key in _SECRET_KEYS):
+            yield settings.config_file, "a secret"
+    if settings.event_hubs.connection_string_file:
+        yield settings.event_hubs.connection_string_file, "the connection string"
+    if settings.otlp.client_key:
+        yield settings.otlp.client_key, "a private key"
+    if settings.web.config_file:
+        yield from _web_secrets(Path(settings.web.config_file))
+
+
+def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
+    found, _, files = read_web_file(path)
+    if found is not None and found.users:
+        yield str(path), "hashes of passwords"
+    for file in files:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if "PRIVATE KEY-----" in file.read_text(encoding="ascii"):
+                yield str(file), "a private key"
+
+
+def _open_to_all(path: str) -> bool:
+    """Whether others may read the file and pass all folders on the way to it."""
+    real = Path(os.path.realpath(path))
+    try:
+        passable = all(folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)
+        return passable and bool(real.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False

@@ -1,0 +1,156 @@
+"""Commands and exit codes: 0 done, 1 failed, 2 bad usage or bad configuration."""
+
+from __future__ import annotations
+
+import _thread
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from exporter import __version__
+from exporter.config import ConfigError, FlagParser, add_flags, load
+
+PROGRAM: Final = "azure-scheduled-events-exporter"
+FAILED: Final = 1
+BAD_USAGE: Final = 2
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console command. Answers the exit code; argparse itself exits with 2 for bad usage."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = _parser(given).parse_args(given)
+    command: Command = args.command
+    try:
+        return command(args)
+    except ConfigError as error:
+        for line in error.errors:
+            print(f"{PROGRAM}: {line}", file=sys.stderr)
+        return BAD_USAGE
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """Every command with its one line; flags only for the one that was given, whose modules alone are imported."""
+    parser = FlagParser(
+        prog=PROGRAM,
+        description="Tells operators what Azure is about to do to their VM: scheduled events as Prometheus metrics, "
+        "OpenTelemetry logs and Event Hubs messages.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    chosen = next((word for word in given if word in COMMANDS), "")
+    for name, (does, command, flags) in COMMANDS.items():
+        made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".")
+        made.set_defaults(command=command)
+        if name == chosen:
+            flags(made)
+    return parser
+
+
+# Each command imports what it needs when it runs: `run` pays for nothing that only the others use.
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = load(args, os.environ)
+    from exporter.app import App, make_log  # noqa: PLC0415
+    from exporter.failures import Failure  # noqa: PLC0415
+    from exporter.log_libraries import captured_libraries  # noqa: PLC0415
+    from exporter.webconfig import WebConfigError  # noqa: PLC0415
+
+    log = make_log(settings)
+    with captured_libraries(log):
+        for warning in settings.warnings:
+            log.warn("config.warning", warning=warning)
+        try:
+            app = App(settings, log)
+        except WebConfigError as error:
+            raise ConfigError(tuple(error.errors)) from error
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # On a thread of its own: a handler runs in the middle of whatever the main thread does, locks and all.
+            signal.signal(number, lambda *_: _thread.start_new_thread(app.stop, ()))
+        try:
+            app.start()
+        except (OSError, Failure) as error:
+            log.error("agent.not_started", error=str(error))
+            return FAILED
+        return app.run()
+
+
+def _demo_flags(parser: argparse.ArgumentParser) -> None:
+    from exporter.demo import add_arguments  # noqa: PLC0415
+
+    add_arguments(parser)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from exporter.demo import demo  # noqa: PLC0415
+
+    return demo(args)
+
+
+def _simulate_flags(parser: argparse.ArgumentParser) -> None:
+    from exporter.simulator.command import add_arguments  # noqa: PLC0415
+
+    add_arguments(parser)
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from exporter.simulator.command import simulate  # noqa: PLC0415
+
+    return simulate(args)
+
+
+def _replay_flags(parser: argparse.ArgumentParser) -> None:
+    from exporter.replay import add_arguments  # noqa: PLC0415
+
+    add_arguments(parser)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from exporter.replay import replay  # noqa: PLC0415
+
+    return replay(args)
+
+
+def _check_flags(parser: argparse.ArgumentParser) -> None:
+    from exporter.check import add_arguments  # noqa: PLC0415
+
+    add_arguments(parser)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from exporter.check import check  # noqa: PLC0415
+
+    return check(args)
+
+
+def _tail_flags(parser: argparse.ArgumentParser) -> None:
+    from exporter.tail import add_arguments  # noqa: PLC0415
+
+    add_arguments(parser)
+
+
+def _tail(args: argparse.Namespace) -> int:
+    from exporter.tail import tail  # noqa: PLC0415
+
+    return tail(args)
+
+
+COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[argparse.ArgumentParser], None]]]] = {
+    "run": ("the agent", _run, add_flags),
+    "demo": ("the whole of it on this machine, with nothing installed beside it", _demo, _demo_flags),
+    "simulate": ("the simulated metadata service alone", _simulate, _simulate_flags),
+    "replay": ("recorded documents through the same core: what would be decided, and why", _replay, _replay_flags),
+    "check": ("validate the configuration, and with --probe what it points at", _check, _check_flags),
+    "tail": ("read the records back from Event Hubs or from the outbox", _tail, _tail_flags),
+}

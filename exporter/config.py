@@ -1,0 +1,177 @@
+"""What the agent was told: settings from flags, environment and file, checked all at once.
+
+    parser = FlagParser(...); add_flags(parser)            every setting as a flag, from the one definition
+    settings = load(parser.parse_args(), os.environ)       or ConfigError with every error, each a sentence
+
+`config_schema` holds the definition of every setting, `config_sources` where values come from, `config_kinds` and
+`config_checks` what they must look like.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from exporter.config_checks import KNOWN_API_VERSIONS, split_address
+from exporter.config_destinations import event_hubs, otlp, section
+from exporter.config_eventhubs import ConnectionString, parse_connection_string
+from exporter.config_kinds import Unfit, format_duration, parse_duration
+from exporter.config_rules import EVENT_SOURCES, EVENT_TYPES, RuleSettings, read_rules, show_rules
+from exporter.config_schema import (
+    SECTIONS,
+    ApprovalSettings,
+    EventHubsSettings,
+    LogSettings,
+    OtlpSettings,
+    OutboxSettings,
+    RecorderSettings,
+    RecordsSettings,
+    Setting,
+    Settings,
+    SourceSettings,
+    WebSettings,
+    catalogue,
+)
+from exporter.config_secrets import Secret, redact
+from exporter.config_sources import (
+    CONFIG_ENV,
+    FlagParser,
+    ReadFile,
+    Sources,
+    add_flags,
+    given_flags,
+    read_capped,
+    read_toml,
+)
+
+__all__ = [
+    "EVENT_SOURCES",
+    "EVENT_TYPES",
+    "ApprovalSettings",
+    "ConfigError",
+    "ConnectionString",
+    "EventHubsSettings",
+    "FlagParser",
+    "LogSettings",
+    "OtlpSettings",
+    "OutboxSettings",
+    "RecorderSettings",
+    "RecordsSettings",
+    "RuleSettings",
+    "Secret",
+    "Setting",
+    "Settings",
+    "SourceSettings",
+    "Unfit",
+    "WebSettings",
+    "add_flags",
+    "catalogue",
+    "format_duration",
+    "load",
+    "parse_connection_string",
+    "parse_duration",
+    "redact",
+    "settings_table",
+    "split_address",
+    "to_toml",
+]
+
+
+class ConfigError(Exception):
+    """The settings are wrong. `errors` are sentences, each with file and key, flag or variable, none with a secret."""
+
+    def __init__(self, errors: tuple[str, ...]) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
+
+
+def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadFile = read_capped) -> Settings:
+    """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors."""
+    errors: list[str] = []
+    path = getattr(flags, "config.file", None) or environ.get(CONFIG_ENV, "")
+    document: dict[str, Any] = {}
+    if path:
+        try:
+            document = read_toml(path, read_file)
+        except Unfit as error:
+            errors.append(str(error))
+    sources = Sources(given_flags(flags), environ, document, path, errors)
+    sources.check_names()
+    settings = Settings(
+        source=SourceSettings(**_values(sources, "source")),
+        approval=_approval(sources),
+        event_hubs=event_hubs(sources, read_file),
+        otlp=otlp(sources),
+        records=RecordsSettings(**_values(sources, "records")),
+        outbox=OutboxSettings(**_values(sources, "outbox")),
+        web=WebSettings(**_values(sources, "web")),
+        log=LogSettings(**_values(sources, "log")),
+        recorder=RecorderSettings(**_values(sources, "recorder")),
+        config_file=path,
+    )
+    _check_together(settings, sources)
+    if errors:
+        raise ConfigError(tuple(errors))
+    return replace(settings, warnings=tuple(sources.warnings))
+
+
+def _values(sources: Sources, name: str) -> dict[str, Any]:
+    return {key: sources.pick(setting).value for key, setting in section(name).items()}
+
+
+def _approval(sources: Sources) -> ApprovalSettings:
+    values = _values(sources, "approval")
+    table = sources.document.get("approval")
+    if isinstance(table, dict) and "rules" in table:
+        read = read_rules(table["rules"], sources.key("approval", "rules"))
+        sources.errors += read.errors
+        sources.warnings += read.warnings
+        values["rules"] = read.rules
+    return ApprovalSettings(**values)
+
+
+def _check_together(settings: Settings, sources: Sources) -> None:
+    """What is right alone and doubtful or wrong beside the rest."""
+    source, approval, recorder = settings.source, settings.approval, settings.recorder
+    if source.api_version not in KNOWN_API_VERSIONS:
+        known = ", ".join(KNOWN_API_VERSIONS)
+        sources.warnings.append(f"source.api_version: {source.api_version} is not one this version knows ({known})")
+    if approval.takeover_after is not None and approval.coordination != "leader":
+        sources.warnings.append(
+            f"approval.takeover_after: without effect while coordination is {approval.coordination}"
+        )
+    if approval.mode == "enforce" and not approval.rules:
+        sources.warnings.append("approval.rules: empty, so nothing is ever approved")
+    if recorder.path and recorder.path == settings.outbox.path:
+        sources.errors.append(
+            f"{sources.key('recorder', 'path')}: expected another file than outbox.path, found the same"
+        )
+
+
+def settings_table() -> str:
+    """All settings as a Markdown table, for the README."""
+    lines = ["| setting | default | flag | environment | meaning |", "| --- | --- | --- | --- | --- |"]
+    for setting in catalogue():
+        flag = "never a flag" if setting.secret else f"`{setting.flag}`"
+        default = f"`{setting.kind.show(setting.default)}`"
+        meaning = setting.help.replace("|", "\\|")
+        lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
+        if setting.name == "approval.hold_file":
+            lines.append(
+                "| `approval.rules` | two rules | file only | file only | Tried in order: the first match approves. |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings in force as a TOML file, secrets as a placeholder."""
+    blocks = []
+    for name in SECTIONS:
+        values = getattr(settings, name)
+        lines = [f"{key} = {setting.kind.show(getattr(values, key))}" for key, setting in section(name).items()]
+        if name == "approval":
+            lines.append(f"rules = {show_rules(values.rules)}")
+        blocks.append("\n".join((f"[{name}]", *lines)))
+    return "\n\n".join(blocks) + "\n"

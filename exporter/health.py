@@ -1,0 +1,108 @@
+"""How the source answers: what a failed poll means for the state, the log and the next poll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from exporter import records as published
+from exporter.events import DocumentError
+from exporter.failures import Failure
+from exporter.lifecycle import Instant, Outage, State
+from exporter.status import SourceStatus
+from exporter.turn import Log, Metrics, Turn
+
+UNAVAILABLE_SECONDS: Final = 10.0
+SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
+"""No request for 24 hours switches the service off for the VM [Enabling and disabling]."""
+LONGEST_BACKOFF_SECONDS: Final = 10.0
+MALFORMED: Final = "malformed"
+
+Speak = Callable[[Turn], bool]
+"""Whether a record may be written in this turn yet."""
+
+
+class SourceHealth:
+    """Tells an outage once when it is 10 s old, and its end once."""
+
+    def __init__(self, poll_interval: float, metrics: Metrics, log: Log) -> None:
+        self._metrics = metrics
+        self.status = SourceStatus()
+        self._poll_interval = poll_interval
+        self._log = log
+        self._malformed = 0
+
+    def delay(self, failure: Failure | DocumentError) -> float:
+        """Seconds to leave the source alone: as the failure says, or doubling from 1 s to 10 s."""
+        if isinstance(failure, DocumentError):
+            self._malformed += 1
+            return min(LONGEST_BACKOFF_SECONDS, 2.0 ** (min(self._malformed, 5) - 1))
+        delay = getattr(failure, "delay", None)
+        return max(self._poll_interval, delay() if delay else 1.0)
+
+    def failed(self, turn: Turn, failure: Failure | DocumentError, began: Instant, speak: Speak) -> None:
+        """A poll that began then has failed."""
+        reason = reason_of(failure)
+        since = self.status.failing_since or turn.now.wall
+        self.status = replace(self.status, up=False, last_poll=turn.now.wall, failure=reason, failing_since=since)
+        self._log.trouble("source", "poll.failed", reason=reason, detail=failure.detail)
+        outage = turn.state.outage
+        if outage is None:
+            turn.become(replace(turn.state, outage=Outage(began, reason)))
+        elif outage.since.mono is None:
+            turn.become(replace(turn.state, outage=replace(outage, since=replace(outage.since, mono=began.mono))))
+        if isinstance(failure, DocumentError) and turn.state.document_rejected != failure.reason and speak(turn):
+            say = f"An answer of the metadata service is no document: {failure.detail}"
+            more = {"reason": failure.reason, "error": failure.detail}
+            turn.record(turn.writer.about_vm(turn.state, published.DOCUMENT_REJECTED, "WARN", say, more))
+            turn.become(replace(turn.state, document_rejected=failure.reason))
+        self.tell(turn, speak)
+
+    def tell(self, turn: Turn, speak: Speak) -> None:
+        """Says once that the source fails, after it has for 10 s."""
+        outage = turn.state.outage
+        if outage is None:
+            return
+        lasted = (turn.now.mono or 0.0) - (outage.since.mono or 0.0)
+        if lasted >= SWITCH_OFF_NEAR_SECONDS and not outage.warned and speak(turn):
+            turn.record(turn.writer.anomaly(turn.state, "switch-off-near"))
+            turn.announce(lambda: self._metrics.anomaly("switch-off-near"))
+            outage = replace(outage, warned=True)
+            turn.become(replace(turn.state, outage=outage))
+        if outage.told or lasted < UNAVAILABLE_SECONDS or not speak(turn):
+            return
+        more = {"reason": self.status.failure or outage.reason, "since": published.timestamp(outage.since.wall)}
+        say = f"The metadata service has not answered properly for {lasted:.0f} s: {more['reason']}"
+        turn.record(turn.writer.about_vm(turn.state, published.SOURCE_UNAVAILABLE, "ERROR", say, more))
+        turn.become(replace(turn.state, outage=replace(outage, told=True)))
+
+    def untold_for(self, state: State, mono: float) -> float | None:
+        """Seconds until there is an outage to tell; None when there is none."""
+        outage = state.outage
+        if outage is None or outage.told:
+            return None
+        return (outage.since.mono or mono) + UNAVAILABLE_SECONDS - mono
+
+    def succeeded(self, turn: Turn) -> None:
+        """A poll was answered with a whole document."""
+        self._malformed = 0
+        now = turn.now.wall
+        self.status = replace(self.status, up=True, last_poll=now, last_success=now, failure="", failing_since=None)
+        self._log.over("source", "poll.recovered")
+        outage = turn.state.outage
+        if outage is None:
+            return
+        turn.become(replace(turn.state, outage=None))
+        if not outage.told:
+            return
+        lasted = (now - outage.since.wall).total_seconds()
+        since = published.timestamp(outage.since.wall)
+        more = {"reason": outage.reason, "since": since, "gap_seconds": round(lasted, 3)}
+        say = f"The metadata service answers again, after {lasted:.0f} s"
+        turn.record(turn.writer.about_vm(turn.state, published.SOURCE_RECOVERED, "INFO", say, more))
+
+
+def reason_of(failure: Failure | DocumentError) -> str:
+    """The word that counts a failed poll."""
+    return failure.reason if isinstance(failure, Failure) else MALFORMED

@@ -1,0 +1,347 @@
+"""Entries through the core: the same moves, decisions and records as the agent's, and how each decision came about.
+
+What the agent did at the time (its approvals, what it felt, who it was) is taken from the recording as it happened;
+what it would decide is decided anew, by the policy given now. Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+
+from exporter import records as published
+from exporter.approval import (
+    NOT_PUBLISHED,
+    Explanation,
+    Policy,
+    Presence,
+    Reason,
+    Situation,
+    Verdict,
+    explain,
+    files_to_look_at,
+    match,
+    outdated,
+    turning_points,
+)
+from exporter.events import Document, DocumentError, Event, parse_document
+from exporter.health import UNAVAILABLE_SECONDS
+from exporter.interruption import Interruption, InterruptionKind, attribute, felt
+from exporter.lifecycle import Instant, Outage, State, advance, with_tracked
+from exporter.records import Record, Vm, Writer
+from exporter.replay_input import (
+    ACCEPTED,
+    MAX_BODY,
+    Began,
+    Entry,
+    Failed,
+    Felt,
+    Known,
+    Play,
+    Posted,
+    Reading,
+    Steady,
+    Unreadable,
+)
+
+MOMENTS_KEPT: Final = 100  # of one event: how often a decision may change before the rest is only counted
+NAMES_KEPT: Final = 1000
+
+Look = Callable[[Iterable[str]], Mapping[str, Presence]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay. `vm_name` is who to be, whatever the recording says; `configured` what the settings say."""
+
+    policy: Policy
+    poll_interval: float
+    look: Look
+    vm_name: str = ""
+    configured: str = ""
+    all_events: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A decision, from then on until the next one of the same event."""
+
+    at: datetime
+    explanation: Explanation
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found on the way, besides the records."""
+
+    decisions: dict[str, list[Moment]] = field(default_factory=dict)
+    unlisted: int = 0
+    """Decisions beyond `MOMENTS_KEPT` of an event."""
+    names: dict[str, None] = field(default_factory=dict)
+    """Every VM that was named, in the order of their appearance."""
+    documents: int = 0
+    rejected: int = 0
+    failures: int = 0
+
+
+class Story:
+    """One play. `tell` gives the records as they come about; `findings` and `vm` are complete after it."""
+
+    def __init__(self, play: Play, options: Options) -> None:
+        self._play = play
+        self._options = options
+        self._policy = options.policy
+        self.findings = Findings()
+        known = next((entry.vm for entry in play.entries if isinstance(entry, Known)), Vm())
+        self.conflict = False
+        self.vm = self._who(known)
+        first = next((entry.at for entry in play.entries if not isinstance(entry, Unreadable) and entry.at), None)
+        self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+        self._state = State(birth=self._start, vm_key=known.id or self.vm.name or "replay")
+        self._mono = 0.0
+        self._boot = ""
+        self._evidence: dict[str, bool] = {}
+        self._records: list[Record] = []
+        self._watching = any(isinstance(entry, Began | Felt) for entry in play.entries)
+
+    @property
+    def approvals(self) -> tuple[tuple[datetime, str], ...]:
+        """When each event was first found to be approvable, with its id; complete after `tell`."""
+        return tuple(
+            next((each.at, key) for each in moments if each.explanation.decision.verdict is Verdict.APPROVE)
+            for key, moments in self.findings.decisions.items()
+            if any(each.explanation.decision.verdict is Verdict.APPROVE for each in moments)
+        )
+
+    def tell(self) -> Iterator[Record]:
+        for entry in self._play.entries:
+            self._take(entry)
+            yield from self._records
+            self._records.clear()
+
+    def _who(self, known: Vm) -> Vm:
+        """Who this VM is: as asked for, else as recorded, else as configured, else as the scenario says."""
+        options = self._options
+        self.conflict = bool(
+            not options.vm_name
+            and options.configured
+            and known.name
+            and options.configured.casefold() != known.name.casefold()
+        )
+        wanted = options.vm_name or options.configured
+        if wanted and wanted.casefold() != known.name.casefold():
+            return Vm(name=wanted)
+        return known if known.name else replace(known, name=self._play.vm_name)
+
+    def _take(self, entry: Entry) -> None:
+        match entry:
+            case Reading():
+                self._read(entry)
+            case Steady():
+                self._pass_time(entry.at)
+            case Failed():
+                self.findings.failures += 1
+                self._fail(entry)
+            case Posted():
+                self._posted(entry)
+            case Felt():
+                self._feel(entry)
+            case Known():
+                self.vm = self._who(entry.vm)
+            case Began():
+                self._restart(entry)
+            case Unreadable():
+                self._reject(self._last_time(), "not-a-document", entry.detail, entry.where)
+            case _:
+                assert_never(entry)
+
+    # -- the clocks
+
+    def _instant(self, at: datetime) -> Instant:
+        """Recordings tell the time of day alone: the monotonic clock is taken to have kept up with it."""
+        self._mono = max(self._mono, (at - self._start).total_seconds())
+        return Instant(at, self._mono)
+
+    def _last_time(self) -> datetime:
+        return self._state.last_good.wall if self._state.last_good else self._start
+
+    def _pass_time(self, until: datetime) -> None:
+        """The document stood still and was read again and again: only time passes, and decisions that wait for it."""
+        last = self._state.last_good
+        if last is None or last.mono is None or until <= last.wall:
+            return
+        begin, end = self._state.watched, self._state.watched + (until - last.wall).total_seconds()
+        for mark in (*(m for m in turning_points(self._policy, self._state, self.vm.name) if m < end), end):
+            at = last.wall + timedelta(seconds=mark - begin)
+            self._state = replace(self._state, last_good=self._instant(at), watched=mark)
+            self._decide(at)
+
+    def _restart(self, entry: Began) -> None:
+        if self._state.last_good is not None:
+            self._state = replace(self._state, last_good=replace(self._state.last_good, mono=None))
+        if self._boot and entry.boot:
+            self._evidence = {"rebooted": self._boot != entry.boot}
+        self._boot = entry.boot or self._boot
+
+    # -- documents
+
+    def _writer(self, at: datetime) -> Writer:
+        document = self._state.document
+        number = document.incarnation if document else None
+        return Writer(self.vm, at, number, self._policy.mode, self._evidence, self._watching)
+
+    def _record(self, written: tuple[State, Record]) -> None:
+        self._state = written[0]
+        self._records.append(written[1])
+
+    def _concerns(self, event: Event) -> bool:
+        name = self.vm.name
+        return self._options.all_events or not name or event.names(name) is not False
+
+    def _read(self, entry: Reading) -> None:
+        at = entry.at or self._last_time()
+        try:
+            document = _parse(entry.body)
+        except DocumentError as error:
+            self._fail(Failed(at, "malformed"))
+            self._reject(at, error.reason, error.detail, entry.where)
+            return
+        self.findings.documents += 1
+        self._name(document)
+        now = self._instant(at)
+        self._recover(now)
+        step = advance(self._state, document, now, self._options.poll_interval)
+        self._state = step.state
+        for transition in step.transitions:
+            if self._concerns(transition.tracked.event):
+                self._record(self._writer(at).transition(self._state, transition))
+        for rejection in step.rejections:
+            self._record(self._writer(at).rejection(self._state, rejection))
+        self._evidence = {}
+        self._watch_approved(at)
+        self._decide(at)
+
+    def _name(self, document: Document) -> None:
+        for event in document.events:
+            for name in event.resources or ():
+                if len(self.findings.names) < NAMES_KEPT:
+                    self.findings.names.setdefault(name)
+
+    def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
+        self.findings.rejected += 1
+        say = f"{where} is no document: {detail}"
+        more = {"reason": reason, "error": detail, "input": where}
+        self._record(self._writer(at).about_vm(self._state, published.DOCUMENT_REJECTED, "WARN", say, more))
+
+    # -- the source's health
+
+    def _fail(self, entry: Failed) -> None:
+        if self._state.outage is None:
+            self._state = replace(self._state, outage=Outage(self._instant(entry.at), entry.reason))
+
+    def _recover(self, now: Instant) -> None:
+        """An outage of 10 s and more is told as the agent tells it, at the moment when it became one."""
+        outage = self._state.outage
+        if outage is None:
+            return
+        self._state = replace(self._state, outage=None)
+        lasted = (now.wall - outage.since.wall).total_seconds()
+        if lasted < UNAVAILABLE_SECONDS:
+            return
+        more = {"reason": outage.reason, "since": published.timestamp(outage.since.wall)}
+        told = outage.since.wall + timedelta(seconds=UNAVAILABLE_SECONDS)
+        say = f"The metadata service has not answered properly for {UNAVAILABLE_SECONDS:.0f} s: {outage.reason}"
+        self._record(self._writer(told).about_vm(self._state, published.SOURCE_UNAVAILABLE, "ERROR", say, more))
+        again = {**more, "gap_seconds": round(lasted, 3)}
+        say = f"The metadata service answers again, after {lasted:.0f} s"
+        self._record(self._writer(now.wall).about_vm(self._state, published.SOURCE_RECOVERED, "INFO", say, again))
+
+    # -- what the agent did and felt
+
+    def _posted(self, entry: Posted) -> None:
+        """An approval as it was asked for at the time, whatever the policy given now would have done."""
+        tracked = self._state.history(entry.event_id.casefold())
+        if tracked is None:
+            return
+        now, before = self._instant(entry.at), tracked.approval
+        rule, _ = match(self._policy.rules, tracked.event)
+        after = replace(before, attempts=before.attempts + 1, last_attempt=now, rule=rule.name if rule else before.rule)
+        if entry.status == ACCEPTED:
+            after = replace(after, accepted_at=entry.at, unanswered=False, last_failure="")
+        else:
+            refused = entry.status is not None and 400 <= entry.status < 500  # noqa: PLR2004  # the client errors of HTTP
+            after = replace(after, unanswered=before.unanswered or not refused, last_failure=entry.reason)
+        tracked = replace(tracked, approval=after)
+        self._state = with_tracked(self._state, tracked)
+        writer = self._writer(entry.at)
+        if entry.status == ACCEPTED:
+            self._record(writer.accepted(self._state, tracked))
+            self._decide(entry.at)
+        elif before.last_failure != entry.reason:
+            self._record(writer.failed(self._state, tracked, entry.reason, entry.status, "as recorded"))
+
+    def _feel(self, entry: Felt) -> None:
+        if entry.kind not in list(InterruptionKind):
+            return
+        found = Interruption(InterruptionKind(entry.kind), entry.seconds, Instant(entry.at, None))
+        tracked = attribute(self._state, self.vm, found, self._options.poll_interval)
+        if tracked is not None:
+            tracked = felt(tracked, found)
+            self._state = with_tracked(self._state, tracked)
+        written = self._writer(entry.at).interruption(self._state, entry.kind, entry.seconds, entry.at, tracked)
+        self._record(written)
+
+    # -- decisions
+
+    def _watch_approved(self, at: datetime) -> None:
+        for tracked in list(self._state.tracked.values()) if self.vm.name else ():
+            approval = tracked.approval
+            if approval.accepted_at is None or approval.accepted_at < tracked.first_seen:
+                continue
+            reason = outdated(self._policy, tracked, self.vm.name)
+            stale = reason is not Reason.NONE
+            if stale == approval.outdated:
+                continue
+            after = replace(tracked, approval=replace(approval, outdated=stale))
+            self._state = with_tracked(self._state, after)
+            if stale:
+                self._record(self._writer(at).outdated(self._state, after, reason.value))
+
+    def _decide(self, at: datetime) -> None:
+        document = self._state.document
+        paths = files_to_look_at(self._policy, document) if document else frozenset()
+        situation = Situation(self.vm.name, self.conflict, self._options.look(paths))
+        for explanation in explain(self._policy, self._state, situation):
+            self._decided(at, explanation)
+
+    def _decided(self, at: datetime, explanation: Explanation) -> None:
+        decision = explanation.decision
+        tracked = self._state.tracked[decision.key]
+        if tracked.decided == decision.words:
+            return
+        self._state = with_tracked(self._state, replace(tracked, decided=decision.words))
+        moments = self.findings.decisions.setdefault(decision.key, [])
+        if len(moments) < MOMENTS_KEPT:
+            moments.append(Moment(at, explanation))
+        else:
+            self.findings.unlisted += 1
+        if decision.reason not in NOT_PUBLISHED and self._concerns(decision.event):
+            self._record(self._writer(at).decision(self._state, decision))
+
+
+def _parse(body: bytes) -> Document:
+    if len(body) > MAX_BODY:
+        raise DocumentError("not-a-document", f"the body is larger than {MAX_BODY >> 20} MiB")
+    return parse_document(body)
+
+
+def looking(how: str, policy: Policy, look: Look) -> Look:
+    """What the policy's files are taken to be: `ready` (prepared and not held), `present`, `absent`, or a real look."""
+    if how == "look":
+        return look
+    if how == "ready":
+        return lambda paths: {p: Presence.ABSENT if p == policy.hold_file else Presence.PRESENT for p in paths}
+    assumed = Presence(how)
+    return lambda paths: dict.fromkeys(paths, assumed)
