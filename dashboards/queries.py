@@ -1,0 +1,184 @@
+"""What the panels ask Prometheus, in words. Only `VM_*` reads the exporter's series; `FLEET_*` reads recorded ones.
+
+A panel may call a VM calm only while its exporter sees: a blind exporter keeps its last known truth in its gauges, and
+one that warms up has none yet. Both are their own states, and "nothing scheduled" is never what is left over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SELECTOR: Final = 'job=~"$job", instance=~"$instance"'
+
+CALM, SCHEDULED, STARTED, WARMING, BLIND = 0, 1, 2, 10, 20
+"""The states of a VM; BLIND is added to what was known last."""
+
+FAR: Final = 10**12
+"""Seconds that stand for a word: +FAR nothing scheduled, +2 FAR the same as far as anybody sees, -FAR not known,
+-2 FAR not known yet, -3 FAR under way. A countdown is one number, and no number may mean two things."""
+
+
+def metric(name: str, *matchers: str) -> str:
+    """A selector on one of our families, for the chosen VMs."""
+    return f"azure_scheduled_events_{name}{{{', '.join((SELECTOR, *matchers))}}}"
+
+
+def increase(name: str, by: str, *matchers: str) -> str:
+    """How much a counter grew in the range of the dashboard, in whole numbers."""
+    return f"round(sum by ({by}) (increase({metric(name, *matchers)}[$__range])))"
+
+
+def rate(name: str, by: str, *matchers: str) -> str:
+    """Per second."""
+    return f"sum by ({by}) (rate({metric(name, *matchers)}[$__rate_interval]))"
+
+
+def worded(expression: str, **labels: str) -> str:
+    """The same samples with words as labels, for a row of a table that says something by itself."""
+    for label, word in labels.items():
+        expression = f'label_replace({expression}, "{label}", "{word}", "", "")'
+    return expression
+
+
+def first_of(*expressions: str) -> str:
+    """Per VM the first expression that has a sample."""
+    return "\nor on (job, instance)\n".join(expressions)
+
+
+IS_STARTED: Final = 'event_status="Started"'
+IS_NOT_STARTED: Final = 'event_status!="Started"'
+IS_SCHEDULED: Final = 'event_status="Scheduled"'
+_ON_EVENT: Final = "on (job, instance, event_id)"
+
+VM_KNOWN: Final = (
+    "max by (job, instance) (\n"
+    f"  {STARTED} * clamp_max({metric('events', IS_STARTED)}, 1)\n"
+    "  or\n"
+    f"  {SCHEDULED} * clamp_max({metric('events', IS_NOT_STARTED)}, 1)\n"
+    ")"
+)
+"""CALM, SCHEDULED or STARTED, as last known."""
+
+_LAST_GOOD: Final = metric("last_successful_poll_timestamp_seconds")
+
+VM_IS_BLIND: Final = (
+    f"({metric('up')} == 0 and on (job, instance) {metric('last_poll_timestamp_seconds')}\n"
+    f"or timestamp({_LAST_GOOD}) - {_LAST_GOOD} > 30 + 10 * {metric('poll_interval_seconds')})"
+)
+"""timestamp() is the time of the scrape: a long scrape interval is not blindness. Before the first poll of a process is
+over, `up` is 0 as well: that is not known yet."""
+
+VM_IS_WARMING: Final = f"({metric('source_warming')} == 1 or on (job, instance) {metric('up')} == 0)"
+
+VM_STATE: Final = first_of(
+    f"(({BLIND} + {VM_KNOWN}) and on (job, instance) {VM_IS_BLIND})",
+    f"({VM_KNOWN} > 0)",
+    f"max by (job, instance) (0 * {VM_IS_WARMING} + {WARMING})",
+    VM_KNOWN,
+)
+
+VM_COUNTDOWN: Final = first_of(
+    f"(min by (job, instance) ({metric('event_not_before_timestamp_seconds')}) - time())",
+    f"(-{3 * FAR} + 0 * ({VM_KNOWN} == {STARTED}))",
+    f"(-{FAR} + 0 * ({VM_KNOWN} and on (job, instance) {VM_IS_BLIND}))",
+    f"max by (job, instance) (0 * {VM_IS_WARMING} - {2 * FAR})",
+    f"({FAR} + 0 * {VM_KNOWN})",
+)
+
+_EVENT_WORDS: Final = "job, instance, event_id, event_status, event_type, event_source"
+_EVENT: Final = (
+    f"0 * ({metric('event_status')} == 1)\n"
+    f"+ {_ON_EVENT} group_left (event_type, event_source) (0 * {metric('event_info')})"
+)
+
+
+def vm_event(value: str) -> str:
+    """A value of each event under the same labels for every value, so that a table can merge several into one row."""
+    return f"max by ({_EVENT_WORDS}) (\n{_EVENT}\n+ {_ON_EVENT} group_left ()\n({value}))"
+
+
+VM_EVENTS: Final = f"max by ({_EVENT_WORDS}) (\n{_EVENT})"
+"""Every event in its current status with its words; value 0."""
+
+VM_EVENT_LANES: Final = (
+    "max by (job, instance, event_id, event_type) (\n"
+    f"({STARTED} * ({metric('event_status', IS_STARTED)} == 1)\n"
+    f"or {SCHEDULED} * ({metric('event_status', IS_NOT_STARTED)} == 1))\n"
+    f"+ {_ON_EVENT} group_left (event_type) (0 * {metric('event_info')}))"
+)
+"""One series for each event, whose value is its state."""
+
+_BLANK: Final = {"event_status": "–", "event_source": "–", "event_id": "–"}
+
+_NO_EVENT: Final = f"({VM_KNOWN} == {CALM})"
+
+VM_SILENT_ROWS: Final = "\nor\n".join(
+    worded(f"({when})", event_type=word, **_BLANK)
+    for word, when in (
+        ("nothing scheduled", f"{_NO_EVENT} unless on (job, instance) ({VM_IS_BLIND} or {VM_IS_WARMING})"),
+        (
+            "not known yet",
+            f"{_NO_EVENT} and on (job, instance) {VM_IS_WARMING} unless on (job, instance) {VM_IS_BLIND}",
+        ),
+        ("not known", f"{VM_KNOWN} and on (job, instance) {VM_IS_BLIND}"),
+    )
+)
+"""A row where there is no event to show, or where what is shown may be old."""
+
+VM_ANNOUNCED: Final = (
+    f"max by (event_type) ({metric('event_advertised_duration_seconds')}\n"
+    f"* {_ON_EVENT} group_left (event_type) {metric('event_info')}\n"
+    f"and {_ON_EVENT} {metric('event_status', IS_STARTED)} == 1)"
+)
+
+FLEET_SIGHT: Final = f"instance:azure_scheduled_events_up:blindness{{{SELECTOR}}}"
+"""Per VM: 0 it sees, 1 not known yet, 2 blind, 3 down."""
+
+FLEET_STARTS: Final = f"instance:azure_scheduled_events_events_started:increase5m{{{SELECTOR}}}"
+FLEET_ENDS: Final = f"instance:azure_scheduled_events_events_closed:increase5m{{{SELECTOR}}}"
+
+
+def fleet_events(*matchers: str) -> str:
+    """Every event of every VM in its current status, value 1."""
+    return f"instance_event_id:azure_scheduled_events_event_status:current{{{', '.join((SELECTOR, *matchers))}}}"
+
+
+FLEET_NOT_BEFORE: Final = (
+    f"{fleet_events(IS_SCHEDULED)}\n* {_ON_EVENT} group_left ()\n{metric('event_not_before_timestamp_seconds')}"
+)
+
+FLEET_NONE_SEEN: Final = f"count({FLEET_SIGHT} == 0)"
+"""How many see; absent when none does, so that nothing can be called calm."""
+
+
+def vms(expression: str) -> str:
+    """How many VMs the samples are about; 0 only if somebody sees."""
+    return f"count(count by (job, instance) ({expression}))\nor\n0 * {FLEET_NONE_SEEN}"
+
+
+def exporters(condition: str) -> str:
+    """How many exporters are in this state of sight; 0 only if there is any exporter."""
+    return f"count({FLEET_SIGHT} {condition})\nor\n0 * count({FLEET_SIGHT})"
+
+
+FLEET_NEXT: Final = (
+    f"(min({metric('event_not_before_timestamp_seconds')}) - time())\n"
+    f"or\n({2 * FAR} + 0 * (count({FLEET_SIGHT} > 0) and {FLEET_NONE_SEEN}))\n"
+    f"or\n({FAR} + 0 * {FLEET_NONE_SEEN})"
+)
+
+FLEET_BEHIND: Final = (
+    f"time() - ({metric('outbox_oldest_record_timestamp_seconds')} > 0) > 600 and {metric('outbox_records')} > 0"
+)
+
+
+def fleet_silent_row(events: str, **blank: str) -> str:
+    """One row in place of an empty table: nothing, nothing as far as anybody sees, or not known."""
+    quiet = f"({FLEET_NONE_SEEN} unless count({events}))"
+    unseen = f"count({FLEET_SIGHT} > 0)"
+    said = {
+        "nothing scheduled": f"(0 * ({quiet} unless {unseen}))",
+        "nothing seen, some VMs not known": f"(0 * ({quiet} and {unseen}))",
+        "not known": f"(0 * (count({FLEET_SIGHT}) unless {FLEET_NONE_SEEN}))",
+    }
+    return "\nor\n".join(worded(when, event_type=word, **blank) for word, when in said.items())
