@@ -1,0 +1,184 @@
+"""The agent as it is installed, `python -m exporter run`, in its own process, and what Linux says of that process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from exporter.simulator.service import MetadataService
+from exporter.simulator.story import Scenario, Vm
+
+START_SECONDS: Final = 30.0
+VM: Final = "vm-0"
+QUIET: Final = Scenario("benchmark", "Nothing happens but what `set_document` says.", (Vm(VM),), ())
+TICKS: Final = float(os.sysconf("SC_CLK_TCK"))
+
+
+def metadata_service(**further: Any) -> MetadataService:
+    """A metadata service for one VM, whose document is the benchmark's to set."""
+    return MetadataService(QUIET, **further)
+
+
+def event(number: int, **fields: object) -> dict[str, object]:
+    """An event of this VM that the default rules approve, in the shape of api-version 2020-07-01."""
+    return {
+        "EventId": f"00000000-0000-4000-8000-{number:012d}",
+        "EventStatus": "Scheduled",
+        "EventType": "Reboot",
+        "ResourceType": "VirtualMachine",
+        "Resources": [VM],
+        "NotBefore": "Fri, 01 Jan 2100 00:00:00 GMT",
+        "Description": "Virtual machine is going to be restarted as requested by authorized user.",
+        "EventSource": "User",
+        "DurationInSeconds": -1,
+        **fields,
+    }
+
+
+def document(incarnation: int, *events: Mapping[str, object]) -> dict[str, object]:
+    return {"DocumentIncarnation": incarnation, "Events": list(events)}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used and holds. Seconds and bytes; `running` is from schedstat, finer than `cpu`'s ticks."""
+
+    at: float
+    cpu: float
+    running: float
+    rss: int
+    peak_rss: int
+    threads: int
+    descriptors: int
+
+
+class Agent:
+    """A context manager around one run. `url` is the base of its scrape endpoint once `started` has returned."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        *flags: str,
+        environ: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "exporter"),
+        on_line: Callable[[dict[str, Any]], None] | None = None,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
+        self.folder = folder
+        self.outbox = folder / "outbox.db"
+        self._arguments = [sys.executable, *program, "run", f"--source.url={source}", f"--outbox.path={self.outbox}"]
+        self._arguments += [f"--web.listen-address={listen}", "--log.format=json", *flags]
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        self._environ = {**kept, **(environ or {})}
+        self._on_line = on_line or (lambda _: None)
+        self._listening = threading.Event()
+        self.last_words: list[str] = []
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self.began = time.perf_counter()
+        self._process = subprocess.Popen(
+            self._arguments,
+            cwd=Path(__file__).parent.parent,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def started(self) -> Self:
+        """Returns when it serves. Raises RuntimeError with its last words when it does not."""
+        if not self._listening.wait(START_SECONDS) or not self.url:
+            self.stop()
+            raise RuntimeError("the agent did not start:\n" + "\n".join(self.last_words[-20:]))
+        return self
+
+    def stop(self) -> tuple[int, str]:
+        """Asks it to end. Answers its exit code and what it said on standard output."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(5)
+        said = ""
+        if self._process.stdout is not None and not self._process.stdout.closed:
+            said = self._process.stdout.read()
+            self._process.stdout.close()
+        return self._process.returncode, said
+
+    def _read(self) -> None:
+        stream = self._process.stderr
+        assert stream is not None
+        with stream:
+            for line in stream:
+                self.last_words = [*self.last_words[-50:], line.rstrip()]
+                try:
+                    found = json.loads(line)
+                except ValueError:
+                    continue
+                if found.get("event") == "agent.listening":
+                    self.url = f"http://{found['address']}"
+                    self._listening.set()
+                self._on_line(found)
+        self._listening.set()
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:  # noqa: S310  # our own address
+            text: bytes = answer.read()
+        return text.decode()
+
+    def metric(self, name: str, labels: str = "") -> float:
+        """One sample, by its full name after the prefix; 0 when there is none."""
+        found = re.search(rf"^azure_scheduled_events_{name}{re.escape(labels)} (\S+)$", self.metrics(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def usage(self) -> Usage:
+        return usage(self.pid)
+
+
+def usage(pid: int) -> Usage:
+    """What the process has used by now, all its threads together."""
+    process = Path(f"/proc/{pid}")
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    running = 0
+    for task in (process / "task").iterdir():
+        try:
+            running += int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue  # the thread has ended meanwhile
+    return Usage(
+        at=time.monotonic(),
+        cpu=(int(fields[11]) + int(fields[12])) / TICKS,
+        running=running / 1e9,
+        rss=int(status["VmRSS"].split()[0]) * 1024,
+        peak_rss=int(status["VmHWM"].split()[0]) * 1024,
+        threads=int(status["Threads"]),
+        descriptors=len(list((process / "fd").iterdir())),
+    )

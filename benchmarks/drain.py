@@ -1,0 +1,189 @@
+"""How fast a backlog drains, against the destination's SDK in a bare loop: `python -m benchmarks.drain [RECORDS]`.
+
+The outbox is filled first, by the outbox itself, with events of five records each. Then `run` is started on it with one
+destination, which is in a process of its own. The bare loop sends the same records out of memory, in the same portions:
+for Event Hubs one batch for each event, for OTLP one record a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import sys
+import tempfile
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from azure.eventhub import EventData
+from azure.eventhub.aio import EventHubProducerClient
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from benchmarks.agent import VM, Agent, document, event, metadata_service
+from benchmarks.peers import Peers
+from exporter.lifecycle import State
+from exporter.outbox import Outbox
+from exporter.records import Record
+from exporter.sinks import otlp_attributes
+from exporter.sinks.eventhubs_messages import message
+
+RECORDS: Final = 100_000
+PER_EVENT: Final = 5
+BARE_SHARE: Final = 10
+CAPACITY: Final = 1 << 30
+COMMIT: Final = 500
+MIB: Final = 1 << 20
+KINDS: Final = ("scheduled", "approval.decided", "approval.accepted", "started", "completed")
+
+
+def backlog(count: int) -> Iterator[Record]:
+    """Records as the agent writes them, of about 1 KiB each."""
+    vm = {"name": VM, "id": "b1", "location": "westeurope", "size": "Standard_D4s_v5", "zone": "1", "resource_id": "/s"}
+    for number in range(count):
+        about = event(number // PER_EVENT)
+        kind = KINDS[number % PER_EVENT]
+        data = {
+            "event": about,
+            "vm": vm,
+            "transition": None,
+            "document_incarnation": number,
+            "affects_self": True,
+            "severity": "INFO",
+            "message": f"A record of the benchmark's backlog, {kind}",
+            "not_before": "2100-01-01T00:00:00Z",
+        }
+        found = f"00000000-0000-5000-8000-{number:012d}"
+        yield Record(found, kind, f"urn:uuid:{VM}", str(about["EventId"]), datetime.now(UTC), "INFO", data)
+
+
+def fill(path: Path, destination: str, count: int) -> float:
+    """Writes the backlog as the agent would. Answers the seconds it took."""
+    began = time.monotonic()
+    outbox = Outbox(path, CAPACITY, (destination,))
+    records = backlog(count)
+    while some := list(itertools.islice(records, COMMIT)):
+        outbox.commit(State(birth=datetime.now(UTC)), some)
+    outbox.close()
+    return time.monotonic() - began
+
+
+def drain(destination: str, count: int, peers: Peers) -> float:
+    """Records a second of `run`; prints its memory along the way."""
+    mark = "EVENT_HUBS" if destination == "event_hubs" else "OTLP"
+    environ = {key: value for key, value in peers.environ.items() if mark in key}
+    with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder, metadata_service() as service:
+        service.set_document(document(1))
+        agent = Agent(Path(folder), service.url, f"--outbox.max-bytes={CAPACITY}", environ=environ)
+        took = fill(agent.outbox, destination, count)
+        print(f"  filled with {count} records in {took:.1f} s, {agent.outbox.stat().st_size / MIB:.0f} MiB", flush=True)
+        with agent:
+            agent.started()
+            return _watch(agent, destination, count)
+
+
+def _watch(agent: Agent, destination: str, count: int) -> float:
+    label = f'{{destination="{destination}"}}'
+    first, began = _sent(agent, label), time.monotonic()
+    marks = iter((0.25, 0.5, 0.75, 1.0))
+    mark = next(marks)
+    before = agent.usage()
+    memory = [before.rss / MIB]
+    while True:
+        sent, now = _sent(agent, label), time.monotonic()
+        if sent >= mark * count:
+            memory.append(agent.usage().rss / MIB)
+            mark = next(marks, 2.0)
+        if sent >= count:
+            break
+        time.sleep(1.0)
+    shown = " ".join(f"{size:.1f}" for size in memory)
+    usage = agent.usage()
+    each = (usage.cpu - before.cpu) / (sent - first) * 1e3
+    print(f"  RSS in MiB at 0, 25, 50, 75, 100 %: {shown}; CPU of the whole agent {each:.2f} ms a record")
+    return (sent - first) / (now - began)
+
+
+def _sent(agent: Agent, label: str) -> float:
+    try:
+        return agent.metric("destination_records_sent_total", label)
+    except (urllib.error.URLError, TimeoutError):
+        return 0.0
+
+
+async def bare_event_hubs(count: int, peers: Peers, per_batch: int) -> float:
+    """Records a second of the SDK's asyncio client, out of memory, one batch in flight."""
+    records = list(backlog(count))
+    logging.getLogger("azure").setLevel(logging.ERROR)
+    async with EventHubProducerClient.from_connection_string(peers.connection_string) as client:
+        began = time.monotonic()
+        for start in range(0, count, per_batch):
+            some = records[start : start + per_batch]
+            batch = await client.create_batch(partition_key=some[0].subject)
+            for record in some:
+                told = message(record, "cloudevents")
+                data = EventData(told.body)
+                data.message_id, data.content_type = told.message_id, told.content_type
+                properties: dict[str | bytes, Any] = dict(told.properties.items())
+                data.properties = properties
+                batch.add(data)
+            await client.send_batch(batch)
+        return count / (time.monotonic() - began)
+
+
+def bare_otlp(count: int, peers: Peers) -> float:
+    """Records a second of the SDK's exporter, out of memory, one record a request."""
+    records = list(backlog(count))
+    exporter = OTLPLogExporter(endpoint=f"{peers.endpoint}/v1/logs")
+    resource, scope = Resource({"service.name": "bare"}), InstrumentationScope("bare")
+    began = time.monotonic()
+    for record in records:
+        entry = LogRecord(
+            timestamp=otlp_attributes.unix_nanoseconds(record.time),
+            severity_number=SeverityNumber.INFO,
+            body=otlp_attributes.body(record),
+            event_name=record.type,
+            attributes=otlp_attributes.log_attributes(record),
+        )
+        exporter.export([ReadableLogRecord(entry, resource, scope)])
+    return count / (time.monotonic() - began)
+
+
+def main() -> int:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
+    bare = max(count // BARE_SHARE, 1)
+    print(f"load before: {os.getloadavg()[0]:.2f}")
+    with Peers() as peers:
+        print("Event Hubs, one batch an event")
+        fine = _compare("event_hubs", count, peers, lambda: asyncio.run(bare_event_hubs(bare, peers, PER_EVENT)))
+        single = asyncio.run(bare_event_hubs(bare, peers, 1))
+        print(f"  for comparison, the bare loop with one record a batch: {single:.0f} records/s", flush=True)
+    with Peers() as peers:
+        print("OTLP, one record a request")
+        fine = _compare("otlp", count, peers, lambda: bare_otlp(bare, peers)) and fine
+    print(f"load after: {os.getloadavg()[0]:.2f}")
+    return int(not fine)
+
+
+def _compare(name: str, count: int, peers: Peers, bare: Callable[[], float]) -> bool:
+    """The bare loop runs before and after, since the machine's other load changes."""
+    cpu = time.process_time()
+    before = bare()
+    print(f"  CPU of the bare loop {(time.process_time() - cpu) / (count // BARE_SHARE) * 1e3:.2f} ms a record")
+    agent = drain(name, count, peers)
+    after = bare()
+    ratio = (before + after) / 2 / agent
+    print(f"  {name}: agent {agent:.0f} records/s, bare loop {before:.0f} and {after:.0f} records/s: {ratio:.2f}x")
+    return ratio < 2.0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""A scale set in one process: many real agents with real outboxes, one simulated platform, and a clock that is moved.
+
+Each VM has its own agent, state and file; all read the same documents, as in a scale set, and poll at their own moments
+of each second. Nothing waits: a minute of platform time takes as long as the agents compute.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.agent import Agent
+from exporter.approval import DEFAULT_RULES, Coordination, Mode, Policy
+from exporter.lifecycle import Instant
+from exporter.log import Log
+from exporter.metadata import Answer, MetadataError
+from exporter.outbox import Outbox
+from exporter.records import Record, Vm
+from exporter.simulator.play import Play
+from exporter.simulator.story import Deed, Scenario, Step
+from exporter.simulator.story import Vm as StoryVm
+from exporter.turn import Options, Senses, Who
+from exporter.wiring import look
+
+START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
+ANNOUNCED_AFTER: Final = 3.4
+DESTINATION: Final = "event_hubs"
+CAPACITY: Final = 16 << 20
+
+
+class NoMetrics:
+    """Counts nothing: what a scrape costs is measured elsewhere."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@dataclass(slots=True)
+class Clock:
+    """Platform time, in seconds since the start."""
+
+    seconds: float = 0.0
+
+    def now(self) -> Instant:
+        return Instant(START + timedelta(seconds=self.seconds), 1000.0 + self.seconds)
+
+
+@dataclass(slots=True)
+class PlatformOfAll:
+    """The play, its documents written once for all who read them."""
+
+    play: Play
+    clock: Clock
+    posts: list[tuple[float, str, str]] = field(default_factory=list)
+    """When (seconds since the start), which VM, which event."""
+    _written: tuple[int, bytes] = (0, b"")
+
+    def body(self) -> bytes:
+        change = self.play.now(self.clock.now().wall)
+        if self._written[0] != change.incarnation:
+            self._written = (change.incarnation, json.dumps(change.document()).encode())
+        return self._written[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The platform as one VM reaches it. `mute`: its POSTs are lost on the way."""
+
+    platform: PlatformOfAll
+    vm: str
+    mute: bool = False
+
+    def fetch(self) -> Answer:
+        return Answer(self.platform.body(), self.platform.clock.now().mono or 0.0, 0.0)
+
+    def approve(self, event_id: str) -> None:
+        if self.mute:
+            raise MetadataError("connect", "no way out of this VM")
+        now = self.platform.clock
+        self.platform.posts.append((now.seconds, self.vm, event_id))
+        if not self.platform.play.approve([event_id], now.now().wall):
+            raise MetadataError("status-400", "HTTP 400", status_code=400)
+
+
+@dataclass(slots=True)
+class Member:
+    """One VM with its agent."""
+
+    name: str
+    agent: Agent
+    outbox: Outbox
+
+
+class Fleet:
+    """`dead` VMs have no agent at all, `mute` ones can't POST. `takeover_after` in seconds, None for never."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        *,
+        takeover_after: float | None = None,
+        dead: Sequence[int] = (),
+        mute: Sequence[int] = (),
+    ) -> None:
+        self.clock = Clock()
+        self.platform = PlatformOfAll(Play(scenario, start=START), self.clock)
+        policy = Policy(
+            mode=Mode.ENFORCE, coordination=Coordination.LEADER, takeover_after=takeover_after, rules=DEFAULT_RULES
+        )
+        options, log = Options(policy=policy), Log(None)
+        self.members = [
+            self._member(folder, vm.name, options, log, number in mute)
+            for number, vm in enumerate(scenario.vms)
+            if number not in dead
+        ]
+        self.cpu = 0.0
+        self.ticks = 0
+
+    def _member(self, folder: Path, name: str, options: Options, log: Log, mute: bool) -> Member:
+        who = Who(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
+        outbox = Outbox(folder / f"{name}.db", CAPACITY, (DESTINATION,))
+        senses = Senses(clock=self.clock.now, who=lambda: who, look=look)
+        agent = Agent(options, Source(self.platform, name, mute), outbox, NoMetrics(), log=log, senses=senses)
+        return Member(name, agent, outbox)
+
+    def second(self) -> None:
+        """One second of platform time, in which each agent polls once."""
+        began = time.process_time()
+        base = self.clock.seconds
+        for number, member in enumerate(self.members):
+            self.clock.seconds = base + number / (len(self.members) + 1)
+            member.agent.tick()
+        self.clock.seconds = base + 1.0
+        self.cpu += time.process_time() - began
+        self.ticks += len(self.members)
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.second()
+
+    def records(self) -> list[Record]:
+        """All that was recorded."""
+        found: list[Record] = []
+        for member in self.members:
+            with closing(sqlite3.connect(member.outbox.path)) as db:
+                found += [Record.from_json(body) for (body,) in db.execute("SELECT body FROM records ORDER BY seq")]
+        return found
+
+    def close(self) -> None:
+        for member in self.members:
+            member.outbox.close()
+
+
+def name(number: int) -> str:
+    return f"web_{number}"
+
+
+REBOOT: Final = {"EventType": "Reboot", "EventSource": "User", "DurationInSeconds": -1}
+FREEZE: Final = {"EventType": "Freeze", "EventSource": "Platform", "DurationInSeconds": 5}
+REDEPLOY: Final = {"EventType": "Redeploy", "EventSource": "Platform", "DurationInSeconds": -1}
+"""Of the three, the default rules approve the first two."""
+
+
+def story(vms: int, events: int, what: Mapping[str, object] = REBOOT, *, shared: bool) -> Scenario:
+    """So many events at once: of the whole scale set each (`shared`), or each of the VM whose turn it is."""
+    names = [name(number) for number in range(vms)]
+    steps = tuple(
+        Step(
+            Deed.ANNOUNCE,
+            ANNOUNCED_AFTER,
+            event=f"e{number}",
+            fields={
+                "EventId": f"00000000-0000-4000-8000-{number:012d}",
+                "Resources": names if shared else [names[number % vms]],
+                **what,
+            },
+            notice=900.0,
+            lasts=5.0,
+            start_after_approval=2.0,
+        )
+        for number in range(events)
+    )
+    return Scenario("fleet", "Something happens to a scale set.", tuple(StoryVm(each) for each in names), steps)

@@ -1,0 +1,126 @@
+"""Documents of many events: `python -m benchmarks.many`.
+
+Each document comes to a fresh agent that polls once a second and has both destinations. "Handled" is the time from the
+GET that is answered with it to the POST for its last event, the only one that a rule approves: by then every event is
+read, compared, decided, recorded and committed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.agent import Agent, document, event, metadata_service
+from benchmarks.peers import Peers
+from exporter.simulator.protocol import EVENTS_PATH
+from exporter.simulator.service import MetadataService
+
+SIZES: Final = (1, 100, 1_000, 10_000)
+PATIENCE: Final = 60.0
+STANDING: Final = 8.0
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What one document cost. Seconds, bytes; `standing` is the part of a core while it stays as it is."""
+
+    events: int
+    body: int
+    handled: float
+    next_poll: float
+    standing: float
+    peak_rss: int
+
+
+def crowd(count: int, *, own: bool) -> dict[str, object]:
+    """So many events, of this VM or of others; the last is this VM's and approvable, the others no rule matches."""
+    others = {} if own else {"Resources": ["neighbour"]}
+    events = [event(number, EventType="Redeploy", EventSource="Platform", **others) for number in range(1, count)]
+    return document(2, *events, event(0))
+
+
+def handle(count: int, *, own: bool) -> Handling:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-bench-"))
+        environ = stack.enter_context(Peers()).environ
+        service = stack.enter_context(metadata_service())
+        service.set_document(document(1))
+        flags = ("--approval.mode=enforce",)
+        agent = stack.enter_context(Agent(Path(folder), service.url, *flags, environ=environ)).started()
+        if not service.wait_until(lambda: len(_polls(service)) >= 3, PATIENCE):
+            raise RuntimeError("the agent does not poll")
+        changed = crowd(count, own=own)
+        service.set_document(changed)
+        before = len(_polls(service))
+        if not service.wait_until(lambda: len(service.posts) > 0 and len(_polls(service)) > before + 1, PATIENCE):
+            raise RuntimeError(f"a document of {count} events was not handled")
+        read, following = _polls(service)[before : before + 2]
+        _until_delivered(agent)
+        usage = agent.usage()
+        time.sleep(STANDING)
+        after = agent.usage()
+        return Handling(
+            events=count,
+            body=len(repr(changed)),
+            handled=service.posts[0].time - read,
+            next_poll=following - read,
+            standing=(after.running - usage.running) / (after.at - usage.at),
+            peak_rss=after.peak_rss,
+        )
+
+
+def _until_delivered(agent: Agent) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if not any(agent.metric("outbox_records", f'{{destination="{name}"}}') for name in ("event_hubs", "otlp")):
+            return
+        time.sleep(0.5)
+
+
+def approve_all(count: int) -> tuple[float, int]:
+    """Seconds until each of so many events at once is approved, and how many POSTs that took."""
+    with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder, metadata_service() as service:
+        service.set_document(document(1))
+        with Agent(Path(folder), service.url, "--approval.mode=enforce") as agent:
+            agent.started()
+            service.wait_until(lambda: len(_polls(service)) >= 3, PATIENCE)
+            service.set_document(document(2, *(event(number) for number in range(count))))
+            began = time.time()
+            service.wait_until(lambda: len(_approved(service)) >= count, 5 * PATIENCE)
+            return time.time() - began, len(service.posts)
+
+
+def _approved(service: MetadataService) -> set[str]:
+    return {event_id for post in service.posts for event_id in post.event_ids}
+
+
+def _polls(service: MetadataService) -> list[float]:
+    return [r.time for r in service.requests if r.method == "GET" and r.path.startswith(EVENTS_PATH)]
+
+
+def report(sizes: tuple[int, ...] = SIZES) -> bool:
+    """Prints the table; True when 1,000 events are handled within one poll interval of 1 s."""
+    fine = True
+    print("events in one document      handled s   next poll after s   CPU while it stands   peak MiB")
+    for own in (True, False):
+        for count in sizes:
+            found = handle(count, own=own)
+            whose = "of this VM" if own else "of neighbours"
+            print(
+                f"  {count:>6} {whose:<16}{found.handled:>12.3f}{found.next_poll:>20.2f}{found.standing:>22.2%}"
+                f"{found.peak_rss / MIB:>11.1f}",
+                flush=True,
+            )
+            fine = fine and (count > 1_000 or found.handled < 1.0)
+    seconds, posts = approve_all(100)
+    print(f"100 events that are all approvable, at once: all approved after {seconds:.1f} s, with {posts} POSTs")
+    return fine
+
+
+if __name__ == "__main__":
+    report()

@@ -1,0 +1,93 @@
+"""From the changed document on the wire to the approval on the wire: `python -m benchmarks.reaction`.
+
+Measured in the metadata service, in a process of its own beside the agent: from the arrival of the GET that is answered
+with the changed document to the arrival of the whole POST. The wait for the next poll is not in it: that is the poll
+interval's, and Azure's own notice is minutes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks.agent import Agent, document, event, metadata_service
+from benchmarks.peers import Peers
+from exporter.simulator.protocol import EVENTS_PATH
+from exporter.simulator.service import MetadataService
+
+CHANGES: Final = 200
+INTERVAL: Final = 0.05
+PATIENCE: Final = 20.0
+
+
+def reactions(service: MetadataService, changes: int) -> list[float]:
+    """Seconds from each change to its approval, the first three (warming up) left out."""
+    found: list[float] = []
+    for number in range(1, changes + 4):
+        service.set_document(document(number, event(number)))
+        if not service.wait_until(lambda n=number: len(service.posts) >= n, PATIENCE):  # type: ignore[misc]  # a default can't be annotated
+            raise RuntimeError(f"change {number} was not approved")
+        post = service.posts[-1]
+        read = next(
+            request.time
+            for request in reversed(service.requests)
+            if request.method == "GET" and request.path.startswith(EVENTS_PATH) and request.time < post.time
+        )
+        found.append(post.time - read)
+    return found[3:]
+
+
+@contextmanager
+def _bare(url: str) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bare", url, str(INTERVAL)],
+        cwd=Path(__file__).parent.parent,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def of_bare_loop(changes: int) -> list[float]:
+    with metadata_service() as service, _bare(service.url):
+        return reactions(service, changes)
+
+
+def of_agent(changes: int, *, outputs: bool) -> list[float]:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-bench-"))
+        environ = stack.enter_context(Peers()).environ if outputs else {}
+        service = stack.enter_context(metadata_service())
+        flags = ("--approval.mode=enforce", f"--source.poll-interval={INTERVAL * 1000:.0f}ms")
+        stack.enter_context(Agent(Path(folder), service.url, *flags, environ=environ)).started()
+        return reactions(service, changes)
+
+
+def report(changes: int = CHANGES) -> bool:
+    """Prints the figures; True when the median is within what was aimed at."""
+    bare = of_bare_loop(changes)
+    print(f"reaction, {changes} changes each        median ms   p99 ms   worst ms   median against the bare loop")
+    _line("bare http.client loop", bare, bare)
+    found = {words: of_agent(changes, outputs=on) for words, on in (("no outputs", False), ("all outputs", True))}
+    for words, times in found.items():
+        _line(f"agent, {words}", times, bare)
+    return all(statistics.median(times) < 0.010 for times in found.values())
+
+
+def _line(name: str, times: list[float], bare: list[float]) -> None:
+    median, p99 = statistics.median(times), sorted(times)[int(len(times) * 0.99)]
+    ratio = median / statistics.median(bare)
+    print(f"  {name:<30}{median * 1e3:>10.2f}{p99 * 1e3:>9.2f}{max(times) * 1e3:>11.2f}{ratio:>12.1f}x", flush=True)
+
+
+if __name__ == "__main__":
+    report(int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES)

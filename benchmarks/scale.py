@@ -1,0 +1,227 @@
+"""A thousand VMs of one scale set, with the real decision code and the local broker: `python -m benchmarks.scale`.
+
+Who approves and when; what each VM's poll costs as VMs, events and backlog grow; and one consumer that reads what all
+of them sent, takes each record once by `source` and `id`, and joins the accounts of one event on `subject`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from azure.eventhub.aio import EventHubConsumerClient
+
+from benchmarks.drain import backlog, fill
+from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, name, story
+from benchmarks.peers import Peers
+from exporter.delivery import Delivery
+from exporter.lifecycle import State
+from exporter.log import Log
+from exporter.outbox import Outbox
+from exporter.records import Record
+from exporter.simulator.story import Scenario
+from exporter.sinks.eventhubs import EventHubsDestination
+
+VMS: Final = 1_000
+TAKEOVER: Final = 5.0
+SHAPES: Final = ((1, 1), (10, 1), (100, 1), (1_000, 1), (100, 10), (100, 100), (10, 1_000))
+"""VMs and events, each event of all VMs."""
+BACKLOGS: Final = (0, 1_000, 10_000, 100_000)
+MIB: Final = 1 << 20
+
+
+@contextmanager
+def fleet(scenario: Scenario, **further: Any) -> Iterator[Fleet]:
+    with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder:
+        found = Fleet(Path(folder), scenario, **further)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def _tell(what: str, found: Fleet, *, expected: Iterable[str], not_before: float) -> bool:
+    who = Counter(vm for _, vm, _ in found.platform.posts)
+    first = min((at for at, _, _ in found.platform.posts), default=0.0) - ANNOUNCED_AFTER
+    right = who == Counter(expected) and (not who or first >= not_before)
+    shown = ", ".join(f"{vm} {count}x" for vm, count in who.items()) or "nobody"
+    after = f"after {first:.2f} s" if who else ""
+    print(f"  {what:<58} POSTs: {shown} {after}   {'as it must be' if right else 'WRONG'}", flush=True)
+    return right
+
+
+def leaders(vms: int) -> bool:
+    """Who approves, and when after the announcement; polls are 1 s apart."""
+    print(f"who approves, {vms} VMs, one event of all of them, takeover after {TAKEOVER:.0f} s where configured")
+    fine = []
+    cases: tuple[tuple[str, dict[str, Any], int, list[str], float], ...] = (
+        ("all agents alive", {"takeover_after": TAKEOVER}, 12, [name(0)], 0.0),
+        ("the leader's agent is dead, no takeover", {"dead": [0]}, 12, [], 0.0),
+        ("the leader's agent is dead", {"dead": [0], "takeover_after": TAKEOVER}, 15, [name(1)], TAKEOVER),
+        ("the leader reads but cannot POST", {"mute": [0], "takeover_after": TAKEOVER}, 15, [name(1)], TAKEOVER),
+        ("the first three are dead", {"dead": [0, 1, 2], "takeover_after": TAKEOVER}, 25, [name(3)], 3 * TAKEOVER),
+    )
+    for what, how, seconds, expected, not_before in cases:
+        with fleet(story(vms, 1, shared=True), **how) as found:
+            found.run(seconds)
+            fine.append(_tell(what, found, expected=expected, not_before=not_before))
+    with fleet(story(vms, 1, FREEZE, shared=True), dead=[0], takeover_after=TAKEOVER) as found:
+        found.run(15)
+        fine.append(_tell("a platform event, the leader's agent is dead", found, expected=[], not_before=0.0))
+    few = min(vms, 100)
+    with fleet(story(few, few, shared=False)) as found:
+        found.run(8)
+        everyone = [name(number) for number in range(few)]
+        own = all(event.endswith(f"{int(vm.removeprefix('web_')):012d}") for _, vm, event in found.platform.posts)
+        right = own and Counter(vm for _, vm, _ in found.platform.posts) == Counter(everyone)
+        print(f"  {few} events at once, each of one VM: each VM approved its own alone: {'yes' if right else 'WRONG'}")
+        fine.append(right)
+    return all(fine)
+
+
+def costs() -> None:
+    """CPU of one VM's poll, in the process that plays all of them."""
+    print("cost of a VM's poll            unchanged ms   changed ms   records of a VM")
+    for vms, events in SHAPES:
+        with fleet(story(vms, events, REDEPLOY, shared=True)) as found:
+            found.run(2)
+            found.cpu, found.ticks = 0.0, 0
+            found.run(1)
+            quiet = found.cpu / found.ticks
+            found.cpu, found.ticks = 0.0, 0
+            found.run(2)
+            changed = max(0.0, found.cpu / found.ticks - quiet)
+            records = len(found.records()) / vms
+            print(
+                f"  {vms:>5} VMs {events:>5} events{quiet * 1e3:>16.2f}{changed * 1e3:>13.2f}{records:>18.1f}",
+                flush=True,
+            )
+
+
+def backlogs() -> None:
+    """What the outbox's own work costs in front of a backlog."""
+    print("cost before a backlog          open ms   commit ms   next and settle ms   file MiB")
+    for count in BACKLOGS:
+        with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder:
+            path = Path(folder) / "outbox.db"
+            fill(path, DESTINATION, count)
+            began = time.perf_counter()
+            outbox = Outbox(path, 1 << 30, (DESTINATION,))
+            opened = time.perf_counter() - began
+            commit, settle = _one_by_one(outbox, count)
+            size = outbox.used() / MIB
+            outbox.close()
+        print(
+            f"  {count:>7} records{opened * 1e3:>18.1f}{commit * 1e3:>12.2f}{settle * 1e3:>18.2f}{size:>13.1f}",
+            flush=True,
+        )
+
+
+def _one_by_one(outbox: Outbox, count: int) -> tuple[float, float]:
+    """Seconds for the commit of one record, and for taking one out."""
+    rounds = 200
+    fresh = list(backlog(count + rounds))[count:]
+    began = time.perf_counter()
+    for record in fresh:
+        outbox.commit(State(birth=datetime.now(UTC)), [record])
+    committed = time.perf_counter()
+    for _ in range(rounds):
+        outbox.delivered(DESTINATION, [queued.seq for queued in outbox.next(DESTINATION, 1)])
+    return (committed - began) / rounds, (time.perf_counter() - committed) / rounds
+
+
+class Consumer:
+    """Reads everything once, whoever sent it how often: a record is known by `source` and `id`."""
+
+    def __init__(self) -> None:
+        self.known: set[tuple[str, str]] = set()
+        self.received = 0
+        self.by_subject: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+
+    async def take(self, _partition: Any, event: Any) -> None:
+        if event is None:
+            return
+        record = Record.from_json(event.body_as_str().encode())
+        self.received += 1
+        if (record.source, record.id) in self.known:
+            return
+        self.known.add((record.source, record.id))
+        self.by_subject[record.subject][record.source].append(record.kind)
+
+    async def read(self, connection_string: str, count: int, seconds: float) -> None:
+        """Reads until so many records are known, at most so long."""
+        client = EventHubConsumerClient.from_connection_string(connection_string, consumer_group="$Default")
+        async with client:
+            reading = asyncio.create_task(client.receive(self.take, starting_position="-1"))
+            end = time.monotonic() + seconds
+            while len(self.known) < count and time.monotonic() < end:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(1.0)
+            reading.cancel()
+
+
+def through_the_broker(vms: int) -> bool:
+    """One event of the whole scale set, told by all its VMs."""
+    with Peers() as peers, fleet(story(vms, 1, shared=True)) as found:
+        found.run(14)
+        told = found.records()
+        peers.ask("fault", text="drop-after-store*5")
+        destination = EventHubsDestination(connection_string=peers.connection_string)
+        began = time.monotonic()
+        for member in found.members:
+            delivery = Delivery(destination, member.outbox, NoMetrics(), Log(None), jitter=lambda: 1.0)
+            while (wait := delivery.tick()) < 1.0 or any(member.outbox.next(DESTINATION, 1)):
+                time.sleep(wait)
+        sent = time.monotonic() - began
+        destination.close()
+        consumer = Consumer()
+        began = time.monotonic()
+        asyncio.run(consumer.read(peers.connection_string, len(told), 120.0))
+        read = time.monotonic() - began
+    return _judge(vms, told, consumer, sent, read)
+
+
+def _judge(vms: int, told: list[Record], consumer: Consumer, sent: float, read: float) -> bool:
+    expected = {(record.source, record.id) for record in told}
+    subject = next(record.subject for record in told if record.kind == "scheduled")
+    joined = consumer.by_subject[subject]
+    ordered = sum(_in_order(kinds) for kinds in joined.values())
+    print(f"through the broker: {len(told)} records of {vms} VMs sent in {sent:.1f} s, read in {read:.1f} s")
+    print(f"  received {consumer.received}, of them copies {consumer.received - len(consumer.known)}; ", end="")
+    print(f"missing {len(expected - consumer.known)}, unknown {len(consumer.known - expected)}")
+    kinds = Counter(kind for each in joined.values() for kind in each)
+    print(f"  one event joined on subject: {len(joined)} sources, {dict(kinds)}; in order in {ordered} of them")
+    return expected == consumer.known and len(joined) == vms == ordered
+
+
+def _in_order(kinds: list[str]) -> bool:
+    life = [kind for kind in kinds if kind in ("scheduled", "started", "completed")]
+    return life == ["scheduled", "started", "completed"]
+
+
+def main() -> int:
+    vms = int(sys.argv[1]) if len(sys.argv) > 1 else VMS
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    print(f"load before: {os.getloadavg()[0]:.2f}")
+    fine = leaders(vms)
+    costs()
+    backlogs()
+    fine = through_the_broker(vms) and fine
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"load after: {os.getloadavg()[0]:.2f}; peak RSS of all together {peak:.0f} MiB")
+    return int(not fine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
