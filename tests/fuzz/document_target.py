@@ -1,0 +1,204 @@
+"""The metadata service's side: any bytes as a document, and any story of documents, through the whole line."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from exporter.agent import Agent
+from exporter.approval import DEFAULT_RULES, Coordination, Mode, Policy
+from exporter.codec import dump_state, load_state
+from exporter.lifecycle import Instant, State
+from exporter.log import Log
+from exporter.metadata import Answer
+from exporter.page import render_page
+from exporter.records import Record, Vm
+from exporter.sinks.eventhubs_messages import message, partition_key
+from exporter.sinks.otlp_attributes import body, log_attributes, resource_attributes
+from exporter.sinks.prometheus import PrometheusSink
+from exporter.turn import Options, Senses, Who
+
+NAME: Final = "vm-0"
+BEGAN: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+NOTHING: Final = b'{"DocumentIncarnation":7,"Events":[]}'
+WHO: Final = Who(Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"))
+OPTIONS: Final = Options(Policy(Mode.ENFORCE, Coordination.ANY, rules=DEFAULT_RULES), all_events=True)
+SHOWN: Final = 16
+"""One in so many, by content, is also scraped: that takes longer than all the rest."""
+SINK: Final = PrometheusSink("0", tuple(rule.name for rule in DEFAULT_RULES))
+
+
+@dataclass(slots=True)
+class Memory:
+    """An outbox that keeps nothing, and holds that what it was given can be kept and read back."""
+
+    capacity: int = 1 << 20
+    notes: list[str] = field(default_factory=list)
+    ids: dict[str, bytes] = field(default_factory=dict)
+
+    def load(self) -> State | None:
+        return None
+
+    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+        text = dump_state(state)
+        assert dump_state(load_state(text)) == text
+        text.encode()
+        for record in records:
+            found = record.to_json()
+            assert Record.from_json(found).to_json() == found
+            assert self.ids.setdefault(record.id, found) == found, "one id for two facts"
+            message(record, "cloudevents").body.decode()
+            message(record, "azure-sample")
+            partition_key(record.subject)
+            body(record), log_attributes(record), resource_attributes(record)
+        return {}
+
+    def beat(self, seen: datetime) -> None:
+        """Not kept."""
+
+    def renew(self, why: str) -> None:
+        raise AssertionError(f"renewed: {why}")
+
+    def used(self) -> int:
+        return 0
+
+    def queues(self) -> Mapping[str, Any]:
+        return {}
+
+
+@dataclass(slots=True)
+class Service:
+    """Answers with what it is given, and holds that only what may be approved is approved."""
+
+    seconds: float = 0.0
+    given: bytes = b""
+
+    def now(self) -> Instant:
+        return Instant(BEGAN + timedelta(seconds=self.seconds), 100.0 + self.seconds)
+
+    def fetch(self) -> Answer:
+        return Answer(self.given, self.now().mono or 0.0, 0.0)
+
+    def approve(self, event_id: str) -> None:
+        events = json.loads(self.given)["Events"]
+        meant = [each for each in events if isinstance(each, dict) and each.get("EventId") == event_id]
+        assert len(meant) == 1, "approved what does not stand there once"
+        event = meant[0]
+        assert event["EventStatus"] == "Scheduled"
+        assert NAME in [name.casefold() for name in event["Resources"]]
+        short = event["EventType"] == "Freeze" and 0 <= event["DurationInSeconds"] <= 8
+        asked = event["EventType"] in ("Reboot", "Redeploy") and event["EventSource"] == "User"
+        assert short or asked, "approved without a rule"
+
+
+def tell(documents: Sequence[tuple[float, bytes]]) -> None:
+    """Lets a fresh agent read these documents, each so many seconds after the one before."""
+    service = Service()
+    senses = Senses(clock=service.now, who=lambda: WHO, look=lambda _: {})
+    agent = Agent(OPTIONS, service, Memory(), SINK, log=Log(None), senses=senses)
+    for pause, given in documents:
+        service.seconds += pause
+        service.given = given
+        agent.tick()
+    page = render_page(agent.status, service.now().wall, "0")
+    assert b"<script" not in page.lower(), "what Azure says became part of the page"
+    if zlib.crc32(service.given) % SHOWN == 0:
+        for openmetrics in (False, True):
+            SINK.render(openmetrics)[1].decode()
+
+
+def document(data: bytes) -> None:
+    """Any bytes, gone at the next poll, and back at the one after."""
+    tell(((0.0, NOTHING), (1.0, data), (1.0, NOTHING), (1.0, data)))
+
+
+class Choices:
+    """Decisions out of bytes; when they are used up, always the first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, below: int) -> int:
+        self._at += 1
+        return self._data[self._at - 1] % below if self._at <= len(self._data) else 0
+
+    def one(self, of: Sequence[Any]) -> Any:
+        return of[self.number(len(of))]
+
+    @property
+    def left(self) -> bool:
+        return self._at < len(self._data)
+
+
+ODD: Final[Sequence[Any]] = (
+    None,
+    True,
+    0,
+    -1,
+    8,
+    9,
+    2**63,
+    1.5,
+    "",
+    "x",
+    "\ud800",
+    "\0",
+    [],
+    [NAME],
+    {},
+    {"a": 1},
+    "<script>",
+    "é" * 200,
+)
+WORDS: Final[Mapping[str, Sequence[Any]]] = {
+    "EventStatus": ("Scheduled", "Started", "Completed", "scheduled"),
+    "EventType": ("Reboot", "Freeze", "Redeploy", "Preempt", "Terminate", "Melt"),
+    "ResourceType": ("VirtualMachine", "Disk"),
+    "Resources": ([NAME], [NAME.upper(), "vm-1"], ["vm-1", NAME], ["vm-1"], [NAME, 1], [], NAME),
+    "NotBefore": ("", "Mon, 02 Mar 2026 09:15:00 GMT", "2026-03-02T09:15:00Z", "Mon, 02 Mar 2026 08:00:00 GMT", "soon"),
+    "Description": ("", "Virtual machine is going to be restarted."),
+    "EventSource": ("User", "Platform", "Alien"),
+    "DurationInSeconds": (-1, 0, 5, 8, 9, 10**19),
+}
+PAUSES: Final = (1.0, 0.2, 2.0, 4.0, 6.0, 90.0, 90_000.0, -3.0)
+
+
+def _event(choose: Choices) -> dict[str, Any]:
+    found: dict[str, Any] = {"EventId": f"EVENT-{choose.number(4)}"}
+    for name, words in WORDS.items():
+        fate = choose.number(16)
+        if fate == 15:
+            continue
+        found[name] = choose.one(ODD) if fate == 14 else choose.one(words)
+    return found
+
+
+def story(data: bytes) -> None:
+    """A sequence of documents that are mostly right, with gaps, resets and every field gone wrong now and then."""
+    choose, number = Choices(data), 1
+    told: list[tuple[float, bytes]] = []
+    events: list[dict[str, Any]] = []
+    while choose.left and len(told) < 12:
+        match choose.number(6):
+            case 0:
+                events = [*events, _event(choose)][-5:]
+            case 1:
+                events = events[1:]
+            case 2 if events:
+                events = [{**events[0], "EventStatus": "Started", "NotBefore": ""}, *events[1:]]
+            case 3 if events:
+                key = choose.one(tuple(WORDS))
+                events = [*events[:-1], {**events[-1], key: choose.one(WORDS[key])}]
+            case 4:
+                number = choose.one((1, number, number + 5, -1))
+            case 5:
+                told.append((choose.one(PAUSES), choose.one((b"", b"<html>", b"[]", b'{"Events":[]}'))))
+        number += 1
+        written = json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
+        told.append((choose.one(PAUSES), written))
+    tell(told)

@@ -1,0 +1,301 @@
+"""A second reading of the approval rules: slow, naive, and sharing nothing with the code it judges.
+
+It reads the body of a document for itself, asks the questions of the contract's table of hold reasons from top to
+bottom, and answers the first that applies. Where the contract leaves room it takes the reading that holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+MISSING = object()
+"""Stands for a field that is not there, or there in a way in which nobody may use it."""
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True)
+class House:
+    """The owner's wishes, in the words of the settings file, and what the machine looks like just now."""
+
+    mode: str = "enforce"
+    coordination: str = "leader"
+    takeover_after: float | None = None
+    hold_file: str = ""
+    rules: tuple[dict[str, Any], ...] = ()
+    vm_name: str = "vm-0"
+    conflict: bool = False
+    file: Callable[[str], str] = lambda _path: "absent"
+    """A path to "present", "absent" or anything else, which is "can't be told"."""
+    writable: bool = True
+
+
+@dataclass(frozen=True)
+class Past:
+    """What happened to one event so far. Seconds are those of good polling, without gaps."""
+
+    approved: bool = False
+    seconds_known: float = 0.0
+    seconds_unchanged: float = 0.0
+
+
+def read(body: bytes) -> list[Any]:
+    """The array `Events` of a body, each object as a dictionary in which a field that stood there twice is MISSING."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            found[key] = MISSING if key in found else value
+        return found
+
+    events: list[Any] = json.loads(body.decode("utf-8-sig"), object_pairs_hook=once)["Events"]
+    return events
+
+
+def clean(text: object) -> bool:
+    """Whether it is a string that can be written down anywhere."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    return not any(0xD800 <= ord(letter) <= 0xDFFF for letter in text)
+
+
+def is_whole_number(value: object) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+def is_instant(text: object) -> bool:
+    """RFC 1123 or ISO 8601, by hand."""
+    if not isinstance(text, str):
+        return False
+    text = text.strip()
+    try:
+        if "T" in text[10:11] or (" " in text[10:11] and text[4:5] == "-"):
+            return is_iso(text)
+        return is_rfc(text)
+    except (ValueError, IndexError):
+        return False
+
+
+def is_rfc(text: str) -> bool:
+    parts = text.split(" ")
+    if parts[0].endswith(","):
+        if not (parts[0][:-1].isascii() and parts[0][:-1].isalpha() and 3 <= len(parts[0]) - 1 <= 9):
+            return False
+        parts = parts[1:]
+    day, month, year, clock, zone = parts
+    digits = [day, year, *clock.split(":")]
+    if not all(part.isascii() and part.isdigit() for part in digits) or [len(part) for part in digits[1:]] != [
+        4,
+        2,
+        2,
+        2,
+    ]:
+        return False
+    if len(day) > 2 or month.title() not in MONTHS:
+        return False
+    if zone not in ("GMT", "UTC") and not (zone[0] in "+-" and zone[1:].isdigit() and len(zone) == 5):
+        return False
+    hour, minute, second = (int(part) for part in digits[2:])
+    datetime(int(year), MONTHS.index(month.title()) + 1, int(day), hour, minute, second)  # noqa: DTZ001  # only whether it is one
+    return True
+
+
+def is_iso(text: str) -> bool:
+    date, rest = text[:10], text[11:]
+    clock, tail = rest[:8], rest[8:]
+    if tail.startswith("."):
+        fraction = tail[1:].split("Z")[0].split("+")[0].split("-")[0]
+        if not (fraction.isascii() and fraction.isdigit() and len(fraction) <= 9):
+            return False
+        tail = tail[1 + len(fraction) :]
+    zone = tail.replace(":", "", 1) if tail[:1] in ("+", "-") else tail
+    if zone not in ("", "Z") and not (len(zone) == 5 and zone[0] in "+-" and zone[1:].isdigit()):
+        return False
+    year, month, day = date.split("-")
+    hour, minute, second = clock.split(":")
+    if [len(part) for part in (year, month, day, hour, minute, second)] != [4, 2, 2, 2, 2, 2]:
+        return False
+    datetime(*(int(part) for part in (year, month, day, hour, minute, second)))  # type: ignore[arg-type]  # noqa: DTZ001  # only whether it is one
+    return True
+
+
+def judge(events: list[Any], index: int, house: House, past: Past) -> tuple[str, str]:
+    """The verdict on one element of `Events`, and the reason: ("approve", "") or ("hold", reason)."""
+    for reason, applies in QUESTIONS:
+        if applies(events, index, house, past):
+            return "hold", reason
+    return "approve", ""
+
+
+Question = Callable[[list[Any], int, House, Past], bool]
+
+
+def get(events: list[Any], index: int, name: str) -> Any:
+    return events[index].get(name, MISSING)
+
+
+def same(one: str, other: str) -> bool:
+    return one.casefold() == other.casefold()
+
+
+def resources(events: list[Any], index: int) -> list[str] | None:
+    names = get(events, index, "Resources")
+    if not isinstance(names, list) or not all(clean(name) and name for name in names):
+        return None
+    return names
+
+
+def off(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    return house.mode == "off"
+
+
+def not_scheduled(events: list[Any], index: int, _house: House, _past: Past) -> bool:
+    return bool(get(events, index, "EventStatus") != "Scheduled")
+
+
+def identity_unknown(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    return not house.vm_name
+
+
+def identity_conflict(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    return house.conflict
+
+
+def not_this_vm(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    names = resources(events, index)
+    return names is not None and not any(same(name, house.vm_name) for name in names)
+
+
+def malformed(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    if not clean(get(events, index, "EventType")) or resources(events, index) is None:
+        return True
+    if not is_instant(get(events, index, "NotBefore")):
+        return True
+    own = events[index]["EventId"]
+    for place, other in enumerate(events):
+        other_id = other.get("EventId") if isinstance(other, dict) else None
+        if place != index and isinstance(other_id, str) and same(other_id, own):
+            return True
+    for rule in house.rules:
+        if asks_for_unreadable(rule, events, index):
+            return True
+        if fits(rule, events, index):
+            return False
+    return False
+
+
+def asks_for_unreadable(rule: dict[str, Any], events: list[Any], index: int) -> bool:
+    if "event_source" in rule and not clean(get(events, index, "EventSource")):
+        return True
+    asks = "min_duration" in rule or "max_duration" in rule
+    return asks and not is_whole_number(get(events, index, "DurationInSeconds"))
+
+
+def fits(rule: dict[str, Any], events: list[Any], index: int) -> bool:
+    if get(events, index, "EventType") not in rule["event_type"]:
+        return False
+    if "event_source" in rule and get(events, index, "EventSource") not in rule["event_source"]:
+        return False
+    duration = get(events, index, "DurationInSeconds")
+    if "min_duration" in rule and (duration < 0 or duration < rule["min_duration"]):
+        return False
+    return not ("max_duration" in rule and (duration < 0 or duration > rule["max_duration"]))
+
+
+def unknown_type(events: list[Any], index: int, _house: House, _past: Past) -> bool:
+    known = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
+    return get(events, index, "EventType") not in known or get(events, index, "ResourceType") != "VirtualMachine"
+
+
+def already_approved(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
+    return past.approved
+
+
+def rule_of(events: list[Any], index: int, house: House) -> dict[str, Any] | None:
+    return next((rule for rule in house.rules if fits(rule, events, index)), None)
+
+
+def no_rule(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    return rule_of(events, index, house) is None
+
+
+def several_resources(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    return house.coordination == "single" and len(get(events, index, "Resources")) > 1
+
+
+def not_leader(events: list[Any], index: int, house: House, past: Past) -> bool:
+    if house.coordination != "leader":
+        return False
+    names = get(events, index, "Resources")
+    k = 1
+    while not same(names[k - 1], house.vm_name):
+        k += 1
+    if k == 1:
+        return False
+    if house.takeover_after is None or get(events, index, "EventSource") != "User":
+        return True
+    return past.seconds_known < (k - 1) * house.takeover_after
+
+
+def settling(events: list[Any], index: int, house: House, past: Past) -> bool:
+    rule = rule_of(events, index, house) or {}
+    return bool(past.seconds_unchanged < rule.get("settle", 0))
+
+
+def not_prepared(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    path = (rule_of(events, index, house) or {}).get("require_file")
+    if not path:
+        return False
+    event_id = events[index]["EventId"]
+    if "{event_id}" in path and not plain(event_id):
+        return True
+    return house.file(path.replace("{event_id}", event_id)) != "present"
+
+
+def plain(event_id: str) -> bool:
+    """Whether an id can be a file's name, whatever the file system: no separator, no dots in front, nothing odd."""
+    return event_id.isascii() and event_id[0] not in "._-" and all(it.isalnum() or it in "._-" for it in event_id)
+
+
+def not_quiet(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    if not (rule_of(events, index, house) or {}).get("when_quiet"):
+        return False
+    others = [event for place, event in enumerate(events) if place != index]
+    return not all(isinstance(event, dict) and event.get("EventStatus") == "Scheduled" for event in others)
+
+
+def held(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    return bool(house.hold_file) and house.file(house.hold_file) != "absent"
+
+
+def unwritable(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    return not house.writable
+
+
+def dry_run(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    return house.mode == "dry-run"
+
+
+QUESTIONS: tuple[tuple[str, Question], ...] = (
+    ("off", off),
+    ("not-scheduled", not_scheduled),
+    ("identity-unknown", identity_unknown),
+    ("identity-conflict", identity_conflict),
+    ("not-this-vm", not_this_vm),
+    ("malformed", malformed),
+    ("unknown-type", unknown_type),
+    ("already-approved", already_approved),
+    ("no-rule", no_rule),
+    ("several-resources", several_resources),
+    ("not-leader", not_leader),
+    ("settling", settling),
+    ("not-prepared", not_prepared),
+    ("not-quiet", not_quiet),
+    ("held", held),
+    ("outbox-unwritable", unwritable),
+    ("dry-run", dry_run),
+)
+"""The contract's table, in its order."""

@@ -1,0 +1,240 @@
+"""Real peers for the tests: Prometheus and Alertmanager as they are installed, on free ports, in a temporary folder.
+
+A peer that is missing skips its tests with a sentence on a developer's machine and fails them under CI=true.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import httpx
+import pytest
+
+PACKAGES: Final = {
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "amtool": "prometheus-alertmanager",
+    "chromium": "chromium",
+}
+"""Which Debian package brings a binary."""
+
+LISTENING: Final = re.compile(r'Listening on".*?address=\S*:(\d+)')
+START_SECONDS: Final = 30.0
+
+T = TypeVar("T")
+
+
+def need(name: str) -> str:
+    """The path of a peer's binary; without it the test is skipped with a sentence, or fails under CI=true."""
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    sentence = f"{name} is not installed here: apt-get install --no-install-recommends {PACKAGES.get(name, name)}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def until(look: Callable[[], T], *, seconds: float = 20.0, every: float = 0.05) -> T:
+    """The first true answer of `look`, asked again and again; fails when there is none in time."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > end:
+            pytest.fail(f"did not come true within {seconds} s: {look}")
+        time.sleep(every)
+    return found
+
+
+class Daemon:
+    """A peer's process. It tells its port in its log; it is ready when `/-/ready` says so; it is stopped by its pid."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        self._arguments, self._folder = list(arguments), folder
+        self._listening = threading.Event()
+        self.lines: list[str] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """The base, without a slash at its end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._arguments,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process; kill it if it does not listen."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+        self._reader.join(5)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+
+    def get(self, path: str, **parameters: object) -> Any:
+        """The JSON answer to a GET."""
+        answer = httpx.get(self.url + path, params={name: str(value) for name, value in parameters.items()}, timeout=10)
+        return answer.raise_for_status().json()
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples an instant query gives (Prometheus only)."""
+        result: list[dict[str, Any]] = self.get("/api/v1/query", query=expression)["data"]["result"]
+        return result
+
+    def targets(self) -> list[dict[str, Any]]:
+        """What Prometheus scrapes, with `health`, `lastError` and `labels`."""
+        result: list[dict[str, Any]] = self.get("/api/v1/targets")["data"]["activeTargets"]
+        return result
+
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.lines.append(line.rstrip())
+            found = LISTENING.search(line)
+            if found and not self.port:
+                self.port = int(found[1])
+                self._listening.set()
+        self._listening.set()
+
+    def _wait_until_ready(self) -> None:
+        self._listening.wait(START_SECONDS)
+        until(self._is_ready, seconds=START_SECONDS)
+
+    def _is_ready(self) -> bool:
+        if not self.port or self._process.poll() is not None:
+            raise RuntimeError("the peer did not start:\n" + "\n".join(self.lines[-20:]))
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(self.url + "/-/ready", timeout=2).status_code == httpx.codes.OK
+        return False
+
+
+def prometheus(
+    folder: Path,
+    scrapes: Sequence[Mapping[str, object]],
+    *,
+    rules: Sequence[Path] = (),
+    alertmanager_address: str = "",
+    interval: str = "250ms",
+) -> Daemon:
+    """A Prometheus with these `scrape_configs`. Its first scrape comes up to 5 s after its start."""
+    config: dict[str, object] = {
+        "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+        "rule_files": [str(path) for path in rules],
+        "scrape_configs": list(scrapes),
+    }
+    if alertmanager_address:
+        config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager_address]}]}]}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    arguments = [
+        need("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        "--web.listen-address=127.0.0.1:0",
+        "--rules.alert.resend-delay=1s",
+        "--enable-feature=exemplar-storage",
+    ]
+    return Daemon(arguments, folder)
+
+
+def scrape(job: str, address: str, **further: object) -> dict[str, object]:
+    """One entry of `scrape_configs`; `further` as Prometheus spells it (scheme, tls_config, basic_auth)."""
+    return {"job_name": job, "static_configs": [{"targets": [address]}], **further}
+
+
+def alertmanager(folder: Path, webhook_url: str) -> Daemon:
+    """An Alertmanager that sends every alert to one webhook at once, and resolutions too."""
+    config = {
+        "route": {
+            "receiver": "hook",
+            "group_by": ["alertname"],
+            "group_wait": "100ms",
+            "group_interval": "500ms",
+            "repeat_interval": "1h",
+        },
+        "receivers": [{"name": "hook", "webhook_configs": [{"url": webhook_url, "send_resolved": True}]}],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "alertmanager.yml").write_text(json.dumps(config))
+    arguments = [
+        need("prometheus-alertmanager"),
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+        "--cluster.listen-address=",
+    ]
+    return Daemon(arguments, folder)
+
+
+class Webhook:
+    """Receives an Alertmanager's notifications: `received` holds the JSON bodies in order."""
+
+    def __init__(self) -> None:
+        self.received: list[dict[str, Any]] = []
+
+    def alerts(self, status: str) -> list[dict[str, Any]]:
+        """All alerts so far with this status: "firing" or "resolved"."""
+        return [alert for body in list(self.received) for alert in body["alerts"] if alert["status"] == status]
+
+    def __enter__(self) -> Self:
+        received = self.received
+
+        class Post(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Post)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join(5)
+        self._server.server_close()

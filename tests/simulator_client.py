@@ -1,0 +1,71 @@
+"""A bare client of the simulated metadata service, and a clock to hold it still: for the tests of the simulator."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from exporter.simulator import scenario
+from exporter.simulator.service import MetadataService
+
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+COMPUTE = "/metadata/instance/compute?api-version=2021-12-13"
+METADATA = {"Metadata": "true"}
+MIGRATION = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+START = 1_790_000_000.25
+
+
+class Clock:
+    """A wall clock that stands until it is moved."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Reply:
+    """A whole answer as read."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(
+    service: MetadataService,
+    path: str = EVENTS,
+    method: str = "GET",
+    *,
+    headers: Mapping[str, str] = METADATA,
+    body: bytes | None = None,
+    timeout: float = 5.0,
+) -> Reply:
+    """One request on a connection of its own."""
+    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=timeout)
+    try:
+        connection.request(method, path, body=body, headers=dict(headers))
+        response = connection.getresponse()
+        return Reply(response.status, dict(response.headers), response.read())
+    finally:
+        connection.close()
+
+
+def approve(service: MetadataService, *event_ids: object) -> int:
+    """The status that a POST for these ids is answered with."""
+    body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
+    return ask(service, method="POST", body=body).status
+
+
+def playing(name: str, clock: Clock, **more: Any) -> MetadataService:
+    """A service that plays a shipped scenario on a clock of ours."""
+    return MetadataService(scenario.load(name), clock=clock, **more)

@@ -1,0 +1,576 @@
+"""The line, turned by hand: what is decided, sent, recorded and kept, with the real core, outbox and files."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.approval import Coordination, Policy, Reason, Rule
+from exporter.interruption import Interruption, InterruptionKind
+from exporter.metadata import MetadataError
+from exporter.records import Vm
+from exporter.turn import Who
+from tests.agent_world import (
+    FREEZE,
+    NAME,
+    OTHER_VM,
+    REBOOT,
+    VM,
+    World,
+    apart,
+    document,
+    event,
+    policy,
+    started,
+)
+
+TIMEOUT = MetadataError("timeout", "no answer")
+USER = Rule("user", frozenset({"Reboot"}), frozenset({"User"}))
+
+
+def ruled(**more: Any) -> tuple[Rule, ...]:
+    return (Rule("mine", frozenset({"Reboot"}), **more),)
+
+
+# -- holding
+
+
+HELD: dict[Reason, tuple[Policy, dict[str, Any]]] = {
+    Reason.OFF: (policy(mode="off"), event()),
+    Reason.NOT_THIS_VM: (policy(), event(REBOOT, "Reboot", "web-2")),
+    Reason.MALFORMED: (policy(), event(NotBefore="soon")),
+    Reason.UNKNOWN_TYPE: (policy(), event(REBOOT, "Teleport")),
+    Reason.NO_RULE: (policy(), event(EventSource="Platform")),
+    Reason.SEVERAL_RESOURCES: (policy(coordination=Coordination.SINGLE), event(REBOOT, "Reboot", NAME, "web-2")),
+    Reason.NOT_LEADER: (policy(), event(REBOOT, "Reboot", "web-0", NAME)),
+    Reason.SETTLING: (policy(rules=ruled(settle=3600.0)), event()),
+    Reason.NOT_PREPARED: (policy(rules=ruled(require_file="/nowhere/{event_id}")), event()),
+    Reason.HELD: (policy(hold_file="/proc"), event()),
+    Reason.DRY_RUN: (policy(mode="dry-run"), event()),
+}
+
+
+@pytest.mark.parametrize("reason", HELD, ids=str)
+def test_held_for_the_right_reason(tmp_path: Path, reason: Reason) -> None:
+    """Whatever stands against an event is published once with its word, counted, and nothing is sent."""
+    told, given = HELD[reason]
+    with World(tmp_path, told, all_events=True) as world:
+        world.see(document(2, given), 5)
+        assert world.source.posts == []
+        assert world.reasons() == [reason.value]
+        assert "approval.accepted" not in world.kinds()
+
+
+def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
+    """Nothing is approved before this VM knows its own name; then it is, with no other record for the first sight."""
+    with World(tmp_path, vm=Vm()) as world:
+        world.see(document(2, event()), 5)
+        assert world.source.posts == []
+        world.who = Who(VM)
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.reasons() == [Reason.IDENTITY_UNKNOWN.value, None]
+        assert world.kinds().count("scheduled") == 1
+
+
+def test_held_while_two_names_disagree(tmp_path: Path) -> None:
+    """A configured name that Azure contradicts holds everything that names it."""
+    with World(tmp_path) as world:
+        world.who = Who(VM, conflict=True)
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        assert world.reasons() == [Reason.IDENTITY_CONFLICT.value]
+
+
+def test_not_quiet_until_the_other_is_over(tmp_path: Path) -> None:
+    """`when_quiet` waits for another VM's Started event to go."""
+    with World(tmp_path, policy(rules=ruled(when_quiet=True))) as world:
+        other = started(event(FREEZE, "Freeze", "web-2"))
+        world.see(document(2, event(), other), 3)
+        assert world.source.posts == []
+        world.see(document(3, event()), 3)
+        assert len(world.source.posts) == 1
+        assert world.reasons() == [Reason.NOT_QUIET.value, None]
+
+
+def test_the_hold_file_is_looked_at_each_time(tmp_path: Path) -> None:
+    """A hold file stops an approval when it appears and lets it go when it is gone."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    with World(tmp_path, policy(hold_file=str(hold))) as world:
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        hold.unlink()
+        world.live(2)
+        assert len(world.source.posts) == 1
+
+
+def test_prepared_by_a_file(tmp_path: Path) -> None:
+    """`require_file` with the event's id lets it go when the file is there; a folder in its place does not."""
+    with World(tmp_path, policy(rules=ruled(require_file=f"{tmp_path}/ready-{{event_id}}"))) as world:
+        (tmp_path / f"ready-{REBOOT}").mkdir()
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        (tmp_path / f"ready-{REBOOT}").rmdir()
+        (tmp_path / f"ready-{REBOOT}").touch()
+        world.live(2)
+        assert len(world.source.posts) == 1
+
+
+def test_settled_after_good_polling_only(tmp_path: Path) -> None:
+    """`settle` counts seconds of unbroken sight: an outage in between does not count."""
+    with World(tmp_path, policy(rules=ruled(settle=10.0))) as world:
+        world.see(document(2, event()), 6)
+        world.see(TIMEOUT, 60)
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        world.live(8)
+        assert len(world.source.posts) == 1
+
+
+def test_dry_run_sends_nothing_ever(tmp_path: Path) -> None:
+    """Through changes, restarts and outages, `dry-run` never sends a POST."""
+    with World(tmp_path, policy(mode="dry-run", coordination=Coordination.ANY)) as world:
+        for number in range(2, 12):
+            world.see(document(number, event(DurationInSeconds=number)), 7)
+            world.see(TIMEOUT, 15)
+            world.restart()
+        assert world.source.posts == []
+        assert world.value("approval_requests_total") == 0
+
+
+# -- sending
+
+
+def test_one_post_and_never_again(tmp_path: Path) -> None:
+    """After a 200 the event is never POSTed again: not while it stays Scheduled, nor after restarts and changes."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 120)
+        world.restart()
+        world.live(60)
+        world.see(document(3, event(Description="other")), 60)
+        world.restart(3600)
+        world.live(120)
+        assert len(world.source.posts) == 1
+        assert world.kinds().count("approval.accepted") == 1
+        assert world.value("approval_requests_total") == 0  # of this process
+
+
+def test_committed_before_it_is_sent(tmp_path: Path) -> None:
+    """When the POST leaves, the decision with its rule and fields is on disk already."""
+    with World(tmp_path) as world:
+        seen: list[list[str]] = []
+        world.source.asked = lambda: seen.append(world.kinds())
+        world.source.answer = document(2, event())
+        world.live(2)
+        assert seen == [["agent.started", "scheduled", "approval.decided"]]
+        (decided,) = world.records("approval.decided")
+        assert decided.data["decision"]["rule"] == "user-initiated"
+        assert decided.data["decision"]["fields"]["EventSource"] == "User"
+
+
+def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
+    """Without a 200 it is tried again after 5, 10, 20, 40, 60, 60 s; a failure is published once for each reason."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 300)
+        assert apart(world.source.posts)[:6] == [5, 10, 20, 40, 60, 60]
+        assert world.kinds().count("approval.failed") == 1
+        world.source.refusal = MetadataError("timeout")
+        world.live(61)
+        assert world.kinds().count("approval.failed") == 2
+        world.source.refusal = None
+        world.live(61)
+        world.live(300)
+        assert world.kinds().count("approval.accepted") == 1
+        assert world.records("approval.accepted")[0].data["attempt"] == len(world.source.posts)
+
+
+def test_the_wait_goes_on_over_a_restart(tmp_path: Path) -> None:
+    """A restart is no reason to try sooner, nor a reason to forget to try."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 36)  # attempts at 0, 5, 15, 35
+        world.restart(1)
+        world.live(36)
+        assert len(world.source.posts) == 4
+        world.live(10)
+        assert len(world.source.posts) == 5
+
+
+@pytest.mark.parametrize("clock", ["both", "wall"])
+def test_an_old_document_is_not_acted_on(tmp_path: Path, clock: str) -> None:
+    """When more than 5 s pass between the reading and the POST, on either clock, it is postponed to the next poll."""
+    with World(tmp_path) as world:
+        world.source.answer = document(2, event())
+
+        def six_seconds() -> None:
+            world.clock.wall += 6
+            world.clock.mono += 6 if clock == "both" else 0
+
+        world.outbox.takes = six_seconds
+        world.agent.tick()
+        assert world.source.posts == []
+        assert len(world.said("approval.postponed")) == 1
+        world.outbox.takes = lambda: None
+        world.live(20)
+        assert len(world.source.posts) == 1
+
+
+def test_nothing_is_sent_while_stopping(tmp_path: Path) -> None:
+    """An agent that was told to stop sends no POST any more, and the next process does."""
+    with World(tmp_path) as world:
+        world.source.answer = document(2, event())
+        world.stopping = True
+        world.agent.tick()
+        world.agent.stop()
+        assert world.source.posts == []
+        world.restart(30)
+        world.live(2)
+        assert len(world.source.posts) == 1
+
+
+def test_changed_after_approval(tmp_path: Path) -> None:
+    """An approved event that changes so that the rules would hold it is said aloud once, and is not sent again."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 3)
+        world.see(document(3, event(EventSource="Platform")), 5)
+        assert [record.data["reason"] for record in world.records("approval.outdated")] == ["no-rule"]
+        assert world.value("approvals_outdated_total") == 1
+        world.see(document(4, event(EventSource="Platform", Description="more")), 5)
+        assert len(world.records("approval.outdated")) == 1
+        assert len(world.source.posts) == 1
+
+
+def test_a_decision_is_published_when_it_changes(tmp_path: Path) -> None:
+    """Not for each poll, not for what is not Scheduled or already approved, but again when the verdict is another."""
+    hold = tmp_path / "hold"
+    with World(tmp_path, policy(mode="dry-run", hold_file=str(hold))) as world:
+        world.see(document(2, event()), 5)
+        hold.touch()
+        world.live(5)
+        hold.unlink()
+        world.live(5)
+        assert world.reasons() == ["dry-run", "held", "dry-run"]
+        world.see(document(3, started(event())), 5)
+        assert len(world.reasons()) == 3
+
+
+def test_a_number_of_its_own_for_each_fact(tmp_path: Path) -> None:
+    """Over restarts and repetitions no two records have the same id."""
+    with World(tmp_path) as world:
+        number = 1
+        for _ in range(5):
+            for given in ([event()], [event(Description="b")], [started(event())], []):
+                number += 1
+                world.see(document(number, *given), 3)
+                world.restart()
+        found = [record.id for record in world.records()]
+        assert len(found) == len(set(found))
+        assert world.kinds().count("completed") + world.kinds().count("ended") == 5
+
+
+# -- the source
+
+
+def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
+    """It is told when it is 10 s old, once, also over a restart; its end is told with its length."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.see(TIMEOUT, 9)
+        assert world.records("source.unavailable") == []
+        world.live(3)
+        (told,) = world.records("source.unavailable")
+        assert told.time - datetime.fromisoformat(told.data["since"]) < timedelta(seconds=10.1)
+        world.live(100)
+        world.restart(10)
+        world.live(50)
+        world.see(document(1), 12)
+        (recovered,) = world.records("source.recovered")
+        assert recovered.data["gap_seconds"] == pytest.approx(172, abs=11)
+        assert len(world.records("source.unavailable")) == 1
+        assert world.value("up") == 1
+
+
+def test_a_short_outage_is_not_told(tmp_path: Path) -> None:
+    """Nine seconds without an answer make no record, and `up` is honest meanwhile."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.see(MetadataError("throttled", retry_after=1.0), 6)
+        assert world.value("up") == 0
+        world.see(document(1), 12)
+        assert world.kinds() == ["agent.started"]
+        assert world.value("up") == 1
+
+
+def test_a_wrong_document_is_told_once_in_a_row(tmp_path: Path) -> None:
+    """`document.rejected` once for a streak, again for the next one; the last known truth stands."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 3)
+        for body in (b"<html>", b""):
+            world.see(body, 9)
+            assert world.value("document_events") == 1
+            assert world.value("up") == 0
+            world.see(document(2, event()), 12)
+        assert len(world.records("document.rejected")) == 2
+        assert world.records("ended", "canceled", "completed") == []
+
+
+def test_gone_while_nobody_looked(tmp_path: Path) -> None:
+    """An event that is gone after an outage has `ended`: not canceled, since what happened was not seen."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 3)
+        world.see(TIMEOUT, 60)
+        world.see(document(3), 12)
+        (ended,) = world.records("ended")
+        assert "gap" in ended.data["unseen"]
+
+
+# -- who we are
+
+
+def test_the_beginning_and_the_end(tmp_path: Path) -> None:
+    """The first record of a process says that it started, the last that it stopped, and a new boot is evidence."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.agent.stop()
+        world.restart(30, boot_id="boot-2")
+        world.live(3)
+        assert world.kinds() == ["agent.started", "agent.stopped", "agent.started"]
+        assert world.records("agent.started")[1].data["rebooted"] is True
+
+
+def test_another_vms_disk(tmp_path: Path) -> None:
+    """An outbox that came with a golden image is set aside: nothing of it is delivered, approved or kept."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 3)
+        world.restart()
+        world.who = Who(OTHER_VM)
+        world.see(document(9, event(FREEZE, "Reboot", OTHER_VM.name)), 3)
+        assert {record.source for record in world.records()} == {f"urn:uuid:{OTHER_VM.id}"}
+        assert {record.subject for record in world.records("scheduled")} == {FREEZE}
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT, FREEZE]
+        assert list(tmp_path.glob("outbox.db.other-vm-*"))
+
+
+def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
+    """The key of the ids is fixed at first use: who we are becoming known later gives no fact a second id."""
+    with World(tmp_path, vm=Vm()) as world:
+        world.see(document(2, event()), 15)
+        before = world.agent.status.state.vm_key
+        world.who = Who(VM)
+        world.live(5)
+        world.restart()
+        world.live(5)
+        assert world.agent.status.state.vm_key == before
+        assert world.kinds().count("scheduled") == 1
+        assert before not in ("", VM.id)
+
+
+def test_the_id_of_azure_is_the_key(tmp_path: Path) -> None:
+    """With Azure's word at hand from the start, ids derive from the vmId: a lost disk then repeats them."""
+    with World(tmp_path / "a", policy(mode="dry-run")) as one, World(tmp_path / "b", policy(mode="dry-run")) as other:
+        for world in (one, other):
+            world.see(document(2, event()), 3)
+        (first,), (second,) = one.records("scheduled"), other.records("scheduled")
+        assert first.id == second.id
+        assert one.agent.status.state.vm_key == VM.id
+
+
+def test_the_scope_of_the_records(tmp_path: Path) -> None:
+    """`own` publishes what names this VM, `all` also the neighbours' events; unknown names hide nothing."""
+    mine, other = event(REBOOT), event(FREEZE, "Freeze", "web-2")
+    found = {}
+    for name, options in {"own": {}, "all": {"all_events": True}, "unknown": {"vm": Vm()}}.items():
+        with World(tmp_path / name, policy(mode="dry-run"), **options) as world:  # type: ignore[arg-type]  # by name
+            world.see(document(2, mine, other), 3)
+            found[name] = {record.subject for record in world.records("scheduled")}
+            assert world.value("document_events") == 2
+    assert found == {"own": {REBOOT}, "all": {REBOOT, FREEZE}, "unknown": {REBOOT, FREEZE}}
+
+
+# -- the disk
+
+
+def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
+    """When the disk fails at the decision, the event is held as `outbox-unwritable`, and approved once it is back."""
+    folder = tmp_path / "state"
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.live(3)
+        block(folder)
+        world.see(document(2, event()), 10)
+        assert world.source.posts == []
+        held = list(world.agent.status.decisions.values())
+        assert [decision.reason for decision in held] == [Reason.OUTBOX_UNWRITABLE]
+        assert world.value("up") == 1
+        assert len(world.said("outbox.unwritable")) == 1
+        world.see(document(2, event(), event(FREEZE, "Freeze", "web-2")), 3)
+        unblock(folder)
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.reasons() == [Reason.OUTBOX_UNWRITABLE.value, None]
+        assert world.kinds().count("scheduled") == 1
+        assert len(world.said("outbox.recovered")) == 1
+
+
+def block(folder: Path) -> None:
+    """The folder is gone, and a file stands where it was."""
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+
+
+def unblock(folder: Path) -> None:
+    folder.unlink()
+
+
+def test_a_whole_story_without_a_disk(tmp_path: Path) -> None:
+    """An agent that starts without its disk polls, shows and holds; all of it is written once the disk is there."""
+    block_at = tmp_path / "state"
+    block_at.write_text("no folder")
+    with World(tmp_path, path=block_at / "outbox.db") as world:
+        world.see(document(2, event()), 5)
+        world.see(document(3, event(Description="b")), 5)
+        assert world.value("document_events") == 1
+        assert world.value("up") == 1
+        assert world.source.posts == []
+        block_at.unlink()
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.kinds() == [
+            "agent.started",
+            "scheduled",
+            "approval.decided",
+            "updated",
+            "approval.decided",
+            "approval.accepted",
+        ]
+
+
+def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
+    """An event that was approved before is not approved again by an agent that could not read its disk at first;
+    no id is given twice, and what went meanwhile is told."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    approved, other = event(REBOOT), event(FREEZE, "Freeze", DurationInSeconds=30)
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.see(document(2, approved, other), 3)
+        world.see(document(3, event(REBOOT, Description="b"), other), 3)
+        world.outbox.close()
+        before = {record.id for record in world.records()}
+        shutil.move(folder, away)
+        folder.write_text("no folder")
+        world.restart(60)
+        world.see(document(5, event(REBOOT, Description="c")), 3)
+        world.see(document(6, event(REBOOT, Description="d")), 3)
+        folder.unlink()
+        shutil.move(away, folder)
+        world.live(10)
+        world.see(document(7, event(REBOOT, Description="e")), 10)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        found = [record.id for record in world.records()]
+        assert len(found) == len(set(found))
+        assert before <= set(found)
+        assert world.kinds().count("ended") == 1
+        described = {
+            record.data["changed"]["Description"]["to"]
+            for record in world.records("updated")
+            if "Description" in record.data["changed"]
+        }
+        assert {"b", "e"} <= described
+
+
+def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
+    """When the disk that is found late belongs to another VM, it is set aside and what was seen since is kept."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    with World(tmp_path, path=folder / "outbox.db", vm=OTHER_VM) as world:
+        world.see(document(2, event(FREEZE, "Freeze", OTHER_VM.name)), 3)
+        world.outbox.close()
+        shutil.move(folder, away)
+        folder.write_text("no folder")
+        world.who = Who(VM)
+        world.restart()
+        world.see(document(3, event()), 3)
+        folder.unlink()
+        shutil.move(away, folder)
+        world.live(3)
+        assert {record.subject for record in world.records("scheduled")} == {REBOOT}
+        assert list(folder.glob("outbox.db.other-vm-*"))
+
+
+# -- more
+
+
+@pytest.mark.parametrize("kind", list(InterruptionKind), ids=str)
+def test_an_interruption_is_recorded(tmp_path: Path, kind: InterruptionKind) -> None:
+    """An interruption while an event of ours is Started is told with it; one without any is told after two polls."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.live(3)
+        world.felt.append(Interruption(kind, 4.2, world.clock.instant()))
+        world.live(6)
+        freeze = started(event(FREEZE, "Freeze"))
+        world.see(document(2, freeze), 3)
+        world.felt.append(Interruption(kind, 5.1, world.clock.instant()))
+        world.live(3)
+        alone, told = world.records("interruption.observed")
+        assert (alone.data["interruption"]["attributed"], alone.subject) == (False, NAME)
+        assert (told.data["interruption"]["attributed"], told.subject) == (True, FREEZE)
+        assert told.data["interruption"]["seconds"] == 5.1
+        world.see(document(3), 3)
+        (completed,) = world.records("completed")
+        assert completed.data["account"]["interruptions_observed"] == 1
+
+
+def test_a_thousand_events(tmp_path: Path) -> None:
+    """A document of a thousand events is decided and recorded without any being missed, and ours are approved."""
+    events = [
+        event(f"{number:08}-0000-0000-0000-000000000000", "Reboot", NAME if number % 50 == 0 else "web-2")
+        for number in range(1_000)
+    ]
+    with World(tmp_path, capacity=50 << 20, all_events=True) as world:
+        world.see(document(2, *events), 2)
+        assert world.kinds().count("scheduled") == 1_000
+        assert len({event_id for _, event_id in world.source.posts}) == len(world.source.posts) == 20
+
+
+def test_raw_documents_are_handed_on(tmp_path: Path) -> None:
+    """The recording gets each body as it was read, also one that is no document."""
+    with World(tmp_path) as world:
+        world.see(b"<html>", 0.5)
+        assert world.kept == [b"<html>"]
+
+
+def test_a_clock_that_jumps_invents_nothing(tmp_path: Path) -> None:
+    """A wall clock set an hour forward, back, or frozen makes no transition and loses none."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 5)
+        for step in (3_600, -7_200, 3_600):
+            world.clock.wall += step
+            world.live(5)
+        wall = world.clock.wall
+        for _ in range(5):
+            world.live(1)
+            world.clock.wall = wall
+        assert [kind for kind in world.kinds() if kind in ("updated", "started", "ended", "canceled")] == []
+        world.see(document(3, started(event())), 3)
+        world.see(document(4), 3)
+        assert [kind for kind in world.kinds() if kind in ("scheduled", "started", "completed")] == [
+            "scheduled",
+            "started",
+            "completed",
+        ]
+
+
+def test_retries_do_not_follow_a_wall_clock(tmp_path: Path) -> None:
+    """Within a process the wait between two POSTs is of the monotonic clock, whatever the wall clock does."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 1)
+        world.clock.wall += timedelta(hours=2).total_seconds()
+        world.live(3)
+        assert len(world.source.posts) == 1
+        world.clock.wall -= timedelta(hours=5).total_seconds()
+        world.live(3)
+        assert len(world.source.posts) == 2

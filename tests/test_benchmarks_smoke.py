@@ -1,0 +1,51 @@
+"""The benchmarks run. What they measure is theirs to print: no figure is asserted here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmarks.agent import usage
+from benchmarks.drain import backlog, fill
+from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
+from benchmarks.peers import Peers
+from benchmarks.reaction import of_agent, of_bare_loop
+from exporter.outbox import Outbox
+
+
+def test_reactions_are_measured_for_the_agent_and_the_bare_loop() -> None:
+    """Each change gives one time, of both kinds of reader."""
+    assert len(of_bare_loop(2)) == 2
+    assert len(of_agent(2, outputs=False)) == 2
+
+
+def test_only_the_leader_of_a_fleet_approves_and_its_successor_after_its_death(tmp_path: Path) -> None:
+    """The fleet of the benchmarks is real: one POST, by the first VM alive, not before its turn."""
+    scenario = story(5, 1, shared=True)
+    for dead, first, earliest in (((), 0, 0.0), ((0, 1), 2, 10.0)):
+        folder = tmp_path / name(first)
+        folder.mkdir()
+        fleet = Fleet(folder, scenario, takeover_after=5.0, dead=dead)
+        fleet.run(16)
+        fleet.close()
+        ((at, vm, _),) = fleet.platform.posts
+        assert vm == name(first)
+        assert at - ANNOUNCED_AFTER >= earliest
+
+
+def test_the_peers_of_the_benchmarks_answer_and_end() -> None:
+    """The process that stands for both destinations starts, tells what it received, and ends."""
+    with Peers() as peers:
+        assert peers.copies() == ({}, {})
+        assert usage(peers.pid).threads >= 1
+
+
+def test_a_backlog_is_filled_as_the_agent_would(tmp_path: Path) -> None:
+    """All records of a backlog wait in the outbox, in order."""
+    path = tmp_path / "outbox.db"
+    fill(path, "otlp", 12)
+    outbox = Outbox(path, 1 << 20, ("otlp",))
+    assert outbox.queues()["otlp"].records == 12
+    assert [queued.record.id for queued in outbox.next("otlp", 5)] == [record.id for record in backlog(5)]
+    outbox.close()
+    assert usage(os.getpid()).rss > 0

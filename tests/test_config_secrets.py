@@ -1,0 +1,110 @@
+"""No secret leaves: not by a flag, an error, a print or somebody else's text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.config import (
+    ConfigError,
+    Secret,
+    load,
+    redact,
+    to_toml,
+)
+from tests.configuration import CONNECTION, KEY, refused
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (f"--event-hubs.connection-string={CONNECTION}",),
+        ("--event-hubs.connection-string", CONNECTION),
+        (f"--event_hubs.connection_string={CONNECTION}",),
+        (f"--event-hubs-connection-string={CONNECTION}",),
+        (f"--otlp.headers=authorization=Bearer {KEY}",),
+        (f"--eventhub={CONNECTION}",),
+    ],
+)
+def test_a_secret_flag_is_refused_without_repeating_it(flags: tuple[str, ...]) -> None:
+    """A secret on the command line ends with exit code 2 and a sentence, and the sentence does not hold it."""
+    said = refused(*flags)
+    assert KEY not in said
+    if "eventhub" not in flags[0]:
+        assert "secrets are not taken from the command line" in said
+        assert "SCHEDULED_EVENTS_" in said
+
+
+SECRETS = st.text(alphabet=st.characters(codec="ascii", categories=["L", "N"]), min_size=12, max_size=44)
+
+
+@given(SECRETS)
+def test_no_secret_leaves_by_repr_error_or_text(secret: str) -> None:
+    """Whatever the secret is and however the settings are printed, it is not in there."""
+    string = f"Endpoint=sb://contoso.example/;SharedAccessKeyName=zz;SharedAccessKey={secret}{secret}"
+    environ = {
+        "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": string,
+        "SCHEDULED_EVENTS_EVENT_HUBS_EVENT_HUB": "ok",
+        "SCHEDULED_EVENTS_OTLP_ENDPOINT": "http://127.0.0.1:4318",
+        "SCHEDULED_EVENTS_OTLP_HEADERS": f"x={secret}{secret}",
+    }
+    settings = load(argparse.Namespace(), environ)
+    printed = f"{settings} {settings!r} {to_toml(settings)} {settings.secrets} {settings.event_hubs.connection:}"
+    wrong = {
+        **environ,
+        "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": string + ";x",
+        "SCHEDULED_EVENTS_SOURCE_URL": string,
+    }
+    with pytest.raises(ConfigError) as caught:
+        load(argparse.Namespace(), wrong)
+    assert secret + secret not in printed + str(caught.value) + repr(caught.value)
+    assert Secret(secret + secret) in settings.secrets
+
+
+def test_a_secret_does_not_print_and_does_not_travel() -> None:
+    """repr, str, format, JSON and pickle give nothing; equality and truth are by value."""
+    secret = Secret("hunter2")
+    assert f"{secret} {secret!r} {secret:>10} {[secret]}".count("hunter2") == 0
+    assert secret == Secret("hunter2") != Secret("other")
+    assert secret != "hunter2"
+    assert hash(secret) == hash(Secret("hunter2"))
+    assert not Secret()
+    with pytest.raises(TypeError):
+        json.dumps(secret)
+    with pytest.raises(TypeError):
+        pickle.dumps(secret)
+    with pytest.raises(TypeError):
+        list(secret)  # type: ignore[call-overload]  # that it is refused is the point
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SharedAccessKey=hunter2==;x",
+        "sharedaccesskey = 'hunter2'",
+        '"SharedAccessKey": "hunter2"',
+        "sr=x&sig=hunter2%3D&se=1",
+        "Authorization: Bearer hunter2.abc",
+        "{'Authorization': 'Basic hunter2'}",
+        "got bearer hunter2abc",
+        "http://user:hunter2@host/path",
+        "http://user:p@hunter2@host/path",
+        "password=hunter2",
+        "x-api-key: hunter2",
+        "SharedAccessSignature sr=a&sig=hunter2&skn=b",
+    ],
+)
+def test_foreign_text_is_redacted(text: str) -> None:
+    """Credentials in the usual shapes are blanked out of text that others wrote."""
+    assert "hunter2" not in redact(text)
+
+
+def test_redaction_leaves_the_rest() -> None:
+    """Names that merely look alike stay readable."""
+    text = "Endpoint=sb://ns/;SharedAccessKeyName=send http://host/a@b signal=9 at https://example.com"
+    assert redact(text) == text

@@ -1,0 +1,316 @@
+"""What operators deploy: systemd unit, manifests, compose file, the image's recipe. Checked by their own tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import bcrypt
+import kubernetes_validate
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from deploy import healthcheck
+from exporter.config import catalogue, load
+from exporter.simulator.scenario import load as load_scenario
+from exporter.simulator.service import MetadataService
+from tests.certificates import Authority, write
+from tests.peers import need
+
+ROOT: Final = Path(__file__).parent.parent
+DEPLOY: Final = ROOT / "deploy"
+UNIT: Final = DEPLOY / "systemd" / "azure-scheduled-events-exporter.service"
+KUBERNETES: Final = DEPLOY / "kubernetes"
+COMPOSE: Final = DEPLOY / "compose"
+SETTINGS: Final = {setting.env for setting in catalogue()} | {"SCHEDULED_EVENTS_CONFIG_FILE"}
+EXPOSURE: Final = 11
+"""The unit's exposure in tenths, as `systemd-analyze security` of systemd 252 counts it."""
+
+
+def settings_named(text: str) -> set[str]:
+    return set(re.findall(r"SCHEDULED_EVENTS_[A-Z_]+[A-Z]", text))
+
+
+def one(path: Path) -> dict[str, Any]:
+    """The only document of a YAML file."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def manifests() -> list[Path]:
+    return [path for path in sorted(KUBERNETES.rglob("*.yaml")) if path.name != "kustomization.yaml"]
+
+
+# -- systemd
+
+
+@pytest.mark.peer("systemd")
+def test_systemd_accepts_the_unit_and_its_drop_ins(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say about the unit, alone and with each drop-in."""
+    unit = tmp_path / UNIT.name
+    unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
+    (folder := tmp_path / f"{UNIT.name}.d").mkdir()
+    for drop_in in (None, *sorted(UNIT.parent.glob("*.conf"))):
+        if drop_in is not None:
+            shutil.copy(drop_in, folder)
+        command = [need("systemd-analyze"), "verify", "--man=no", str(unit)]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", ""), drop_in
+
+
+@pytest.mark.peer("systemd")
+def test_the_unit_is_hardened() -> None:
+    """systemd counts no more exposure than when the unit was written."""
+    command = [
+        need("systemd-analyze"),
+        "security",
+        "--offline=true",
+        "--no-pager",
+        f"--threshold={EXPOSURE}",
+        str(UNIT),
+    ]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_the_units_know_the_settings_they_name() -> None:
+    """Unit, drop-ins, manifests and compose file name only settings that exist."""
+    files = [path for path in DEPLOY.rglob("*") if path.suffix in {".service", ".conf", ".yaml", ".md"}]
+    named = set().union(*(settings_named(path.read_text(encoding="utf-8")) for path in files))
+    assert named >= {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"}
+    assert named <= SETTINGS
+
+
+@contextmanager
+def agent(source: str, folder: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`run` as a service manager starts it; killed if it is still there at the end."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "NOTIFY"))}
+    told = {
+        "SCHEDULED_EVENTS_SOURCE_URL": source,
+        "SCHEDULED_EVENTS_OUTBOX_PATH": str(folder / "outbox.db"),
+        "SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
+    }
+    command = [sys.executable, "-m", "exporter", "run"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, env={**clean, **told, **environ}, cwd=ROOT, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(10)
+
+
+def test_the_agent_speaks_to_its_service_manager(tmp_path: Path) -> None:
+    """READY with a status, then a sign of life with every poll, then STOPPING; the health check agrees; exit 0."""
+    scenario = load_scenario("live-migration")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, MetadataService(scenario) as service:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        with agent(service.url, tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify")) as process:
+            ready = manager.recv(4096).decode()
+            status = re.fullmatch(r"READY=1\nSTATUS=serving on (\d+)", ready)
+            assert status, ready
+            assert [manager.recv(4096) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+            assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"0.0.0.0:{status[1]}"}) == 0
+            process.send_signal(signal.SIGTERM)
+            while (said := manager.recv(4096)) == b"WATCHDOG=1":
+                pass
+            assert said == b"STOPPING=1"
+            assert process.wait(10) == 0
+    assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"127.0.0.1:{status[1]}"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("tls", "why"),
+    [
+        (None, "401"),
+        ({}, "401"),
+        ({"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}, "client certificate"),
+    ],
+    ids=["password", "tls and password", "client certificate"],
+)
+def test_the_health_check_of_an_agent_that_wants_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tls: dict[str, str] | None, why: str
+) -> None:
+    """An agent that wants a password or a client certificate has answered: it is not called unhealthy."""
+    authority = Authority()
+    write(tmp_path, "web", *authority.issue("127.0.0.1"))
+    (tmp_path / "ca.crt").write_text(authority.pem)
+    wants: dict[str, object] = {"basic_auth_users": {"scraper": bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()}}
+    if tls is not None:
+        wants["tls_server_config"] = {"cert_file": "web.crt", "key_file": "web.key", **tls}
+    (tmp_path / "web.yml").write_text(json.dumps(wants))
+    environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web.yml")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        with agent("http://127.0.0.1:9", tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
+            port = manager.recv(4096).decode().rpartition(" ")[2]
+            address = {"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"127.0.0.1:{port}"}
+            assert healthcheck.main(environ | address) == 0
+            assert why in capsys.readouterr().out
+
+
+# -- Kubernetes
+
+
+@pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("path", sorted((KUBERNETES / "base").glob("[!k]*.yaml")), ids=lambda path: path.stem)
+def test_a_manifest_is_what_kubernetes_takes(path: Path, version: str) -> None:
+    """Each manifest of the base holds against the API's own schema, unknown keys refused."""
+    kubernetes_validate.validate(one(path), version, strict=True)
+
+
+def test_each_manifest_is_listed() -> None:
+    """Every file is named by the kustomization beside it, and every name is a file."""
+    for path in KUBERNETES.rglob("kustomization.yaml"):
+        told = one(path)
+        named = [*told.get("resources", ()), *told.get("components", ())]
+        named += [patch["path"] for patch in told.get("patches", ())]
+        assert all((path.parent / name).exists() for name in named), path
+        beside = {found.name for found in path.parent.glob("*.yaml")} - {path.name}
+        assert beside <= set(named), path
+
+
+def test_kustomize_builds_the_overlays() -> None:
+    """Base and example overlay build, the image replaced everywhere and everything in one namespace."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed here, and Debian has no package of it")
+    for folder in (KUBERNETES, KUBERNETES / "overlays" / "example"):
+        done = subprocess.run(["kubectl", "kustomize", str(folder)], text=True, capture_output=True, check=True)
+        built = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+        kubernetes_validate.validate(built["DaemonSet"], "1.29", strict=True)
+        spaces = {document["metadata"].get("namespace") for kind, document in built.items() if kind != "Namespace"}
+        assert spaces == {"azure-scheduled-events"}
+    assert set(re.findall(r"image: (\S+)", done.stdout)) == {
+        "registry.example.com/azure-scheduled-events-exporter:0.1.0"
+    }
+    env = {entry["name"] for entry in pod_of(built["DaemonSet"])["containers"][0]["env"]}
+    assert {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"} <= env
+
+
+def pod_of(daemonset: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return pod
+
+
+def test_the_pod_has_what_it_needs_and_no_more() -> None:
+    """Host network, every node, the outbox on the host; no token, no root but to own that, nothing writable."""
+    daemonset = one(KUBERNETES / "base" / "daemonset.yaml")
+    pod = pod_of(daemonset)
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["volumes"][0]["hostPath"]["type"] == "DirectoryOrCreate"
+    (container,), (init,) = pod["containers"], pod["initContainers"]
+    for each in (container, init):
+        context = each["securityContext"]
+        assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+        assert context["capabilities"]["drop"] == ["ALL"]
+    assert container["securityContext"]["runAsNonRoot"] is True
+    assert "add" not in container["securityContext"]["capabilities"]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert env["SCHEDULED_EVENTS_APPROVAL_MODE"] == "off"
+    load(argparse.Namespace(), {name: value for name, value in env.items() if value})
+
+
+def test_the_pod_monitor_finds_the_pods() -> None:
+    """It selects by labels that the pods carry, and a port that they name. (The operator's schema is not at hand.)"""
+    monitor = one(KUBERNETES / "components" / "pod-monitor" / "podmonitor.yaml")
+    template = one(KUBERNETES / "base" / "daemonset.yaml")["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    assert endpoint["path"] == "/metrics"
+
+
+# -- compose
+
+
+def test_compose_holds_together() -> None:
+    """What it mounts and waits for exists, and the agent's settings are valid and meet the emulator's hub."""
+    told = one(COMPOSE / "compose.yaml")
+    services = told["services"]
+    for name, service in services.items():
+        assert "image" in service, name
+        assert set(service.get("depends_on", ())) <= set(services)
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in told["volumes"] or (COMPOSE / source).is_file(), volume
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+    settings = load(argparse.Namespace(), services["agent"]["environment"])
+    entities = json.loads((COMPOSE / "event-hubs.json").read_text())["UserConfig"]["NamespaceConfig"][0]["Entities"]
+    assert settings.event_hubs.event_hub in {entity["Name"] for entity in entities}
+    assert settings.source.url == "http://simulator:8080"
+    one(COMPOSE / "grafana" / "datasources.yml")
+    one(COMPOSE / "grafana" / "dashboards.yml")
+
+
+@pytest.mark.peer("prometheus")
+def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
+    """promtool accepts the compose file's Prometheus configuration with the alerts beside it."""
+    shutil.copy(COMPOSE / "prometheus.yml", tmp_path)
+    shutil.copy(ROOT / "alerts" / "rules.yml", tmp_path)
+    command = [need("promtool"), "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- the image, and what all builds are made of
+
+
+def test_the_image_is_not_roots() -> None:
+    """The image ends as a numeric user that owns its one volume, with a health check, from the base that is tried."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "USER 65532:65532" in text
+    assert "\nHEALTHCHECK " in text
+    assert 'VOLUME ["/var/lib/azure-scheduled-events-exporter"]' in text
+    base = re.search(r"ARG PYTHON_IMAGE=(\S+)", text)
+    assert base
+    assert f"base={base[1]}\n" in (DEPLOY / "image-test").read_text(encoding="utf-8")
+
+
+def test_the_lock_fits_the_project() -> None:
+    """Each dependency, of the extra `identity` too, is locked with hashes, at a version that is allowed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (DEPLOY / "constraints.txt").read_text(encoding="utf-8")
+    locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", text, re.MULTILINE))
+    for line in (*project["dependencies"], *project["optional-dependencies"]["identity"]):
+        wanted = Requirement(line)
+        version = locked[wanted.name.lower()]
+        assert wanted.specifier.contains(version), f"{line} is locked at {version}: make lock"
+    assert text.count("==") <= text.count("--hash=sha256:")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ".ci/run",
+        ".ci/venv",
+        ".ci/peers",
+        "deploy/lock",
+        "deploy/image-test",
+        "deploy/standalone",
+        "deploy/standalone-test",
+    ],
+)
+def test_a_script_can_be_run(script: str) -> None:
+    """Each script is executable and has no syntax error."""
+    path = ROOT / script
+    assert os.access(path, os.X_OK)
+    shell = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#!")
+    subprocess.run([shell, "-n", str(path)], check=True, timeout=10)

@@ -1,0 +1,123 @@
+"""The OTLP destination over TLS: whom it trusts, and that a deadline holds there too."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from exporter.failures import Retryable
+from exporter.sinks.otlp import OtlpDestination
+from tests.otlp_receiver import Drip, Hang, Receiver
+from tests.test_otlp import a_record
+
+
+def make_certificate(folder: Path, name: str, *, client: bool = False) -> tuple[str, str]:
+    """A self-signed certificate for 127.0.0.1 and its key, as files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return str(certificate_file), str(key_file)
+
+
+def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate_file, key_file)
+    return context
+
+
+def refused(destination: OtlpDestination) -> Retryable:
+    with pytest.raises(Retryable) as caught:
+        destination.send([a_record()])
+    destination.close()
+    return caught.value
+
+
+def test_a_collector_with_a_certificate_of_the_given_authority_is_trusted(tmp_path: Path) -> None:
+    """With the file of its authority a collector over TLS gets the record."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        destination = OtlpDestination(receiver.url, certificate_file=certificate)
+        destination.send([a_record()])
+        destination.close()
+        assert len(receiver.logs) == 1
+
+
+def test_a_collector_that_nobody_vouches_for_is_for_a_person_to_mend(tmp_path: Path) -> None:
+    """An unknown certificate is refused before any header is sent, and the record is kept."""
+    with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
+        error = refused(OtlpDestination(receiver.url, headers={"Authorization": "Bearer s3cr3t"}))
+        assert (error.reason, error.slow) == ("tls", True)
+        assert "trusted" in str(error)
+        assert receiver.requests == []
+
+
+def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE, which requests prefers to a session's own file, changes nothing."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    other, _ = make_certificate(tmp_path, "other")
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination(sys.argv[1], certificate_file=sys.argv[2]).send([a_record()])"
+    )
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        command = [sys.executable, "-c", program, receiver.url, certificate]
+        subprocess.run(command, env=os.environ | {"REQUESTS_CA_BUNDLE": other}, check=True, timeout=30)
+        assert len(receiver.logs) == 1
+
+
+def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
+    """A collector that asks for a client certificate gets the configured one."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    client, client_key = make_certificate(tmp_path, "client", client=True)
+    context = server_context(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(client)
+    with Receiver(tls=context) as receiver:
+        refused(OtlpDestination(receiver.url, certificate_file=certificate))
+        destination = OtlpDestination(
+            receiver.url, certificate_file=certificate, client_certificate_file=client, client_key_file=client_key
+        )
+        destination.send([a_record()])
+        destination.close()
+        assert len(receiver.logs) == 1
+
+
+@pytest.mark.parametrize("action", [Hang(), Drip()])
+def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Drip) -> None:
+    """A collector that is silent, or a byte at a time for ever, is left after the time-out inside TLS too."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    with Receiver(action, tls=server_context(certificate, key)) as receiver:
+        begun = time.monotonic()
+        error = refused(OtlpDestination(receiver.url, certificate_file=certificate, timeout=0.5))
+        assert (error.reason, error.slow) == ("timeout", False)
+        assert time.monotonic() - begun < 2

@@ -1,0 +1,215 @@
+"""What `/metrics` says of a status: the families, the gauges, and what it leaves out."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+import pytest
+
+from exporter.approval import Mode
+from exporter.records import Vm
+from exporter.sinks.catalogue import FAMILIES, PREFIX, metrics_table
+from exporter.sinks.gauges import MAX_EVENT_SERIES
+from exporter.sinks.prometheus import OPENMETRICS, TEXT, PrometheusSink
+from exporter.status import DestinationStatus
+from tests import statuses
+from tests.metrics_reading import ids, make_sink, samples, scraped, value
+from tests.statuses import FREEZE, NOON, REBOOT, Story, started
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_every_family_has_help_and_type_before_anything_happened(openmetrics: bool) -> None:
+    """A person finds each family before it first matters, in the order of the catalogue."""
+    body = scraped(make_sink(), openmetrics)
+    found = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# HELP ")]
+    types = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# TYPE ")]
+    expected = [family.full_name for family in FAMILIES]
+    if openmetrics:
+        suffixes = {"counter": "_total", "info": "_info"}
+        expected = [family.full_name.removesuffix(suffixes.get(family.type, "")) for family in FAMILIES]
+    assert found == types == expected
+
+
+def test_contract_types_are_told_to_openmetrics() -> None:
+    """Infos are infos, and a gauge named `event_info` stays the gauge that it is."""
+    body = scraped(make_sink(), True)
+    assert f"# TYPE {PREFIX}vm info" in body
+    assert f"# TYPE {PREFIX}build info" in body
+    assert f"# TYPE {PREFIX}event_info gauge" in body
+    assert body.endswith("# EOF\n")
+
+
+def test_content_types_name_their_versions() -> None:
+    """Each body is announced as what it is."""
+    sink = make_sink()
+    assert sink.render(False)[0] == TEXT == "text/plain; version=0.0.4; charset=utf-8"
+    assert sink.render(True)[0] == OPENMETRICS == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def test_before_the_first_status_nothing_is_invented() -> None:
+    """Not up, no time of any poll, no document, no VM; the closed label sets exist."""
+    sink = make_sink()
+    assert value(sink, "up") == 0
+    for name in ("last_poll_timestamp_seconds", "document_events", "document_incarnation", "source_warming"):
+        assert value(sink, name) is None
+    assert value(sink, "events", event_type="Freeze", event_status="Scheduled") == 0
+    assert not [s for s in samples(sink) if s.name == PREFIX + "vm_info"]
+
+
+def test_an_event_has_series_and_they_vanish_with_it() -> None:
+    """Per-event series stand while the event does, say what is known and leave out what is not."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
+    assert ids(sink, "event_info") == {freeze, reboot}
+    not_before = datetime.fromisoformat("2025-11-21T12:15:00Z").timestamp()
+    assert value(sink, "event_not_before_timestamp_seconds", event_id=freeze) == not_before
+    assert value(sink, "event_advertised_duration_seconds", event_id=freeze) == 5
+    assert value(sink, "event_advertised_duration_seconds", event_id=reboot) is None
+    assert value(sink, "event_resources", event_id=reboot) == 2
+    assert value(sink, "event_status", event_id=freeze, event_status="Scheduled") == 1
+    assert value(sink, "event_status", event_id=freeze, event_status="Started") == 0
+    assert value(sink, "event_started_timestamp_seconds", event_id=freeze) is None
+    assert value(sink, "events", event_type="Reboot", event_status="Scheduled") == 1
+    assert value(sink, "document_events") == 3
+
+    story.read(started(FREEZE))
+    sink.publish(story.status())
+    assert ids(sink, "event_info") == {freeze}
+    assert value(sink, "event_not_before_timestamp_seconds", event_id=freeze) is None
+    assert value(sink, "event_started_timestamp_seconds", event_id=freeze) == story.now.timestamp()
+    assert value(sink, "event_status", event_id=freeze, event_status="Started") == 1
+
+    story.read()
+    sink.publish(story.status())
+    assert not [s for s in samples(sink) if "event_id" in s.labels]
+    assert value(sink, "events", event_type="Freeze", event_status="Started") == 0
+
+
+def test_a_started_event_is_not_counted_down() -> None:
+    """A NotBefore that still stands there after the start is no series, and no event starts twice."""
+    story = Story()
+    story.read()
+    story.read({**FREEZE, "EventStatus": "Started"})
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert ids(sink, "event_started_timestamp_seconds") == {FREEZE["EventId"]}
+    assert not ids(sink, "event_not_before_timestamp_seconds")
+
+
+def test_while_the_name_is_unknown_every_event_may_be_ours() -> None:
+    """Without an identity no event is left out, and nothing of the VM is claimed."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status(vm=Vm()))
+    assert len(ids(sink, "event_info")) == 3
+    assert "vm_info{" not in scraped(sink)
+
+
+def test_series_are_capped_to_the_most_urgent() -> None:
+    """Fifty events have series: what is on, then what starts soonest; the others are counted and nothing is lost."""
+    story = statuses.crowded_story(80)
+    late = {**FREEZE, "EventId": "started-one", "EventStatus": "Started", "NotBefore": ""}
+    soonest = {**FREEZE, "EventId": "soonest", "NotBefore": "Fri, 21 Nov 2025 12:00:30 GMT"}
+    last = {**FREEZE, "EventId": "last", "NotBefore": "Fri, 28 Nov 2025 12:00:30 GMT"}
+    known = [dict(tracked.event.raw) for tracked in story.state.tracked.values()]
+    story.read(last, *known, soonest, late)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert len(ids(sink, "event_info")) == MAX_EVENT_SERIES
+    assert {"started-one", "soonest"} <= ids(sink, "event_info")
+    assert "last" not in ids(sink, "event_info")
+    assert value(sink, "event_series_dropped") == 83 - MAX_EVENT_SERIES
+    assert sum(s.value for s in samples(sink) if s.name == PREFIX + "events") == 83
+
+
+def test_a_thousand_events_are_still_quick() -> None:
+    """A flood costs a scrape a fraction of a poll interval."""
+    story = statuses.crowded_story(1000)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    began = time.perf_counter()
+    body = scraped(sink, True)
+    assert time.perf_counter() - began < 0.5
+    assert len(body) < 150_000
+
+
+def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:
+    """A failing source takes nothing away and is seen at once."""
+    story = statuses.scheduled_story()
+    good = story.now.timestamp()
+    sink = make_sink(story.now)
+    sink.publish(statuses.failing_status(story))
+    assert value(sink, "up") == 0
+    assert value(sink, "last_successful_poll_timestamp_seconds") == good
+    assert value(sink, "last_poll_timestamp_seconds") == good + 60
+    assert value(sink, "events", event_type="Freeze", event_status="Scheduled") == 1
+
+
+def test_warming_ends_by_the_clock_of_the_scrape() -> None:
+    """`source_warming` is 1 for five minutes after the first answer ever, without a new status."""
+    story = Story()
+    story.read()
+    moments = iter([story.now + timedelta(minutes=4), story.now + timedelta(minutes=6)])
+    sink = PrometheusSink("1", now=lambda: next(moments), include_process_metrics=False)
+    sink.publish(story.status())
+    assert value(sink, "source_warming") == 1
+    assert value(sink, "source_warming") == 0
+
+
+def test_unknown_words_count_as_other() -> None:
+    """Words that Azure adds tomorrow stay visible under a name that exists today."""
+    strange = {
+        **FREEZE,
+        "EventType": "Levitate",
+        "EventStatus": "Pondering",
+        "EventSource": 'Mars"\n',
+        "ResourceType": "X",
+    }
+    story = Story()
+    story.read()
+    story.read(strange)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert value(sink, "events", event_type="other", event_status="other") == 1
+    assert value(sink, "event_status", event_id=FREEZE["EventId"], event_status="other") == 1
+    info = {"event_type": "other", "event_source": "other", "resource_type": "other"}
+    assert value(sink, "event_info", event_id=FREEZE["EventId"], **info) == 1
+    sink.unknown_value("EventType")
+    sink.unknown_value("Nonsense")
+    assert value(sink, "unknown_values_total", field="EventType") == 1
+
+
+def test_gauges_of_outputs_and_mode() -> None:
+    """Both destinations always have their gauges; times that are not known have none; one mode is 1."""
+    story = statuses.empty_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status(mode=Mode.ENFORCE, destinations=[DestinationStatus("otlp", True, 4, NOON, 2)]))
+    assert value(sink, "outbox_records", destination="otlp") == 4
+    assert value(sink, "outbox_records", destination="event_hubs") == 0
+    assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="otlp") == NOON.timestamp()
+    assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="event_hubs") is None
+    assert value(sink, "destination_records_parked", destination="otlp") == 2
+    assert value(sink, "destination_last_success_timestamp_seconds", destination="otlp") is None
+    assert [value(sink, "approval_mode", mode=mode) for mode in ("off", "dry-run", "enforce")] == [0, 0, 1]
+    assert value(sink, "web_certificate_not_after_timestamp_seconds") is None
+
+
+def test_the_certificate_is_asked_at_scrape() -> None:
+    """Whoever serves the endpoint says when its certificate ends and how often a reload failed."""
+    sink = make_sink()
+    sink.certificate_not_after = lambda: 1_800_000_000.0
+    sink.config_reload_failures = lambda: 2
+    assert value(sink, "web_certificate_not_after_timestamp_seconds") == 1_800_000_000
+    assert value(sink, "web_config_reload_failures_total") == 2
+
+
+def test_the_table_names_every_family_and_every_word() -> None:
+    """The README's table is whole Markdown: one row per family, then the closed labels."""
+    table = metrics_table()
+    for family in FAMILIES:
+        assert f"| `{family.full_name}` | {family.type} |" in table
+    assert "| `outcome` | `completed` `canceled` `ended` |" in table
+    assert {line.count("|") for line in table.splitlines() if line} == {5, 3}

@@ -1,0 +1,212 @@
+"""The interruption observer in a real virtual machine that is really paused: `python -m tests.vm [--kernel FILE]`.
+
+Boots a distribution's kernel with this Python and our package under QEMU's software emulation, which needs no rights,
+stops and continues it as a host does during memory-preserving maintenance, sets its clock as a time service does
+afterwards, and holds what the observer says inside against what was done outside. Takes under a minute. Exit
+code 0: as it must be; 1: not so; 2: something is missing. As root it installs QEMU with apt-get where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.vm import initrd
+from tests.vm.machine import QEMU, Machine, MachineError
+
+KERNELS: Final = ("linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64")
+"""Debian's, Ubuntu's: packages whose kernel has serial lines and unpacks a disk without any module."""
+GUEST: Final = Path(__file__).parent / "guest.py"
+NEAR: Final = 0.25
+"""Seconds that a figure may be off: what the serial line and QEMU's own stop take, on a busy machine."""
+AT_ONCE: Final = 0.05
+"""Half a tick: who is that quick, was woken."""
+
+LONGEST_TURN: Final = 2.0
+"""Seconds: twice what the loop waits."""
+
+Said = dict[str, Any]
+
+
+class Missing(Exception):
+    """What is needed and is not there."""
+
+
+Deed = Callable[[Machine], tuple[list[float], list[float]]]
+"""What is done to the machine; it answers what must be felt of it: the steps and the stalls, in seconds."""
+
+
+def _nothing(_machine: Machine) -> tuple[list[float], list[float]]:
+    time.sleep(3.0)
+    return [], []
+
+
+def _paused(seconds: float, wait: float) -> Deed:
+    def do(machine: Machine) -> tuple[list[float], list[float]]:
+        lasted = machine.pause(seconds)
+        time.sleep(wait)
+        machine.set_clock()
+        return [lasted], []
+
+    return do
+
+
+def _in_two_steps(machine: Machine) -> tuple[list[float], list[float]]:
+    lasted = machine.pause(3.0)
+    machine.set_clock(-2.0)
+    time.sleep(1.0)
+    machine.set_clock()
+    return [lasted - 2.0, 2.0], []
+
+
+def _starved(machine: Machine) -> tuple[list[float], list[float]]:
+    lasted = machine.starve(3.0)
+    time.sleep(0.5)
+    machine.set_clock()
+    return [], [lasted]
+
+
+def _administrator(machine: Machine) -> tuple[list[float], list[float]]:
+    machine.set_clock(-3600.0)
+    time.sleep(2.5)
+    machine.set_clock()
+    return [-3600.0, 3600.0], []
+
+
+CASES: Final[tuple[tuple[str, Deed], ...]] = (
+    ("nothing for 3 s", _nothing),
+    ("paused for 5 s, corrected 2 s later", _paused(5.0, 2.0)),
+    ("paused for 1 s, corrected at once", _paused(1.0, 0.0)),
+    ("paused for 3 s, corrected in two steps", _in_two_steps),
+    ("not run by the host for 3 s", _starved),
+    ("set back by an hour, and forward again", _administrator),
+)
+
+
+def run(machine: Machine) -> bool:
+    """Every case; prints a line for each. True when all are as they must be."""
+    machine.set_clock()
+    machine.heard(1.5)
+    verdicts: list[bool] = []
+    delays: list[float] = []
+    said: list[Said] = []
+    for name, do in CASES:
+        steps, stalls = do(machine)
+        said = machine.heard(1.5)
+        felt_steps, felt_stalls = _felt(said, "clock_step"), _felt(said, "stall")
+        delays += _delays(said)
+        verdicts.append(_same(felt_steps, steps) and _same(felt_stalls, stalls) and not _named(said, "trouble"))
+        told = f"steps {_list(felt_steps)} of {_list(steps)} s, stalls {_list(felt_stalls)} of {_list(stalls)} s"
+        _print(verdicts[-1], f"{name}: {told}")
+        for one in _named(said, "trouble"):
+            print(f"       {one}")
+    return all((*verdicts, _woken(delays), _even(said)))
+
+
+def _print(good: bool, sentence: str) -> None:
+    print(f"{'ok    ' if good else 'FAILED'} {sentence}", flush=True)
+
+
+def _named(said: list[Said], word: str) -> list[Said]:
+    return [one for one in said if one["guest"] == word]
+
+
+def _felt(said: list[Said], kind: str) -> list[float]:
+    return [one["seconds"] for one in _named(said, "interruption") if one["kind"] == kind]
+
+
+def _same(felt: list[float], done: list[float]) -> bool:
+    return len(felt) == len(done) and all(abs(one - other) <= NEAR for one, other in zip(felt, done, strict=True))
+
+
+def _list(seconds: list[float]) -> str:
+    return "[" + ", ".join(f"{one:.3f}" for one in seconds) + "]"
+
+
+def _delays(said: list[Said]) -> list[float]:
+    """From each setting of the clock that made a step to the notice of it."""
+    steps = [one["at"] for one in _named(said, "interruption") if one["kind"] == "clock_step"]
+    return [at - one["set"] for at, one in zip(steps, _named(said, "clock"), strict=False)]
+
+
+def _woken(delays: list[float]) -> bool:
+    good = bool(delays) and max(delays) < AT_ONCE
+    times = ", ".join(f"{delay * 1000:.1f}" for delay in delays)
+    _print(good, f"noticed {times} ms after the clock was set (a tick is 100 ms)")
+    return good
+
+
+def _even(said: list[Said]) -> bool:
+    """A loop that waits, beside the observer, went on once a second while the clock was set back and forward."""
+    turns = [one["mono"] for one in _named(said, "turn")]
+    widest = max((later - earlier for earlier, later in itertools.pairwise(turns)), default=float("inf"))
+    _print(widest < LONGEST_TURN, f"the longest wait of a loop of 1 s around those steps was {widest:.2f} s")
+    return widest < LONGEST_TURN
+
+
+# -- what it needs
+
+
+def need_qemu() -> None:
+    if shutil.which(QEMU):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise Missing(f"{QEMU} is missing (Debian and Ubuntu: apt-get install qemu-system-x86)")
+    for command in (["update"], ["install", "-y", "--no-install-recommends", "qemu-system-x86"]):
+        subprocess.run(["apt-get", "-qq", *command], check=True, stdout=subprocess.DEVNULL)
+
+
+def download_kernel(folder: Path) -> Path:
+    """The kernel of the newest package that apt knows, unpacked, not installed. Raises Missing."""
+    for package in KERNELS:
+        said = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True, check=False).stdout
+        named = [line.split()[-1] for line in said.splitlines() if line.strip().startswith("Depends: linux-image-")]
+        if not named:
+            continue
+        done = subprocess.run(["apt-get", "-qq", "download", named[0]], cwd=folder, capture_output=True, check=False)
+        for archive in folder.glob("*.deb") if done.returncode == 0 else ():
+            subprocess.run(["dpkg-deb", "-x", str(archive), str(folder / "kernel")], check=True)
+            for found in (folder / "kernel" / "boot").glob("vmlinuz-*"):
+                return found
+    raise Missing("no kernel: give one with --kernel, or make apt know one of " + ", ".join(KERNELS))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.vm", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--kernel", type=Path, help="An x86-64 kernel to boot. Default: downloaded with apt-get.")
+    args = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="vm-") as name:
+        folder = Path(name)
+        try:
+            need_qemu()
+            kernel = args.kernel or download_kernel(folder)
+            size = initrd.make(folder / "initrd", GUEST)
+            print(
+                f"{kernel.name}, a disk of {size / 2**20:.0f} MiB, made in {time.monotonic() - began:.1f} s", flush=True
+            )
+            with Machine(kernel, folder / "initrd", folder) as machine:
+                print(f"booted {time.monotonic() - began:.1f} s after the beginning", flush=True)
+                fine = run(machine)
+                machine.tell("end")
+        except Missing as missing:
+            print(missing, file=sys.stderr)
+            return 2
+        except MachineError as error:
+            print(error, file=sys.stderr)
+            return 1
+    print(f"{'as it must be' if fine else 'NOT as it must be'}, in {time.monotonic() - began:.0f} s")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
