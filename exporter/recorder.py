@@ -17,14 +17,9 @@ what does not fit into the queue is left out.
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
-import os
 import queue
-import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +27,7 @@ from typing import Any, Final, Protocol
 
 from exporter.failures import Failure
 from exporter.lifecycle import UNBROKEN_POLLS, UNBROKEN_SECONDS
+from exporter.recorder_files import Files, Line
 from exporter.records import Vm, timestamp
 
 BEAT: Final = timedelta(seconds=60)
@@ -39,10 +35,6 @@ QUEUE_ITEMS: Final = 256
 QUEUE_BYTES: Final = 32 << 20
 STOP_SECONDS: Final = 1.0
 ACCEPTED: Final = 200
-_OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-_OPEN_WHERE_KNOWN: Final = ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
-
-Line = dict[str, Any]
 
 
 class Log(Protocol):
@@ -77,7 +69,7 @@ class Recorder:
     ) -> None:
         self._who = who
         self._unbroken = timedelta(seconds=max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval))
-        self._writer = _Writer(_Files(Path(path), max_bytes, files), log)
+        self._writer = _Writer(Files(Path(path), max_bytes, files), log)
         self._vm = Vm()
         self._body: bytes | None = None
         self._last: datetime | None = None
@@ -189,7 +181,7 @@ class Recorded:
 class _Writer:
     """Takes lines to the files on a thread of its own."""
 
-    def __init__(self, files: _Files, log: Log) -> None:
+    def __init__(self, files: Files, log: Log) -> None:
         self._files = files
         self._log = log
         self._queue: queue.SimpleQueue[tuple[Line, bytes] | None] = queue.SimpleQueue()
@@ -230,117 +222,3 @@ class _Writer:
                 self._waiting -= 1
                 self._bytes -= len(body)
         self._files.close()
-
-
-class _Files:
-    """The numbered files. Everything raises OSError, and the next `write` begins afresh."""
-
-    def __init__(self, path: Path, max_bytes: int, files: int) -> None:
-        self.path = path
-        self._max = max_bytes
-        self._count = files
-        self._descriptor: int | None = None
-        self._size = 0
-        self._vm: Line = {}
-        self._body = b""
-        self._seen = ""
-        self._whole = False
-        """The file that is open says who we are and what the document is."""
-
-    def write(self, line: Line, body: bytes) -> None:
-        self._remember(line, body)
-        try:
-            self._open()
-            text = self._text(line, body)
-            if self._size > 1 and self._size + len(text) >= self._max:
-                self._rotate()
-                self._open()
-            self._append((b"" if self._whole else self._opening(line, body, len(text))) + text)
-            self._whole = True
-        except OSError:
-            self._whole = False
-            self.close()
-            raise
-
-    def _text(self, line: Line, body: bytes) -> bytes:
-        if body or ("read_at" in line and "same" not in line):
-            text = _encoded({**line, **_coded(body)})
-            return text if len(text) < self._max else _encoded({**line, "omitted": len(body)})
-        return _encoded(line)
-
-    def _remember(self, line: Line, body: bytes) -> None:
-        if "vm" in line:
-            self._vm = line
-        if "read_at" in line:
-            self._seen = line["read_at"]
-            self._body = self._body if "same" in line else body
-
-    def _opening(self, line: Line, body: bytes, needed: int) -> bytes:
-        """What the line rests on: who we are, and the document as last read, as far as they fit."""
-        found = b""
-        if self._vm and "vm" not in line:
-            found += _encoded(self._vm)
-        if self._body and not body:
-            found += _encoded({"read_at": self._seen, **_coded(self._body)})
-        return found if self._size + len(found) + needed < self._max else b""
-
-    def _open(self) -> None:
-        if self._descriptor is not None and _same_file(self._descriptor, self.path):
-            return
-        self.close()
-        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        flags = _OPEN
-        for name in _OPEN_WHERE_KNOWN:
-            flags |= getattr(os, name, 0)
-        descriptor = os.open(self.path, flags, 0o600)
-        self._descriptor, self._whole = descriptor, False
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{self.path} is not a regular file")
-        if hasattr(os, "fchmod") and stat.S_IMODE(found.st_mode) & 0o077:
-            os.fchmod(descriptor, 0o600)  # somebody made it for us, and for more eyes than ours
-        self._size = found.st_size
-        if self._size:
-            self._append(b"\n")  # the last line may be torn; an empty one is passed over
-
-    def _append(self, text: bytes) -> None:
-        assert self._descriptor is not None, "open comes first"  # noqa: S101  # a mistake of ours, not of the world
-        view = memoryview(text)
-        while view:
-            written = os.write(self._descriptor, view)
-            self._size += written
-            view = view[written:]
-
-    def _rotate(self) -> None:
-        self.close()
-        for number in range(self._count - 1, 0, -1):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self._numbered(number - 1), self._numbered(number))
-        if self._count == 1:
-            os.unlink(self.path)
-
-    def _numbered(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except OSError:
-        return False
-
-
-def _coded(body: bytes) -> Mapping[str, str]:
-    try:
-        return {"body": body.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode("ascii")}
-
-
-def _encoded(line: Mapping[str, Any]) -> bytes:
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
