@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +28,26 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Unhurried:
+    """The wall clock for a story, with every span between two looks cut to `most` seconds.
+
+    A machine that stands still for a while then misses no part of the story: it goes on where it was looked at last.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._now = time.time()
+        self._looked = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        with self._lock:
+            now = time.monotonic()
+            self._now += min(now - self._looked, self._most)
+            self._looked = now
+            return self._now
 
 
 class Reply:

@@ -27,6 +27,7 @@ from exporter.replay import _replay, add_arguments
 from exporter.simulator.scenario import load as load_scenario
 from exporter.simulator.service import MetadataService
 from exporter.tail_outbox import OutboxReader
+from tests.simulator_client import Unhurried
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 
@@ -278,9 +279,9 @@ LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
 def test_replay_tells_from_the_recording_what_the_agent_told(tmp_path: Path) -> None:
     """The records of every event's life have the same ids, words and accounts as those that the running agent wrote."""
     path, outbox = tmp_path / "rec", tmp_path / "outbox.db"
-    with MetadataService(load_scenario("demo"), speed=10) as service:
+    with MetadataService(load_scenario("demo"), speed=10, clock=Unhurried(0.03)) as service:
         settings = Settings(
-            source=SourceSettings(url=service.url, poll_interval=0.05),
+            source=SourceSettings(url=service.url, poll_interval=0.03),
             approval=ApprovalSettings(mode="enforce"),
             outbox=OutboxSettings(path=str(outbox)),
             web=WebSettings(listen_address="127.0.0.1:0"),
@@ -290,7 +291,7 @@ def test_replay_tells_from_the_recording_what_the_agent_told(tmp_path: Path) -> 
         app.start()
         running = threading.Thread(target=app.run)
         running.start()
-        assert service.wait_until(lambda: service.finished() and _quiet(app), 20)
+        assert service.wait_until(lambda: service.finished() and _quiet(app), 90)
         app.stop()
         running.join()
     reader = OutboxReader(str(outbox))

@@ -26,6 +26,7 @@ from tests.eventhubs_client import receive
 from tests.otlp_receiver import Hang, Receiver, attributes
 from tests.peers import prometheus, scrape, until
 from tests.running import Run
+from tests.simulator_client import Unhurried
 
 HUB = "scheduled-events"
 REBOOT = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"
@@ -61,7 +62,7 @@ def test_the_main_job_end_to_end(tmp_path: Path) -> None:
     """A user's reboot is approved once, and Prometheus, a consumer of Event Hubs and an OTLP receiver are told the
     same facts under the same ids."""
     with (
-        MetadataService(load("user-reboot"), speed=40) as service,
+        MetadataService(load("user-reboot"), speed=40, clock=Unhurried(0.25)) as service,
         Broker() as broker,
         Receiver() as collector,
         Run(
@@ -73,7 +74,7 @@ def test_the_main_job_end_to_end(tmp_path: Path) -> None:
         ) as run,
         prometheus(tmp_path / "prometheus", [scrape("agent", run.address)]) as peer,
     ):
-        run.wait_for(lambda: run.metric("events_closed_total", event_type="Reboot", outcome="completed") == 1, 30)
+        run.wait_for(lambda: run.metric("events_closed_total", event_type="Reboot", outcome="completed") == 1, 90)
         run.wait_for(lambda: run.metric("outbox_records", destination="event_hubs") == 0)
         run.wait_for(lambda: run.metric("outbox_records", destination="otlp") == 0)
         closed = 'azure_scheduled_events_events_closed_total{event_type="Reboot",outcome="completed"} == 1'
