@@ -32,7 +32,8 @@ from exporter.simulator.broker import Broker
 from exporter.simulator.collector import Collector
 from exporter.simulator.scenario import ScenarioError, load
 from exporter.simulator.service import MetadataService
-from exporter.timeline import record_lines, supports_colour, writable
+from exporter.terminal import supports_colour, writable
+from exporter.timeline import record_lines
 
 HUB: Final = "scheduled-events"
 POLL_SECONDS: Final = 0.25

@@ -24,7 +24,9 @@ from exporter.replay_input import Found, InputError, Play, played, plays, read_i
 from exporter.replay_story import Options, Story, looking
 from exporter.replay_table import as_values, table
 from exporter.simulator.platform import Approval
-from exporter.timeline import clean, record_lines, supports_colour, writable
+from exporter.terminal import supports_colour, writable
+from exporter.timeline import record_lines
+from exporter.timeline_words import clean
 
 SECTIONS: Final = ("source", "approval", "records")
 NAMES_SHOWN: Final = 20

@@ -9,7 +9,7 @@ from exporter.approval import Condition, Decision, Explanation, Outcome, Policy,
 from exporter.events import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
 from exporter.records import decision_data, timestamp, why
 from exporter.replay_story import Findings, Moment
-from exporter.timeline import clean, moment
+from exporter.timeline_words import clean, moment
 
 LONGEST: Final = 300
 NAMES_SHOWN: Final = 10

@@ -26,7 +26,8 @@ from exporter.replay_input import read_time
 from exporter.tail_messages import record_of
 from exporter.tail_outbox import OutboxError, OutboxReader
 from exporter.tail_view import View
-from exporter.timeline import clean, supports_colour, writable
+from exporter.terminal import supports_colour, writable
+from exporter.timeline_words import clean
 
 if TYPE_CHECKING:
     from exporter.tail_eventhubs import EventHubsReader

@@ -10,7 +10,8 @@ from typing import Final, TextIO
 
 from exporter.records import Record
 from exporter.tail_outbox import Kept
-from exporter.timeline import clean, record_lines
+from exporter.timeline import record_lines
+from exporter.timeline_words import clean
 
 IDS_KEPT: Final = 200_000
 LONGEST: Final = 500

@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.records import KINDS, Record
-from exporter.timeline import account_lines, clean, line, record_lines, supports_colour, writable
+from exporter.terminal import supports_colour, writable
+from exporter.timeline import line, record_lines
+from exporter.timeline_account import account_lines
+from exporter.timeline_words import clean
 
 AT = datetime(2026, 3, 2, 9, 0, 20, 500000, tzinfo=UTC)
 EVENT_ID = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"

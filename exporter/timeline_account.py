@@ -1,0 +1,172 @@
+"""The account of an event that is over, as a few lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from exporter import page_words
+from exporter.lifecycle import StartedBy
+from exporter.timeline_words import (
+    LONGEST_LIST,
+    LONGEST_SENTENCE,
+    LONGEST_WORD,
+    brief,
+    clean,
+    mapping_of,
+    moment_of,
+    number_of,
+    pad,
+    span,
+    word_of,
+)
+
+LABEL_WIDTH: Final = 12
+_RESET: Final = "\x1b[0m"
+_DIM: Final = "\x1b[2m"
+
+_SEEN: Final[Mapping[str, str]] = {
+    "unbroken": "as soon as it was there",
+    "gap": "after a gap in our sight: it may have been there for longer",
+    "agent_start": "when the agent started: it may have been there for longer",
+}
+_UNSEEN: Final[Mapping[str, str]] = {
+    "restart": "the agent was not running",
+    "gap": "too long between two answers",
+    "number-restarted": "Azure's number of the document started again",
+    "number-skipped": "a document in between was missed",
+    "number-unchanged": "the document changed without a new number",
+    "unknown-status": "its last status is not known to this version",
+    "was-started": "it had been Started before, so it may have run",
+    "approved": "it was approved, so it may have run",
+    "approval-unanswered": "an approval was sent and not answered, so it may have run",
+    "not-before-unknown": "its NotBefore was not known",
+    "not-before-passed": "its NotBefore had passed, so it may have run",
+}
+
+
+def account_lines(
+    account: Mapping[str, Any],
+    event: Mapping[str, Any] | None = None,
+    evidence: Mapping[str, Any] | None = None,
+    *,
+    own: bool = True,
+    colour: bool = False,
+) -> list[str]:
+    """The story of an event that is over, from the `account` of its closing record. Any missing part is "not known".
+
+    `own` is False for an event of other VMs, which this one can't have felt.
+    """
+    story = _checked(account)
+    said = mapping_of(event)
+    rows = [
+        ("Azure said", _description(said)),
+        ("first seen", _first_seen(story)),
+        ("notice", _notice(story, said)),
+        ("approved by", _approved(story)),
+        ("started", _started(story)),
+        ("gone", _gone(story)),
+        ("not seen", _list(story["unseen"], _UNSEEN)),
+        ("evidence", _evidence(mapping_of(evidence))),
+        ("changed", _updates(story)),
+        ("announced", clean(page_words.duration(story["announced_duration_seconds"]), LONGEST_SENTENCE)),
+        ("felt", clean(page_words.felt(story), LONGEST_SENTENCE) if own else ""),
+    ]
+    dim, reset = (_DIM, _RESET) if colour else ("", "")
+    return [f"    {dim}{pad(label, LABEL_WIDTH)}{reset}{text}" for label, text in rows if text]
+
+
+_NUMBERS: Final = (
+    "notice_seconds",
+    "documented_minimum_notice_seconds",
+    "waited_seconds",
+    "started_seconds",
+    "interruption_seconds",
+    "interruption_longest_seconds",
+)
+_COUNTS: Final = ("approval_attempts", "updates", "updates_while_started", "gaps")
+_TEXTS: Final = ("first_seen", "seen_before", "approved_at", "rule", "started_at", "gone_at", "outcome")
+
+
+def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
+    """The account with every key there and of its type: what is not becomes None, or 0 for a count."""
+    found: dict[str, Any] = {name: number_of(account.get(name)) for name in _NUMBERS}
+    found |= {name: int(number_of(account.get(name)) or 0) for name in _COUNTS}
+    found |= {name: clean(account[name], LONGEST_WORD) if account.get(name) else None for name in _TEXTS}
+    who = account.get("approved_by")
+    duration = number_of(account.get("announced_duration_seconds"))
+    unseen = account.get("unseen")
+    observed = number_of(account.get("interruptions_observed"))
+    return found | {
+        "gap_seconds": number_of(account.get("gap_seconds")) or 0.0,
+        "approved_by": who if who in list(StartedBy) else None,
+        "announced_duration_seconds": None if duration is None else int(duration),
+        "unseen": [word_of(word) for word in unseen] if isinstance(unseen, list | tuple) else [],
+        "interruptions_observed": None if observed is None else int(observed),
+        "interruption_longest_seconds": found["interruption_longest_seconds"] or 0.0,
+    }
+
+
+def _description(event: Mapping[str, Any]) -> str:
+    return clean(event.get("Description") or "", LONGEST_SENTENCE)
+
+
+def _first_seen(story: Mapping[str, Any]) -> str:
+    how = _SEEN.get(story["seen_before"] or "")
+    return moment_of(story["first_seen"]) + (f", {how}" if how else "")
+
+
+def _notice(story: Mapping[str, Any], event: Mapping[str, Any]) -> str:
+    least = story["documented_minimum_notice_seconds"]
+    documented = f"Azure documents at least {span(least)}" if least else "no minimum is documented"
+    if event.get("EventType"):
+        documented += f" for {clean(event['EventType'], LONGEST_WORD)}"
+    notice = story["notice_seconds"]
+    if notice is None:
+        return f"none seen ({documented})"
+    return f"{span(max(0.0, notice))} ({documented})"
+
+
+def _approved(story: Mapping[str, Any]) -> str:
+    say = clean(page_words.approved_by(story), LONGEST_SENTENCE)
+    if story["approved_at"]:
+        say += f", at {moment_of(story['approved_at'])}"
+    attempts = story["approval_attempts"]
+    if attempts > 1 or (attempts and not story["approved_at"]):
+        say += f", {attempts} sent"
+    return say
+
+
+def _started(story: Mapping[str, Any]) -> str:
+    if not story["started_at"]:
+        return "not seen"
+    if story["started_at"] == story["first_seen"]:
+        return f"{moment_of(story['started_at'])}, at first sight"
+    waited = story["waited_seconds"]
+    return moment_of(story["started_at"]) + (f", {span(waited)} after the first sight" if waited is not None else "")
+
+
+def _gone(story: Mapping[str, Any]) -> str:
+    lasted = story["started_seconds"]
+    after = f", {span(lasted)} after it had started" if lasted is not None else ""
+    return f"{moment_of(story['gone_at'])}{after}: {story['outcome'] or page_words.UNKNOWN}"
+
+
+def _updates(story: Mapping[str, Any]) -> str:
+    updates, late = story["updates"], story["updates_while_started"]
+    if not updates:
+        return ""
+    return f"{updates} time{'s' * (updates != 1)}" + (f", {late} of them while Started" if late else "")
+
+
+def _evidence(evidence: Mapping[str, Any]) -> str:
+    known = {"rebooted": {True: "this VM has booted since", False: "this VM has not booted since"}}
+    found = [
+        known[name][value] if name in known and isinstance(value, bool) else f"{name} {brief(value)}"
+        for name, value in list(evidence.items())[:LONGEST_LIST]
+    ]
+    return clean(", ".join(found), LONGEST_SENTENCE)
+
+
+def _list(words: list[str], known: Mapping[str, str]) -> str:
+    return "; ".join(known.get(word, clean(word, LONGEST_WORD)) for word in words[:LONGEST_LIST])
