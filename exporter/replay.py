@@ -15,13 +15,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
 
-from exporter.approval import Policy
+from exporter.approval import Policy, Presence
 from exporter.config import Settings, add_flags, load
 from exporter.config_schema import ENV_PREFIX
 from exporter.config_sources import CONFIG_ENV
 from exporter.records import Record
-from exporter.replay_input import Found, InputError, Play, played, plays, read_input, read_time
-from exporter.replay_story import Options, Story, looking
+from exporter.replay_entries import Play, read_time
+from exporter.replay_input import Found, InputError, read_input
+from exporter.replay_plays import played, plays
+from exporter.replay_story import Look, Options, Story
 from exporter.replay_table import as_values, table
 from exporter.simulator.platform import Approval
 from exporter.terminal import supports_colour, writable
@@ -122,7 +124,7 @@ def _tell(play: Play, args: argparse.Namespace, settings: Settings, out: TextIO)
     options = Options(
         policy,
         settings.source.poll_interval,
-        looking(args.assume_files, policy, look),
+        _looking(args.assume_files, policy, look),
         args.vm_name,
         settings.source.vm_name,
         settings.records.scope == "all",
@@ -138,6 +140,16 @@ def _tell(play: Play, args: argparse.Namespace, settings: Settings, out: TextIO)
     return story.findings.documents
 
 
+def _looking(how: str, policy: Policy, look: Look) -> Look:
+    """What the policy's files are taken to be: `ready` (prepared and not held), `present`, `absent`, or a real look."""
+    if how == "look":
+        return look
+    if how == "ready":
+        return lambda paths: {p: Presence.ABSENT if p == policy.hold_file else Presence.PRESENT for p in paths}
+    assumed = Presence(how)
+    return lambda paths: dict.fromkeys(paths, assumed)
+
+
 def _with_approvals(play: Play, options: Options, start: datetime | None) -> Play:
     """A scenario goes another way once something is approved: played again with each approval that it leads to."""
     sent: dict[str, Approval] = {}
@@ -145,7 +157,7 @@ def _with_approvals(play: Play, options: Options, start: datetime | None) -> Pla
         story = Story(play, options)
         for _ in story.tell():
             pass
-        due = min((item for item in story.approvals if item[1] not in sent), default=None)
+        due = min((item for item in story.findings.approvals if item[1] not in sent), default=None)
         if due is None:
             break
         sent[due[1]] = Approval(due[1], due[0])

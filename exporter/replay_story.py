@@ -7,9 +7,9 @@ what it would decide is decided anew, by the policy given now. Nothing is sent a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, assert_never
+from typing import assert_never
 
 from exporter import records as published
 from exporter.approval import (
@@ -19,7 +19,6 @@ from exporter.approval import (
     Presence,
     Reason,
     Situation,
-    Verdict,
     explain,
     files_to_look_at,
     match,
@@ -31,7 +30,7 @@ from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt
 from exporter.lifecycle import Instant, Outage, State, advance, with_tracked
 from exporter.records import Record, Vm, Writer
-from exporter.replay_input import (
+from exporter.replay_entries import (
     ACCEPTED,
     MAX_BODY,
     Began,
@@ -45,9 +44,7 @@ from exporter.replay_input import (
     Steady,
     Unreadable,
 )
-
-MOMENTS_KEPT: Final = 100  # of one event: how often a decision may change before the rest is only counted
-NAMES_KEPT: Final = 1000
+from exporter.replay_findings import Findings
 
 Look = Callable[[Iterable[str]], Mapping[str, Presence]]
 
@@ -62,28 +59,6 @@ class Options:
     vm_name: str = ""
     configured: str = ""
     all_events: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A decision, from then on until the next one of the same event."""
-
-    at: datetime
-    explanation: Explanation
-
-
-@dataclass(slots=True)
-class Findings:
-    """What was found on the way, besides the records."""
-
-    decisions: dict[str, list[Moment]] = field(default_factory=dict)
-    unlisted: int = 0
-    """Decisions beyond `MOMENTS_KEPT` of an event."""
-    names: dict[str, None] = field(default_factory=dict)
-    """Every VM that was named, in the order of their appearance."""
-    documents: int = 0
-    rejected: int = 0
-    failures: int = 0
 
 
 class Story:
@@ -105,15 +80,6 @@ class Story:
         self._evidence: dict[str, bool] = {}
         self._records: list[Record] = []
         self._watching = any(isinstance(entry, Began | Felt) for entry in play.entries)
-
-    @property
-    def approvals(self) -> tuple[tuple[datetime, str], ...]:
-        """When each event was first found to be approvable, with its id; complete after `tell`."""
-        return tuple(
-            next((each.at, key) for each in moments if each.explanation.decision.verdict is Verdict.APPROVE)
-            for key, moments in self.findings.decisions.items()
-            if any(each.explanation.decision.verdict is Verdict.APPROVE for each in moments)
-        )
 
     def tell(self) -> Iterator[Record]:
         for entry in self._play.entries:
@@ -208,8 +174,7 @@ class Story:
             self._fail(Failed(at, "malformed"))
             self._reject(at, error.reason, error.detail, entry.where)
             return
-        self.findings.documents += 1
-        self._name(document)
+        self.findings.read(document)
         now = self._instant(at)
         self._recover(now)
         step = advance(self._state, document, now, self._options.poll_interval)
@@ -222,12 +187,6 @@ class Story:
         self._evidence = {}
         self._watch_approved(at)
         self._decide(at)
-
-    def _name(self, document: Document) -> None:
-        for event in document.events:
-            for name in event.resources or ():
-                if len(self.findings.names) < NAMES_KEPT:
-                    self.findings.names.setdefault(name)
 
     def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
         self.findings.rejected += 1
@@ -322,11 +281,7 @@ class Story:
         if tracked.decided == decision.words:
             return
         self._state = with_tracked(self._state, replace(tracked, decided=decision.words))
-        moments = self.findings.decisions.setdefault(decision.key, [])
-        if len(moments) < MOMENTS_KEPT:
-            moments.append(Moment(at, explanation))
-        else:
-            self.findings.unlisted += 1
+        self.findings.decided(at, explanation)
         if decision.reason not in NOT_PUBLISHED and self._concerns(decision.event):
             self._record(self._writer(at).decision(self._state, decision))
 
@@ -335,13 +290,3 @@ def _parse(body: bytes) -> Document:
     if len(body) > MAX_BODY:
         raise DocumentError("not-a-document", f"the body is larger than {MAX_BODY >> 20} MiB")
     return parse_document(body)
-
-
-def looking(how: str, policy: Policy, look: Look) -> Look:
-    """What the policy's files are taken to be: `ready` (prepared and not held), `present`, `absent`, or a real look."""
-    if how == "look":
-        return look
-    if how == "ready":
-        return lambda paths: {p: Presence.ABSENT if p == policy.hold_file else Presence.PRESENT for p in paths}
-    assumed = Presence(how)
-    return lambda paths: dict.fromkeys(paths, assumed)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from exporter.approval import Condition, Decision, Explanation, Outcome, Policy, Reason, Rule, Trial
 from exporter.events import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
 from exporter.records import decision_data, timestamp, why
-from exporter.replay_story import Findings, Moment
+from exporter.replay_findings import Findings, Moment
 from exporter.timeline_words import clean, moment
 
 LONGEST: Final = 300

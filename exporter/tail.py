@@ -22,7 +22,7 @@ from exporter.failures import Failure
 from exporter.log import Log
 from exporter.log_libraries import captured_libraries
 from exporter.records import KINDS, Record
-from exporter.replay_input import read_time
+from exporter.replay_entries import read_time
 from exporter.tail_messages import record_of
 from exporter.tail_outbox import OutboxError, OutboxReader
 from exporter.tail_view import View

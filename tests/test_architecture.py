@@ -185,7 +185,6 @@ def test_no_module_takes_a_name_of_the_standard_library() -> None:
 LONG: Final[Mapping[str, int]] = {
     "outbox": 460,
     "records": 440,
-    "replay_story": 350,
 }
 """Rooms that are larger than they should be: they may not grow."""
 
