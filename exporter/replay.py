@@ -20,9 +20,9 @@ from exporter.config import Settings, add_flags, load
 from exporter.config_schema import ENV_PREFIX
 from exporter.config_sources import CONFIG_ENV
 from exporter.records import Record
-from exporter.replay_entries import Play, read_time
+from exporter.replay_entries import read_time
 from exporter.replay_input import Found, InputError, read_input
-from exporter.replay_plays import played, plays
+from exporter.replay_plays import Play, played, plays
 from exporter.replay_story import Look, Options, Story
 from exporter.replay_table import as_values, table
 from exporter.simulator.platform import Approval

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from exporter.records import Vm
-from exporter.simulator.story import Scenario
 
 ACCEPTED: Final = 200
 MAX_BODY: Final = 4 << 20  # as the metadata client's
@@ -83,17 +82,6 @@ class Unreadable:
 
 Timed = Steady | Failed | Posted | Felt | Known | Began
 Entry = Reading | Timed | Unreadable
-
-
-@dataclass(frozen=True, slots=True)
-class Play:
-    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` is what a reader has to know."""
-
-    entries: tuple[Entry, ...]
-    title: str = ""
-    vm_name: str = ""
-    notes: tuple[str, ...] = ()
-    scenario: Scenario | None = None
 
 
 def read_time(text: object) -> datetime | None:

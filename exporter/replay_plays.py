@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from exporter.events import MINIMUM_NOTICE, Document, DocumentError, parse_document
 from exporter.lifecycle import Phase, phase_of
-from exporter.replay_entries import ACCEPTED, EARLIEST, Entry, Failed, Play, Posted, Reading, Steady, Unreadable
+from exporter.replay_entries import ACCEPTED, EARLIEST, Entry, Failed, Posted, Reading, Steady, Unreadable
 from exporter.replay_input import Found
 from exporter.simulator.platform import Approval, Platform
 from exporter.simulator.story import Scenario
 
 LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` is what a reader has to know."""
+
+    entries: tuple[Entry, ...]
+    title: str = ""
+    vm_name: str = ""
+    notes: tuple[str, ...] = ()
+    scenario: Scenario | None = None
 
 
 def plays(found: Sequence[Found], poll_interval: float, start: datetime | None, now: datetime) -> list[Play]:

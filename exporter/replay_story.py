@@ -38,13 +38,13 @@ from exporter.replay_entries import (
     Failed,
     Felt,
     Known,
-    Play,
     Posted,
     Reading,
     Steady,
     Unreadable,
 )
 from exporter.replay_findings import Findings
+from exporter.replay_plays import Play
 
 Look = Callable[[Iterable[str]], Mapping[str, Presence]]
 
