@@ -17,8 +17,10 @@ from exporter.probe import Probe, run_probes
 from exporter.probe_report import Finding, Patience, Verdict, World
 from tests.configuration import loaded
 
-QUICK = Patience(connect=1.0, answer=1.5, total=4.0)
-WORLD = World(patience=QUICK)
+QUICK = Patience(connect=5.0, answer=2.0, total=12.0)
+"""For peers that never answer: short, yet long enough for what does answer on a busy machine."""
+WORLD = World(patience=Patience(connect=10.0, answer=20.0, total=40.0))
+HURRIED = World(patience=QUICK)
 ROOT = Path(__file__).parent.parent
 
 
