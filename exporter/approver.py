@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from exporter.approval import (
-    FRESH_SECONDS,
     NOT_PUBLISHED,
     Decision,
     Reason,
     Situation,
     Verdict,
-    attempt_due,
     decide,
     files_to_look_at,
     outdated,
 )
-from exporter.approval_attempts import attempting
+from exporter.approval_attempts import FRESH_SECONDS, attempt_due, attempting
 from exporter.events import Event
 from exporter.failures import Failure
 from exporter.keeper import Keeper

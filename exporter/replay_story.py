@@ -21,10 +21,10 @@ from exporter.approval import (
     Situation,
     explain,
     files_to_look_at,
-    match,
     outdated,
     turning_points,
 )
+from exporter.approval_rules import match
 from exporter.events import Document, DocumentError, Event, parse_document
 from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt

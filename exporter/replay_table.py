@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from exporter.approval import Condition, Decision, Explanation, Outcome, Policy, Reason, Rule, Trial
+from exporter.approval import Decision, Explanation, Policy, Reason, Rule
+from exporter.approval_rules import Condition, Outcome, Trial
 from exporter.events import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
 from exporter.records import decision_data, timestamp, why
 from exporter.replay_findings import Findings, Moment

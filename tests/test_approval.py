@@ -21,23 +21,21 @@ from exporter.approval import (
     Coordination,
     Decision,
     Mode,
-    Outcome,
     Policy,
     Presence,
     Reason,
     Rule,
     Situation,
     Verdict,
-    attempt_due,
     decide,
     explain,
     files_to_look_at,
     outdated,
-    prepared_path,
-    retry_delay,
     turning_points,
 )
-from exporter.approval_attempts import attempting
+from exporter.approval_attempts import attempt_due, attempting, retry_delay
+from exporter.approval_policy import prepared_path
+from exporter.approval_rules import Outcome
 from exporter.lifecycle import Approval, Instant, State, with_tracked
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, one, parsed, started
 

@@ -24,7 +24,8 @@ CORE: Final[Mapping[str, frozenset[str]]] = {
     "lifecycle": frozenset({"events", "lifecycle_state", "lifecycle_sight"}),
     "approval_policy": frozenset({"events"}),
     "approval_attempts": frozenset({"lifecycle"}),
-    "approval": frozenset({"approval_attempts", "approval_policy", "events", "lifecycle"}),
+    "approval_rules": frozenset({"approval_policy", "events", "lifecycle"}),
+    "approval": frozenset({"approval_policy", "approval_rules", "events", "lifecycle"}),
     "records": frozenset({"events", "events_json", "lifecycle", "approval"}),
     "codec": frozenset({"events", "lifecycle"}),
 }

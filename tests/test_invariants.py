@@ -24,11 +24,10 @@ from exporter.approval import (
     Rule,
     Situation,
     Verdict,
-    attempt_due,
     decide,
     files_to_look_at,
 )
-from exporter.approval_attempts import attempting
+from exporter.approval_attempts import attempt_due, attempting
 from exporter.codec import dump_state, load_state
 from exporter.events import Document, parse_document
 from exporter.events_time import parse_time
