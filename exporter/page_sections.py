@@ -25,7 +25,7 @@ from exporter.page_words import (
     started_by,
     when,
 )
-from exporter.records import account
+from exporter.records_account import account
 from exporter.status import DestinationStatus, Status
 
 MAX_EVENTS: Final = 20

@@ -9,7 +9,7 @@ from typing import Any, Final
 from exporter.approval import Coordination, Decision, Mode, Verdict
 from exporter.interruption import THRESHOLD_SECONDS
 from exporter.lifecycle import Phase, StartedBy, Tracked
-from exporter.records import why
+from exporter.records_words import why
 
 UNKNOWN: Final = "not known"
 LEAST_INTERRUPTION: Final = f"≥\u00a0{THRESHOLD_SECONDS:g}\u00a0s"

@@ -29,7 +29,8 @@ from exporter.events import Document, DocumentError, Event, parse_document
 from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt
 from exporter.lifecycle import Instant, Outage, State, advance, with_tracked
-from exporter.records import Record, Vm, Writer
+from exporter.records import Record, Vm
+from exporter.records_writer import Writer
 from exporter.replay_entries import (
     ACCEPTED,
     MAX_BODY,

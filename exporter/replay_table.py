@@ -8,7 +8,9 @@ from typing import Any, Final
 from exporter.approval import Decision, Explanation, Policy, Reason, Rule
 from exporter.approval_rules import Condition, Outcome, Trial
 from exporter.events import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
-from exporter.records import decision_data, timestamp, why
+from exporter.records import timestamp
+from exporter.records_words import why
+from exporter.records_writer import decision_data
 from exporter.replay_findings import Findings, Moment
 from exporter.timeline_words import clean, moment
 

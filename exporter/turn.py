@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from exporter.approval import Decision, Mode, Policy, Presence
 from exporter.interruption import Interruption
 from exporter.lifecycle import Instant, State, Tracked, Transition, with_tracked
-from exporter.records import Record, Vm, Writer
+from exporter.records import Record, Vm
+from exporter.records_writer import Writer
 from exporter.status import Status
 
 

@@ -32,7 +32,8 @@ from exporter.codec import dump_state, load_state
 from exporter.events import Document, parse_document
 from exporter.events_time import parse_time
 from exporter.lifecycle import CLOSING, Approval, Instant, Kind, State, Step, Tracked, advance, with_tracked
-from exporter.records import Record, Vm, Writer
+from exporter.records import Record, Vm
+from exporter.records_writer import Writer
 from tests import oracle
 from tests.core_documents import NOON, event
 

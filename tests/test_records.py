@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from exporter.approval import Mode, Policy, Situation, decide
 from exporter.lifecycle import Approval, Felt, Rejection, State, with_tracked
-from exporter.records import KINDS, NAMESPACE, Record, Vm, Writer, account, timestamp
+from exporter.records import KINDS, Record, Vm, timestamp
+from exporter.records_account import account
+from exporter.records_writer import NAMESPACE, Writer
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY = EVENT_ID.casefold()

@@ -16,7 +16,8 @@ import pytest
 from exporter import records as published
 from exporter.approval import Mode, Policy, Reason, Situation, decide
 from exporter.lifecycle import ANOMALIES, Approval, Felt, Kind, Rejection, Seen, StartedBy, State, with_tracked
-from exporter.records import KINDS, Record, Vm, Writer
+from exporter.records import KINDS, Record, Vm
+from exporter.records_writer import Writer
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY: Final = EVENT_ID.casefold()

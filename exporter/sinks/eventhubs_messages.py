@@ -7,10 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
-if TYPE_CHECKING:
-    from exporter.records import Record
+from exporter.records import CONTENT_TYPE, Record
 
 MessageFormat = Literal["cloudevents", "azure-sample"]
 
@@ -43,7 +42,7 @@ def message(record: Record, message_format: MessageFormat) -> Message:
     sample = message_format == "azure-sample"
     return Message(
         body=_sample(record, event) if sample else record.to_json(),
-        content_type="application/json" if sample else "application/cloudevents+json",
+        content_type="application/json" if sample else CONTENT_TYPE,
         message_id=record.id,
         properties={name: _property(value) for name, value in properties.items()},
     )
