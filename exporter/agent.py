@@ -105,6 +105,7 @@ class Agent:
         self._health.succeeded(turn)
         self._attribution.before(turn)
         step = advance(turn.state, document, read, self._options.poll_interval)
+        self._count_unknown(turn, step)
         turn.dirty = turn.dirty or step.changed
         turn.state = step.state
         self._tell(turn, step)
@@ -196,11 +197,18 @@ class Agent:
         if anomaly not in EVERYDAY:
             turn.record(turn.writer.anomaly(turn.state, anomaly))
 
+    def _count_unknown(self, turn: Turn, step: Step) -> None:
+        """Each word that we don't know counts once when it comes, also where it makes no transition."""
+        if not step.changed:
+            return
+        for key, tracked in step.state.tracked.items():
+            before, event = turn.state.tracked.get(key), tracked.event
+            for name in unknown_words(event):
+                if before is None or before.event.raw.get(name) != event.raw.get(name):
+                    turn.announce(lambda word=name: self._metrics.unknown_value(word))  # type: ignore[misc]  # a lambda's default can't be annotated
+
     def _count(self, turn: Turn, transition: Transition) -> None:
         event = transition.tracked.event
-        for name in unknown_words(event):
-            if transition.first_sight or name in transition.changed or name == "EventStatus":
-                turn.announce(lambda word=name: self._metrics.unknown_value(word))  # type: ignore[misc]  # a lambda's default can't be annotated
         vm_name = turn.writer.vm.name
         if not vm_name or event.names(vm_name) is not False:
             turn.announce(lambda: self._metrics.transition(transition))

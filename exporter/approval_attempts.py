@@ -18,7 +18,7 @@ def retry_delay(attempts: int) -> float:
 
 
 def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
-    """Whether an approvable event may be POSTed now.
+    """Whether an approvable event may be POSTed now: not before its wait is over, nor before Azure asked us to.
 
     Within one process the monotonic clock decides. Across a restart only the wall clock is left; one that went back
     is worth nothing, so the wait begins anew with the process.
@@ -26,7 +26,7 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     last = tracked.approval.last_attempt
     if last is None:
         return True
-    wait = retry_delay(tracked.approval.attempts)
+    wait = max(retry_delay(tracked.approval.attempts), tracked.approval.asked_to_wait)
     if last.mono is not None and now.mono is not None:
         return now.mono - last.mono >= wait
     since = (now.wall - last.wall).total_seconds()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from exporter.approval import (
     NOT_PUBLISHED,
@@ -19,8 +19,16 @@ from exporter.approval_attempts import FRESH_SECONDS, attempt_due, attempting
 from exporter.events import Event
 from exporter.failures import Failure
 from exporter.keeper import Keeper
-from exporter.lifecycle import Instant, Tracked, with_tracked
+from exporter.lifecycle import Approval, Instant, Tracked, with_tracked
 from exporter.turn import Log, Metrics, Options, Senses, Source, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An approval to send now. `before` is what we had done about the event until then."""
+
+    decision: Decision
+    before: Approval
 
 
 class Approver:
@@ -39,7 +47,7 @@ class Approver:
         self.decisions: Mapping[str, Decision] = {}
         """The last ones, by event key."""
 
-    def decide_and_commit(self, turn: Turn, published: Callable[[Turn, Event], bool]) -> list[Decision]:
+    def decide_and_commit(self, turn: Turn, published: Callable[[Turn, Event], bool]) -> list[Due]:
         """Decides, and commits what was decided. Answers the approvals to send now: those that are on disk."""
         mark = turn.mark()
         due = self._mark_attempts(turn, self._decide(turn, published))
@@ -73,24 +81,28 @@ class Approver:
                 turn.record(turn.writer.decision(turn.state, decision))
         return decisions
 
-    def _mark_attempts(self, turn: Turn, decisions: Iterable[Decision]) -> list[Decision]:
-        """Notes in the state, before it is committed, that these are about to be sent."""
-        due: list[Decision] = []
+    def _mark_attempts(self, turn: Turn, decisions: Iterable[Decision]) -> list[Due]:
+        """Notes in the state, before it is committed, that these are about to be sent.
+
+        What was tried least comes first: behind one that takes all the time there is, the others would never be sent.
+        """
+        due: list[Due] = []
         for decision in decisions:
             tracked = turn.state.tracked[decision.key]
             if decision.verdict is not Verdict.APPROVE or not attempt_due(tracked, turn.now, self._started):
                 continue
             approval = attempting(tracked.approval, turn.now, decision.rule)
             turn.history(replace(tracked, approval=approval))
-            due.append(decision)
-        return due
+            due.append(Due(decision, tracked.approval))
+        return sorted(due, key=lambda each: each.before.attempts)
 
-    def act(self, due: Iterable[Decision], read: Instant) -> None:
+    def act(self, due: Iterable[Due], read: Instant) -> None:
         """Sends the approvals, each only while the document that it was decided on is fresh."""
-        for decision in due:
+        for each in due:
             if self._senses.stopping() or not self._fresh(read):
-                self._postponed(decision)
+                self._postponed(each)
                 continue
+            decision = each.decision
             self._metrics.approval_requested()
             try:
                 self._source.approve(decision.event.event_id)
@@ -106,12 +118,13 @@ class Approver:
         by_wall = (now.wall - read.wall).total_seconds()
         return by_mono <= FRESH_SECONDS and abs(by_wall) <= FRESH_SECONDS
 
-    def _postponed(self, decision: Decision) -> None:
-        self._log.info("approval.postponed", event_id=decision.event.event_id)
-        state = self._keeper.state
-        tracked = state.tracked[decision.key]
-        after = replace(tracked, approval=replace(tracked.approval, in_flight=False))
-        self._keeper.state = with_tracked(state, after)
+    def _postponed(self, due: Due) -> None:
+        """Nothing was sent, so nothing was tried: the next good document may do it at once."""
+        self._log.info("approval.postponed", event_id=due.decision.event.event_id)
+        state, before = self._keeper.state, due.before
+        tracked = state.tracked[due.decision.key]
+        approval = replace(before, in_flight=False, unanswered=tracked.approval.unanswered)
+        self._keeper.state = with_tracked(state, replace(tracked, approval=approval))
 
     def _accepted(self, decision: Decision) -> None:
         turn = self._turn()
@@ -135,6 +148,7 @@ class Approver:
             in_flight=False,
             unanswered=tracked.approval.unanswered or not refused,
             last_failure=failure.reason,
+            asked_to_wait=getattr(failure, "retry_after", None) or 0.0,
         )
         after = replace(tracked, approval=approval)
         turn.history(after)

@@ -71,6 +71,8 @@ class Approval:
     unanswered: bool = False
     last_failure: str = ""
     outdated: bool = False
+    asked_to_wait: float = 0.0
+    """Seconds for which the last answer asked us to leave it alone (`Retry-After`)."""
 
     @property
     def doubtful(self) -> bool:

@@ -190,6 +190,36 @@ def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
         assert world.records("approval.accepted")[0].data["attempt"] == len(world.source.posts)
 
 
+def test_it_waits_as_long_as_azure_asks(tmp_path: Path) -> None:
+    """A `Retry-After` on the answer to a POST is obeyed where it is longer than our own wait, also over a restart."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("throttled", "HTTP 429", status_code=429, retry_after=30.0)
+        world.see(document(2, event()), 35)
+        assert apart(world.source.posts) == [30]
+        world.restart(1)
+        world.source.refusal = None
+        world.live(20)
+        assert len(world.source.posts) == 2
+        world.live(10)
+        assert len(world.source.posts) == 3
+
+
+def test_a_post_that_hangs_keeps_no_other_event_from_its_own(tmp_path: Path) -> None:
+    """Behind a POST that takes the five seconds for which a document is fresh, the next is sent with the next poll;
+    what was not sent is no attempt."""
+    with World(tmp_path) as world:
+
+        def hang() -> None:
+            hangs = world.source.posts[-1][1] == REBOOT
+            world.clock.go(5.1 if hangs else 0.0)
+            world.source.refusal = TIMEOUT if hangs else None
+
+        world.source.asked = hang
+        world.see(document(2, event(), event("second"), event("third")), 12)
+        assert [event_id for _, event_id in world.source.posts[:4]] == [REBOOT, "second", "third", REBOOT]
+        assert [record.data["attempt"] for record in world.records("approval.accepted")] == [1, 1]
+
+
 def test_the_wait_goes_on_over_a_restart(tmp_path: Path) -> None:
     """A restart is no reason to try sooner, nor a reason to forget to try."""
     with World(tmp_path) as world:
@@ -391,6 +421,20 @@ def test_the_scope_of_the_records(tmp_path: Path) -> None:
             found[name] = {record.subject for record in world.records("scheduled")}
             assert world.value("document_events") == 2
     assert found == {"own": {REBOOT}, "all": {REBOOT, FREEZE}, "unknown": {REBOOT, FREEZE}}
+
+
+def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
+    """Once for each event and word, at first sight or when it changes, and not again when the event goes."""
+    paused = event(EventStatus="Paused")
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, paused, event(FREEZE, "Teleport")), 3)
+        assert world.value("unknown_values_total", field="EventStatus") == 1
+        assert world.value("unknown_values_total", field="EventType") == 1
+        world.see(document(3, {**paused, "Description": "more"}, event(FREEZE, "Vanish")), 3)
+        assert world.value("unknown_values_total", field="EventStatus") == 1
+        assert world.value("unknown_values_total", field="EventType") == 2
+        world.see(document(4), 3)
+        assert world.value("unknown_values_total", field="EventStatus") == 1
 
 
 # -- the disk

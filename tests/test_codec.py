@@ -24,7 +24,7 @@ def full() -> State:
     watcher.sees(event("gone", Description="\ud800 ünï\0", More=[1, {"a": None}]), event("z"), event())
     watcher.sees(started("b", Resources=5), event("z"), event(), None, {"EventId": ""}, event("Z"))
     tracked = watcher.state.tracked[KEY]
-    approval = Approval(3, Instant(NOON, 5.0), NOON + timedelta(seconds=1), "all", True, True, "timeout", True)
+    approval = Approval(3, Instant(NOON, 5.0), NOON + timedelta(seconds=1), "all", True, True, "timeout", True, 30.0)
     tracked = replace(tracked, approval=approval, decided=("hold", "off", ""), felt=Felt(1, 2.5, 2.5))
     tracked = replace(tracked, started_at=NOON, started_by=StartedBy.TIME, numbers={"scheduled": 1, "": 7})
     state = with_tracked(watcher.state, tracked)
