@@ -48,6 +48,17 @@ def at_bound(db: sqlite3.Connection, capacity: int, need: int) -> bool:
     return (pages + _MARGIN_PAGES) * PAGE + need >= capacity
 
 
+def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
+    """Delivered records before the history go; what is queued there goes when it is delivered. Answers how far."""
+    if upto <= after:
+        return after
+    db.execute(
+        f"DELETE FROM records WHERE seq > ? AND seq <= ? AND {DELIVERED}",  # noqa: S608  # a constant
+        (after, upto),
+    )
+    return upto
+
+
 def drop_oldest(db: sqlite3.Connection) -> Dropped | None:
     """Drops a fiftieth of the history, or where there is none of the oldest records; None: nothing left to drop."""
     total: int = db.execute("SELECT count(*) FROM records").fetchone()[0]
