@@ -98,7 +98,7 @@ def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
 
     def outcome(fault: str) -> tuple[str, bool, bool, str | None]:
         with Broker(faults=[fault]) as broker:
-            target = destination(broker, deadline=1.5)
+            target = destination(broker, deadline=3.0)
             begun = time.monotonic()
             error = refused(target)
             took = time.monotonic() - begun
@@ -106,7 +106,7 @@ def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
             target.send([a_record(2)])
             target.close()
             assert isinstance(error, Retryable)
-            return error.reason, error.slow, took < 4, broker.messages()[-1].message_id
+            return error.reason, error.slow, took < 30, broker.messages()[-1].message_id
 
     assert at_once(outcome, faults) == dict.fromkeys(faults, ("timeout", False, True, a_record(2).id))
 
@@ -178,7 +178,7 @@ def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None
     begun = time.monotonic()
     target.close()
     sender.join(5)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10  # the SDK would wait for ever
     assert [failure.reason for failure in failures] == ["closed"]
     broker.wait_connections(0, 5)
     assert refused(target).reason == "closed"

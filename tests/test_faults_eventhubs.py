@@ -69,7 +69,7 @@ def test_every_weather_passes(tmp_path: Path) -> None:
 
 def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
     """Stored, but not acknowledged: the same record comes again, with the same id."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=2.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         broker.fault("drop-after-store*2")
         line.put(a_record(1))
         line.go()
@@ -79,7 +79,7 @@ def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
 
 def test_server_busy_is_left_alone(tmp_path: Path) -> None:
     """After server-busy it waits at least 4 s."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=2.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         broker.fault("rejected:com.microsoft:server-busy*4")
         line.put(a_record(1))
         line.go()
@@ -89,7 +89,7 @@ def test_server_busy_is_left_alone(tmp_path: Path) -> None:
 
 def test_refused_for_hours(tmp_path: Path) -> None:
     """A namespace that is away for hours: attempts go on, all records of the time arrive in order when it is back."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=1.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         broker.stop_listening()
         wanted = []
         for hour in range(1, 7):
@@ -107,7 +107,7 @@ def test_refused_for_hours(tmp_path: Path) -> None:
 
 def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
     """1, 2, 4, 8, 15, 15 s between attempts; a new process does not wait for what the old one had planned."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=1.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         broker.stop_listening()
         line.put(a_record(1))
         for _ in range(6):
@@ -134,7 +134,7 @@ def test_too_large_is_parked_alone(tmp_path: Path) -> None:
 
 def test_a_hub_deleted_and_made_again(tmp_path: Path) -> None:
     """While the hub does not exist everything is kept and tried again slowly; once it is back all of it arrives."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=8.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         line.put(a_record(1))
         line.go()
         broker.delete_hub("scheduled-events")
@@ -151,7 +151,7 @@ def test_a_hub_deleted_and_made_again(tmp_path: Path) -> None:
 
 def test_an_expired_token(tmp_path: Path) -> None:
     """A token that expires between two records costs nothing: a new one is put."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=2.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         line.put(a_record(1))
         line.go()
         broker.expire_token()
@@ -180,7 +180,7 @@ def test_idle_gives_the_connection_back(tmp_path: Path) -> None:
 
 def test_dropped_between_every_two_records(tmp_path: Path) -> None:
     """All connections lost after each record: nothing lost, nothing out of order."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=2.0)) as line:
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         wanted = [a_record(number, subject="one") for number in range(1, 6)]
         for record in wanted:
             line.put(record)

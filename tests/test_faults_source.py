@@ -19,7 +19,7 @@ from exporter.simulator.scenario import load
 from exporter.simulator.service import MetadataService
 from tests.agent_world import REBOOT, Clock, Source, World, document, event, policy, started
 
-DEADLINE_SECONDS: Final = 0.25
+DEADLINE_SECONDS: Final = 1.0
 LIFE: Final = {"scheduled", "updated", "started", "completed", "canceled", "ended"}
 
 
@@ -42,7 +42,7 @@ class Wire(Source):
 def wire(url: str, **more: Any) -> Callable[[Clock], Source]:
     def make(clock: Clock) -> Source:
         made = Wire(clock)
-        made.client = MetadataClient(url, "2020-07-01", deadline=DEADLINE_SECONDS, first_deadline=2.0, **more)
+        made.client = MetadataClient(url, "2020-07-01", deadline=DEADLINE_SECONDS, first_deadline=30.0, **more)
         return made
 
     return make
@@ -60,7 +60,7 @@ def over_the_wire(folder: Path, mode: str = "dry-run", **more: Any) -> Iterator[
 
 
 FAULTS: Final = {
-    "slow:1": "timeout",
+    "slow:60": "timeout",
     "drip:0.05": "timeout",
     "hang:60": "timeout",
     "endless": "too-large",

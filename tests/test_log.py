@@ -215,7 +215,7 @@ def test_a_stuck_reader_delays_nothing_and_is_told_what_it_missed() -> None:
         begin = time.monotonic()
         for number in range(1000):
             log.info("lost", number=number)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 20  # a line that waited each time would take minutes
         assert len(reader.read(size)) == size
         log.info("found")
         missed, found = reader.read(size).decode().splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -125,15 +124,12 @@ def test_series_are_capped_to_the_most_urgent() -> None:
     assert sum(s.value for s in samples(sink) if s.name == PREFIX + "events") == 83
 
 
-def test_a_thousand_events_are_still_quick() -> None:
-    """A flood costs a scrape a fraction of a poll interval."""
+def test_a_thousand_events_do_not_swell_a_scrape() -> None:
+    """A flood of events is told in a page of bounded size."""
     story = statuses.crowded_story(1000)
     sink = make_sink(story.now)
     sink.publish(story.status())
-    began = time.perf_counter()
-    body = scraped(sink, True)
-    assert time.perf_counter() - began < 0.5
-    assert len(body) < 150_000
+    assert len(scraped(sink, True)) < 150_000
 
 
 def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:

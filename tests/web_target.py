@@ -25,6 +25,10 @@ METRICS = b"".join(b"# HELP m%d Text.\n# TYPE m%d gauge\nm%d %d\n" % (n, n, n, n
 ASK = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
 
 
+SLOWEST_SECONDS = 3.0
+"""A scrape that was held up by a silent client would wait for at least the five seconds that one is given."""
+
+
 class Pages:
     """An application that counts how often each page is asked of it."""
 
