@@ -40,9 +40,10 @@ ASSUMPTIONS: Final[Mapping[str, str]] = {
     "look": "the files that the policy asks for were looked at on this machine, now",
 }
 EPILOG: Final = """\
-An input is a recording ([recorder] path), JSON lines with one document each, one document as the metadata service
-gives it, or a scenario of `simulate` (its name, or a file). Inputs are one story in the order given, the files of a
-recording in the order of their times, and each scenario is a story of its own.
+An input is a recording ([recorder] path), one document as the metadata service gives it, several in a row or as JSON
+lines, also with the time beside them ({"time": "2026-03-02T09:00:00Z", "document": {...}}), or a scenario of `simulate`
+(its name, or a file). Inputs are one story in the order given, the files of a recording in the order of their times,
+and each scenario is a story of its own.
 
 Approvals, interruptions and the VM's name are taken from a recording as they happened; decisions are made anew, by the
 rules given now. Exit code 0: all inputs could be read, if not every line of them (document.rejected names those);

@@ -90,7 +90,11 @@ def read_time(text: object) -> datetime | None:
         return None
     try:
         found = datetime.fromisoformat(text)
-        at = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        return of_this_age(found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
-    return at if EARLIEST <= at.year <= LATEST else None
+
+
+def of_this_age(at: datetime | None) -> datetime | None:
+    """The same instant, where sums of times with it fit."""
+    return at if at and EARLIEST <= at.year <= LATEST else None

@@ -30,6 +30,7 @@ from exporter.replay_entries import (
     Unreadable,
     read_time,
 )
+from exporter.replay_shapes import in_utf8, kept, several
 from exporter.simulator import scenario
 from exporter.simulator.story import Scenario, ScenarioError
 
@@ -65,7 +66,7 @@ def read_input(name: str, standard_input: BinaryIO) -> Found:
         raise InputError(f"{name}: {reason}") from error
     if len(content) > MAX_FILE:
         raise InputError(f"{name}: larger than {MAX_FILE >> 20} MiB; give it in parts")
-    return _content("standard input" if name == "-" else name, content)
+    return _content("standard input" if name == "-" else name, in_utf8(content))
 
 
 def _content(name: str, content: bytes) -> Found:
@@ -81,9 +82,17 @@ def _content(name: str, content: bytes) -> Found:
         return Found(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
     entries = tuple(_lines(name, content))
     if all(isinstance(entry, Unreadable) for entry in entries):
-        # Not one line is JSON: then it was not meant as lines, and is one answer that is no document.
-        return Found((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ())
+        # Not one line is JSON: then it was not meant as lines: several in a row, or one answer that is no document.
+        whole = tuple(_several(name, content))
+        return Found(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
     return Found(entries)
+
+
+def _several(where: str, content: bytes) -> Iterator[Entry]:
+    for number, text in enumerate(several(content), 1):
+        place = f"{where}, object {number}"
+        found = _json(text) if len(text) <= MAX_LINE else None
+        yield _entry(found, text, place) if isinstance(found, dict) else Unreadable(place, "not a whole JSON object")
 
 
 def _lines(name: str, content: bytes) -> Iterator[Entry]:
@@ -94,6 +103,8 @@ def _lines(name: str, content: bytes) -> Iterator[Entry]:
         found = _json(text) if len(text) <= MAX_LINE else None
         if isinstance(found, dict):
             yield _entry(found, text, where)
+        elif entries := tuple(_several(where, text)):
+            yield from entries
         elif len(text) > MAX_LINE:
             yield Unreadable(where, f"the line is longer than {MAX_LINE >> 20} MiB")
         else:
@@ -108,8 +119,12 @@ def _json(text: bytes) -> Any:
 
 
 def _entry(found: Any, text: bytes, where: str) -> Entry:
-    """One object: a line of the recorder's, or a document as the metadata service gives it."""
-    if not isinstance(found, dict) or not ("read_at" in found or "at" in found):
+    """One object: a document, alone or with its time as anybody may keep it, or a line of the recorder's."""
+    if not isinstance(found, dict):
+        return Reading(None, text, where)
+    if document := kept(found, text, where):
+        return document
+    if not ("read_at" in found or "at" in found):
         return Reading(None, text, where)
     at = read_time(found.get("read_at", found.get("at")))
     if at is None:
