@@ -36,6 +36,7 @@ DESTINATIONS: Final = ("event_hubs", "otlp")
 CAPACITY: Final = 10 << 20
 REBOOT: Final = "A123BC45-1234-5678-AB90-ABCDEF123456"
 FREEZE: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+TIMEOUT: Final = MetadataError("timeout", "no answer")
 
 
 @dataclass(slots=True)

@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from exporter.events import Document, Event, parse_document
-from exporter.lifecycle import Instant, State, Step, Transition, advance
+from exporter.lifecycle import Approval, Instant, State, Step, Transition, advance, with_tracked
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
 NOT_BEFORE: Final = "Fri, 21 Nov 2025 12:15:00 GMT"
 EVENT_ID: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+KEY: Final = EVENT_ID.casefold()
 
 
 def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
@@ -90,3 +91,15 @@ def kinds(transitions: tuple[Transition, ...]) -> list[str]:
 
 def changed(transition: Transition) -> Mapping[str, tuple[Any, Any]]:
     return transition.changed
+
+
+def only(transitions: tuple[Transition, ...]) -> Transition:
+    (found,) = transitions
+    return found
+
+
+def approved(watcher: Watcher, **fields: Any) -> None:
+    """As after our POST."""
+    tracked = watcher.state.tracked[KEY]
+    approval = Approval(attempts=1, rule="all", **fields)
+    watcher.state = with_tracked(watcher.state, replace(tracked, approval=approval))

@@ -1,9 +1,8 @@
-"""The machine: every pair of the table of moves, each documented surprise, and when it may say `canceled`."""
+"""The machine: every pair of the table of moves, each documented surprise, what is a change, and what is remembered."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,39 +12,24 @@ from exporter.lifecycle import (
     CLOSING,
     MOVES,
     REJECTIONS_TOLD,
-    Approval,
     Instant,
     Kind,
     Phase,
     Seen,
     StartedBy,
     Tracked,
-    Transition,
     number,
     phase_of,
     with_tracked,
 )
-from tests.core_documents import EVENT_ID, NOON, Watcher, changed, event, kinds, one, started
+from tests.core_documents import EVENT_ID, KEY, Watcher, approved, changed, event, kinds, one, only, started
 
-KEY = EVENT_ID.casefold()
 SHOWN: dict[Phase | None, tuple[dict[str, Any], ...]] = {
     None: (),
     Phase.SCHEDULED: (event(),),
     Phase.STARTED: (started(),),
     Phase.UNKNOWN: (event(EventStatus="Paused"),),
 }
-
-
-def approved(watcher: Watcher, **fields: Any) -> None:
-    """As after our POST."""
-    tracked = watcher.state.tracked[KEY]
-    approval = Approval(attempts=1, rule="all", **fields)
-    watcher.state = with_tracked(watcher.state, replace(tracked, approval=approval))
-
-
-def only(transitions: tuple[Transition, ...]) -> Transition:
-    (found,) = transitions
-    return found
 
 
 # -- the table
@@ -243,232 +227,6 @@ def test_other_oddities_of_the_number(up: int, anomalies: tuple[str, ...]) -> No
     watcher = Watcher.fresh()
     watcher.sees(event())
     assert watcher.step(event(), up=up).anomalies == anomalies
-
-
-# -- how an event ends
-
-
-def test_scheduled_and_gone_under_our_eyes_is_canceled() -> None:
-    """Unbroken, before its NotBefore, the number up by one, not approved by us: nothing else can have happened."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen, found.tracked.outcome) == (Kind.CANCELED, (), Kind.CANCELED)
-
-
-@pytest.mark.parametrize(
-    ("gone", "why"),
-    [
-        ({"after": 5.1}, ["gap"]),
-        ({"after": 1.0, "wall": 5.1}, ["gap"]),
-        ({"after": 5.1, "wall": 1.0}, ["gap"]),
-        ({"after": 1.0, "wall": -5.1}, ["gap"]),
-        ({"up": 0}, ["number-unchanged"]),
-        ({"up": 2}, ["number-skipped"]),
-        ({"up": -1}, ["number-restarted"]),
-    ],
-)
-def test_any_doubt_about_our_sight_makes_it_ended(gone: dict[str, Any], why: list[str]) -> None:
-    """Either clock, or a number that is not the next: what happened in between was not seen, and is not claimed."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    found = only(watcher.sees(**gone))
-    assert (found.kind, list(found.unseen)) == (Kind.ENDED, why)
-
-
-def test_the_limit_of_unbroken_is_within() -> None:
-    """At most five seconds between good documents, on both clocks."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    assert kinds(watcher.sees(after=5.0)) == ["canceled"]
-
-
-def test_a_restart_breaks_the_sight() -> None:
-    """Whatever the wall clock says."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    watcher.restarts()
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("restart",))
-
-
-@pytest.mark.parametrize(
-    ("approval", "why"),
-    [
-        ({"accepted_at": NOON}, "approved"),
-        ({"in_flight": True}, "approval-unanswered"),
-        ({"unanswered": True}, "approval-unanswered"),
-    ],
-)
-def test_what_we_approved_or_may_have_approved_is_never_canceled(approval: dict[str, Any], why: str) -> None:
-    """It may have started and ended within a second."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    approved(watcher, **approval)
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, (why,))
-
-
-def test_an_approval_of_an_earlier_life_still_counts() -> None:
-    """An id that went and came back was approved: its end is not known to be a cancellation."""
-    for approval in ({"accepted_at": NOON}, {"unanswered": True}):
-        watcher = Watcher.fresh()
-        watcher.sees(event())
-        approved(watcher, **approval)
-        watcher.sees()
-        watcher.sees(event())
-        assert kinds(watcher.sees()) == ["ended"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"NotBefore": "Fri, 21 Nov 2025 12:00:03 GMT"}, "not-before-passed"),
-        ({"NotBefore": "Fri, 21 Nov 2025 11:00:00 GMT"}, "not-before-passed"),
-        ({"NotBefore": "soon"}, "not-before-unknown"),
-        ({"NotBefore": ...}, "not-before-unknown"),
-        ({"NotBefore": ""}, "not-before-unknown"),
-    ],
-)
-def test_without_a_not_before_ahead_nothing_is_canceled(fields: dict[str, Any], why: str) -> None:
-    """From NotBefore on it may have started between two polls; a NotBefore that can't be read may be any time."""
-    watcher = Watcher.fresh()
-    watcher.sees(event(**fields))
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, (why,))
-
-
-def test_a_not_before_that_became_unreadable_is_not_known_any_more() -> None:
-    """The last readable one may have been moved: it still shows, but proves no cancellation."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    watcher.sees(event(NotBefore="soon"))
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("not-before-unknown",))
-
-
-def test_an_event_last_seen_with_an_unknown_status_is_not_canceled() -> None:
-    """Scheduled, then a word we don't know, then gone: the word may have meant that it runs."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    watcher.sees(event(EventStatus="InProgress"))
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("unknown-status",))
-
-
-def test_an_event_that_was_started_and_went_back_is_not_canceled() -> None:
-    """It has had its impact, or a part of it."""
-    watcher = Watcher.fresh()
-    watcher.sees(started())
-    watcher.sees(event())
-    found = only(watcher.sees())
-    assert (found.kind, found.unseen) == (Kind.ENDED, ("was-started",))
-
-
-@pytest.mark.parametrize("gone", [{"after": 3600.0}, {"up": -1}, {"up": 5}, {"wall": -3600.0}])
-def test_started_and_gone_is_completed_whatever_the_gap(gone: dict[str, Any]) -> None:
-    """Gone means over; the length of the gap is with it."""
-    watcher = Watcher.fresh()
-    watcher.sees(started())
-    found = only(watcher.sees(**gone))
-    assert found.kind is Kind.COMPLETED
-    assert found.gap == max(gone.get("after", 1.0), gone.get("wall", 0.0))
-
-
-def test_started_then_an_unknown_word_then_gone_is_completed() -> None:
-    """What has started and is gone is over, whatever it was called in between."""
-    watcher = Watcher.fresh()
-    watcher.sees(started())
-    watcher.sees(started(EventStatus="Finishing"))
-    assert kinds(watcher.sees()) == ["completed"]
-
-
-# -- who let it start
-
-
-@pytest.mark.parametrize(
-    ("approval", "after", "expected"),
-    [
-        (None, 1.0, StartedBy.NOT_US),
-        ({"accepted_at": NOON + timedelta(seconds=60)}, 1.0, StartedBy.US),
-        ({"in_flight": True}, 1.0, StartedBy.UNKNOWN),
-        ({"unanswered": True}, 1.0, StartedBy.UNKNOWN),
-        (None, 900.0, StartedBy.UNKNOWN),
-    ],
-)
-def test_who_let_it_start(approval: dict[str, Any] | None, after: float, expected: StartedBy) -> None:
-    """Before NotBefore and not by us is somebody else; an unanswered POST or a gap over NotBefore is not known."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    if approval:
-        approved(watcher, **approval)
-    assert only(watcher.sees(started(), after=after)).tracked.started_by is expected
-
-
-def test_time_lets_it_start_when_it_was_still_scheduled_at_its_time() -> None:
-    """Seen Scheduled just before NotBefore and Started just after."""
-    watcher = Watcher.fresh()
-    watcher.sees(event(NotBefore="Fri, 21 Nov 2025 12:00:03 GMT"))
-    assert only(watcher.sees(started())).tracked.started_by is StartedBy.TIME
-
-
-def test_an_approval_of_an_earlier_life_did_not_start_this_one() -> None:
-    """The id came back and started before its time: that was not our approval of the day before."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    approved(watcher, accepted_at=watcher.wall)
-    watcher.sees()
-    watcher.sees(event())
-    assert only(watcher.sees(started())).tracked.started_by is not StartedBy.US
-
-
-# -- clocks
-
-
-def test_only_good_polling_counts_as_watched() -> None:
-    """The clock of takeover and settling stands still in a gap, at a restart and when a clock is set back."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    base = watcher.state.watched
-    watcher.sees(event(), after=4.0, up=0)
-    watcher.sees(event(), after=60.0, up=0)
-    watcher.sees(event(), after=1.0, wall=-2.0, up=0)
-    watcher.sees(event(), after=1.0, wall=100.0, up=0)
-    watcher.restarts()
-    watcher.sees(event(), after=1.0, up=0)
-    assert watcher.state.watched - base == 4.0
-    tracked = watcher.state.tracked[KEY]
-    assert (tracked.gaps, tracked.gap_seconds) == (3, 161.0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "resets"),
-    [
-        ({}, False),
-        ({"Description": "New."}, True),
-        ({"NotBefore": "2025-11-21T12:15:00Z"}, False),
-        ({"EventStatus": "Paused"}, True),
-    ],
-)
-def test_settling_begins_anew_with_each_change(fields: dict[str, Any], resets: bool) -> None:
-    """Unchanged is about meaning."""
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    watcher.sees(event(**fields), after=4.0)
-    found = watcher.state.watched - watcher.state.tracked[KEY].unchanged_at
-    assert found == (0.0 if resets else 4.0)
-
-
-def test_a_poll_interval_above_two_seconds_stretches_the_limit() -> None:
-    """Three polls may lie between two good documents, if that is more than five seconds."""
-    from exporter.lifecycle import advance
-    from tests.core_documents import parsed
-
-    watcher = Watcher.fresh()
-    watcher.sees(event())
-    later = Instant(watcher.wall + timedelta(seconds=30), (watcher.mono or 0.0) + 30)
-    assert kinds(advance(watcher.state, parsed(number=3), later, 10.0).transitions) == ["canceled"]
-    assert kinds(advance(watcher.state, parsed(number=3), later, 9.9).transitions) == ["ended"]
 
 
 # -- memory

@@ -1,0 +1,236 @@
+"""How the client of the metadata service connects, and how long it waits: names, TLS, patience, an abort."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from exporter.metadata import MetadataError
+from exporter.metadata_wire import SLICE_SECONDS
+from tests.metadata_client import CUT, DOCUMENT, PLENTY, QUICK, SLACK, client_of, failure, silent
+from tests.raw_server import Peer, RawServer, answers, answers_once, ok, response
+
+
+def test_nobody_listens() -> None:
+    """A refused connection is `connect`, and so is one to an address that leads nowhere."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    for host in ("127.0.0.1", "[::1]"):
+        with client_of(f"http://{host}:{port}") as client:
+            assert failure(client.fetch).reason == "connect"
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """An address that swallows connection attempts: a listener whose queue is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_connecting_keeps_the_deadline() -> None:
+    """A connection that is never accepted costs the everyday deadline, also before the first answer ever."""
+    with black_hole() as url, client_of(url, deadline=QUICK, first_deadline=60.0) as client:
+        began = time.monotonic()
+        assert failure(client.fetch).reason == "timeout"
+        assert time.monotonic() - began < QUICK + SLACK
+
+
+class Names:
+    """A resolver: no such name, a stuck server until `answer` is set, or several addresses of which one works."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.hosts = hosts
+        self.asked = 0
+        self.answer = threading.Event()
+
+    def __call__(self, host: str, port: int, *, type: int, flags: int = 0) -> list[Any]:
+        self.asked += 1
+        self.answer.wait(10)
+        if not self.hosts:
+            raise socket.gaierror(socket.EAI_NONAME, f"no such name: {host}, {flags}")
+        return [(socket.AF_INET, type, 0, "", (name, port)) for name in self.hosts]
+
+
+def test_a_name_without_address() -> None:
+    """A name that does not resolve is `dns`, not a broken connection; so is one that cannot be a name."""
+    names = Names()
+    names.answer.set()
+    with client_of("http://metadata.test", resolve=names) as client:
+        assert failure(client.fetch).reason == "dns"
+    with client_of(f"http://{'x' * 70}.test") as client:
+        assert failure(client.fetch).reason == "dns"
+
+
+def test_a_stuck_lookup_keeps_the_deadline() -> None:
+    """A name server that does not answer costs the deadline, leaves one thread at most, and is used when it is back."""
+    names = Names("127.0.0.2", "127.0.0.1")
+    with ExitStack() as stack:
+        server = stack.enter_context(RawServer(answers(ok(DOCUMENT))))
+        url = f"http://metadata.test:{server.port}"
+        client = stack.enter_context(client_of(url, resolve=names, first_deadline=0.1))
+        assert [failure(client.fetch).reason for _ in range(3)] == ["timeout"] * 3
+        assert names.asked == 1
+        names.answer.set()
+        assert client.fetch().body == DOCUMENT
+        assert b"\r\nHost: metadata.test:" in server.requests[0]
+
+
+def test_an_https_url_against_plain_http() -> None:
+    """A TLS URL at a plain port is a TLS error, and the deadline covers a handshake that never ends."""
+
+    def refuses(peer: Peer) -> None:
+        peer.sock.recv(1)
+        peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        peer.linger()
+
+    with RawServer(refuses) as server, client_of(server.url.replace("http:", "https:")) as client:
+        assert failure(client.fetch).reason == "tls"
+    with RawServer(Peer.linger) as server, client_of(server.url.replace("http:", "https:"), **CUT) as client:
+        began = time.monotonic()
+        assert failure(client.fetch).reason == "timeout"
+        assert time.monotonic() - began < QUICK + SLACK
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
+    now = datetime.now(UTC)
+    loopback = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    builder = builder.serial_number(1).add_extension(loopback, critical=False)
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    plain = serialization.NoEncryption()
+    path.write_bytes(
+        builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    )
+    return path
+
+
+def test_tls_is_checked_and_works(certificate: Path) -> None:
+    """An https URL works, also when handshake and answer take several waits; an unknown certificate is refused."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    pause = threading.Event()
+
+    def slow(peer: Peer) -> None:
+        pause.wait(2 * SLICE_SECONDS)
+        peer.sock = context.wrap_socket(peer.sock, server_side=True)
+        with peer.sock:
+            while peer.request():
+                pause.wait(2 * SLICE_SECONDS)
+                peer.send(ok(DOCUMENT))
+
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with RawServer(slow) as server:
+        url = server.url.replace("http:", "https:")
+        with client_of(url, tls=trusting, first_deadline=10.0, deadline=10.0) as client:
+            assert client.fetch().body == client.fetch().body == DOCUMENT
+            assert server.connections == 1
+        with client_of(url, first_deadline=10.0, deadline=10.0) as client:
+            assert failure(client.fetch).reason == "tls"
+
+
+def test_the_first_answer_may_take_longer() -> None:
+    """The long deadline holds until the first 200 ever, through errors; from then on the short one does."""
+    slow = threading.Event()
+
+    def enabling(peer: Peer) -> None:
+        peer.request()
+        peer.send(response("500 Internal Server Error"))
+        peer.request()
+        slow.wait(0.3)
+        peer.send(ok(DOCUMENT))
+        silent(peer)
+
+    with RawServer(enabling) as server, client_of(server.url, deadline=0.1, first_deadline=PLENTY) as client:
+        failure(client.fetch)
+        seen = [client.first_answer_seen]
+        assert client.fetch().duration > 0.1
+        seen.append(client.first_answer_seen)
+        assert seen == [False, True]
+        began = time.monotonic()
+        assert failure(client.fetch).reason == "timeout"
+        assert time.monotonic() - began < 0.1 + SLACK
+
+
+def test_a_long_silence_earns_one_patient_poll() -> None:
+    """After twelve time-outs without a byte one poll waits as long as the first; then twelve more are short."""
+    server = RawServer(answers_once(ok(DOCUMENT)), silent)
+    with server, client_of(server.url, deadline=0.1, first_deadline=3.0) as client:
+        client.fetch()
+        took = []
+        for _ in range(14):
+            began = time.monotonic()
+            assert failure(client.fetch).reason == "timeout"
+            took.append(time.monotonic() - began)
+        assert [seconds >= 3.0 for seconds in took] == [False] * 12 + [True, False]
+
+
+def test_only_silence_earns_a_patient_poll() -> None:
+    """Errors that were answered do not make the next poll wait for long."""
+    bad = response("500 Internal Server Error")
+    server = RawServer(answers(ok(DOCUMENT), *[bad] * 12, b""))
+    with server, client_of(server.url, deadline=2.0, first_deadline=60.0) as client:
+        client.fetch()
+        assert {failure(client.fetch).reason for _ in range(12)} == {"server-error"}
+        began = time.monotonic()
+        assert failure(client.fetch).reason == "timeout"
+        assert time.monotonic() - began < 2 + SLACK
+
+
+@pytest.mark.parametrize("where", ["answer", "handshake", "connect", "lookup", "body"])
+def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
+    """From another thread, abort ends even the long first poll within a second, wherever it waits, and later calls."""
+    waiting, over = threading.Event(), threading.Event()
+
+    def waits(peer: Peer) -> None:
+        if where != "handshake":
+            peer.request()
+        if where == "body":
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nx")
+        waiting.set()
+        peer.linger()
+
+    def lookup(*_: object, **__: object) -> list[Any]:
+        waiting.set()
+        over.wait(5)
+        return []
+
+    with ExitStack() as stack:
+        url = stack.enter_context(RawServer(waits)).url
+        if where == "connect":
+            url = stack.enter_context(black_hole())
+            waiting.set()
+        url = {"handshake": url.replace("http:", "https:"), "lookup": "http://metadata.test"}.get(where, url)
+        client = stack.enter_context(client_of(url, deadline=60.0, first_deadline=60.0, resolve=lookup))
+        errors: list[MetadataError] = []
+        thread = threading.Thread(target=lambda: errors.append(failure(client.fetch)))
+        thread.start()
+        assert waiting.wait(5)
+        client.abort()
+        thread.join(1.0)
+        assert not thread.is_alive()
+        over.set()
+        assert [error.reason for error in errors] == ["aborted"]
+        assert failure(client.fetch).reason == failure(lambda: client.approve("A")).reason == "aborted"
