@@ -1,4 +1,4 @@
-"""Certificates for the tests: a CA of their own, and what it signs."""
+"""Certificates for the tests: a CA of their own and what it signs, and those that vouch for themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
 class Authority:
@@ -17,8 +17,8 @@ class Authority:
 
     def __init__(self, name: str = "test CA") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = self._builder(self._name, self._key, timedelta(days=1))
+        self._name = _called(name)
+        builder = _builder(self._name, self._name, self._key, timedelta(days=1))
         self._certificate = builder.add_extension(x509.BasicConstraints(True, None), critical=True).sign(
             self._key, hashes.SHA256()
         )
@@ -27,22 +27,37 @@ class Authority:
     def issue(self, *names: str, lasting: timedelta = timedelta(days=1)) -> tuple[str, str]:
         """Certificate and key, as PEM texts, for these names: DNS names, addresses or URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-        builder = self._builder(subject, key, lasting)
+        builder = _builder(_called(names[0]), self._name, key, lasting)
         builder = builder.add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
+        return _texts(builder.sign(self._key, hashes.SHA256()), key)
 
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lasting: timedelta
-    ) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name)
-        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-        return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + lasting)
+
+def self_signed(name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH) -> tuple[str, str]:
+    """Certificate and key, as PEM texts, of NAME on 127.0.0.1."""
+    key, own = ec.generate_private_key(ec.SECP256R1()), _called(name)
+    builder = _builder(own, own, key, timedelta(days=1)).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_name("127.0.0.1")]), critical=False)
+    return _texts(builder.sign(key, hashes.SHA256()), key)
+
+
+def _called(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, lasting: timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + lasting)
+
+
+def _texts(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> tuple[str, str]:
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
 
 
 def _name(name: str) -> x509.GeneralName:
@@ -66,7 +81,9 @@ def encrypted(key: str) -> str:
     return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how).decode()
 
 
-def write(folder: Path, name: str, certificate: str, key: str) -> None:
+def write(folder: Path, name: str, certificate: str, key: str) -> tuple[Path, Path]:
     """NAME.crt and NAME.key."""
-    (folder / f"{name}.crt").write_text(certificate)
-    (folder / f"{name}.key").write_text(key)
+    paths = folder / f"{name}.crt", folder / f"{name}.key"
+    paths[0].write_text(certificate)
+    paths[1].write_text(key)
+    return paths

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import http.client
-import ipaddress
 import itertools
 import random
 import ssl
@@ -15,10 +14,6 @@ from pathlib import Path
 
 import pytest
 from azure.eventhub import EventData, TransportType
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from exporter.simulator.amqp import Described, UInt, ULong, encode
 from exporter.simulator.broker import Broker
@@ -38,6 +33,7 @@ from exporter.simulator.broker_frames import (
     frame,
 )
 from exporter.simulator.broker_store import Store, parse_message
+from tests.certificates import self_signed
 from tests.eventhubs_client import PATIENCE, Peer, event, producer, receive, receiver, send, sender
 
 HUB = "scheduled-events"
@@ -198,19 +194,8 @@ def test_many_clients_at_once(broker: Broker) -> None:
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, str]:
     """A server's context with a certificate of its own making for 127.0.0.1, and the file a client trusts it by."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "local broker")])
-    now = datetime.datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(days=1), now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
     file = folder / "broker.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    file.write_text("".join(self_signed("local broker")))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
     return context, str(file)

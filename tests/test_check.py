@@ -10,17 +10,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from exporter.check import add_arguments, check
 from exporter.config import ConfigError, FlagParser
 from exporter.probe_report import World
+from tests.certificates import self_signed, write
 from tests.configuration import CONNECTION, KEY
 
 TOKEN = "s3cr3t-bearer-token"
@@ -50,25 +47,7 @@ def refused(*flags: str, **environ: str) -> str:
 
 def a_pair(folder: Path, name: str) -> tuple[Path, Path]:
     """A self-signed certificate and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / f"{name}.pem", folder / f"{name}.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return paths
+    return write(folder, name, *self_signed(name))
 
 
 @pytest.fixture

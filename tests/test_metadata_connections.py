@@ -8,18 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from exporter.metadata import MetadataError
 from exporter.metadata_wire import SLICE_SECONDS
+from tests.certificates import self_signed
 from tests.metadata_client import CUT, DOCUMENT, PLENTY, QUICK, SLACK, client_of, failure, silent
 from tests.raw_server import Peer, RawServer, answers, answers_once, ok, response
 
@@ -111,19 +107,8 @@ def test_an_https_url_against_plain_http() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
-    now = datetime.now(UTC)
-    loopback = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-    builder = builder.serial_number(1).add_extension(loopback, critical=False)
     path = tmp_path_factory.mktemp("tls") / "certificate.pem"
-    plain = serialization.NoEncryption()
-    path.write_bytes(
-        builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    )
+    path.write_text("".join(self_signed("loopback")))
     return path
 
 

@@ -7,46 +7,25 @@ import ssl
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from exporter.failures import Retryable
 from exporter.sinks.otlp import OtlpDestination
+from tests.certificates import self_signed, write
 from tests.otlp_receiver import Drip, Hang, Receiver
 from tests.test_otlp import a_record
 
 
-def make_certificate(folder: Path, name: str, *, client: bool = False) -> tuple[str, str]:
+def make_certificate(
+    folder: Path, name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
+) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1 and its key, as files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = folder / f"{name}.pem", folder / f"{name}.key"
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return str(certificate_file), str(key_file)
+    certificate, key = write(folder, name, *self_signed(name, usage))
+    return str(certificate), str(key)
 
 
 def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
@@ -98,7 +77,7 @@ def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) ->
 def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     """A collector that asks for a client certificate gets the configured one."""
     certificate, key = make_certificate(tmp_path, "collector")
-    client, client_key = make_certificate(tmp_path, "client", client=True)
+    client, client_key = make_certificate(tmp_path, "client", ExtendedKeyUsageOID.CLIENT_AUTH)
     context = server_context(certificate, key)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(client)
