@@ -1,0 +1,5 @@
+"""The tests. What they share stands in modules without `test_`."""
+
+# pytest tells of what was raised where nobody could catch it with the help of tracemalloc, imported when it is needed;
+# the garbage collector may strike again in the middle of that import, and the second telling then finds half a module.
+import tracemalloc  # noqa: F401  # imported for its effect alone

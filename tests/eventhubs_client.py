@@ -27,7 +27,7 @@ from exporter.simulator.broker_frames import (
 )
 
 P = TypeVar("P", bound=tuple[Any, ...])
-PATIENCE = 15.0
+PATIENCE = 60.0
 GROUP = "$Default"
 
 
