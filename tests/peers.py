@@ -28,6 +28,7 @@ PACKAGES: Final = {
     "prometheus-alertmanager": "prometheus-alertmanager",
     "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
+    "strace": "strace",
 }
 """Which Debian package brings a binary."""
 

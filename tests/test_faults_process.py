@@ -10,6 +10,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,15 +19,19 @@ from pathlib import Path
 import httpx
 import pytest
 
+from exporter.simulator.broker import Broker
 from exporter.simulator.service import MetadataService
 from tests.agent_world import document, event, queued_in, started
-from tests.peers import until
+from tests.otlp_receiver import Receiver, attributes
+from tests.peers import need, until
 from tests.running import Run
-from tests.test_run import REBOOT, mine, quiet
+from tests.test_run import HUB, REBOOT, mine, quiet, to_hub
 
 ENFORCE = "--approval.mode=enforce"
 NOBODY = "--otlp.endpoint=http://127.0.0.1:9"
 HELD = {"decision": "hold", "reason": "outbox-unwritable", "rule": "user-initiated", "event_type": "Reboot"}
+REBOOTED = 5
+"""Records of a start and a reboot: agent.started, scheduled, approval.decided, approval.accepted, started."""
 
 
 def namespaced(*script: str) -> tuple[str, ...]:
@@ -139,6 +144,86 @@ def test_removed_and_corrupted_while_running(tmp_path: Path) -> None:
             again.wait_for(lambda: again.get("/-/ready").status_code == 200)
             assert again.stop() == 0
     assert "agent.started" in [record.kind for record in queued_in(tmp_path / "outbox.db", "otlp")]
+
+
+@contextlib.contextmanager
+def slow_disk(run: Run, seconds: float, told: Path) -> Iterator[None]:
+    """Every fsync of the running agent takes so long, by strace, until the block ends; skips where none may trace."""
+    delay = f"inject=fsync,fdatasync:delay_enter={round(seconds * 1e6)}"
+    command = [need("strace"), "-f", "-qq", "-I2", f"--output={told}", "-e", "trace=fsync,fdatasync", "-e", delay]
+    _skip_unless_traced([*command, "--attach"])
+    strace = subprocess.Popen([*command, "--attach", str(run.process.pid)])
+    try:
+        until(lambda: strace.poll() is None and _tracers(run.process.pid) == {strace.pid})
+        yield
+    finally:
+        strace.terminate()
+        strace.wait(30)
+    assert "DELAYED" in told.read_text(), "the disk was never asked to keep anything"
+
+
+def _skip_unless_traced(command: list[str]) -> None:
+    """A kernel may allow only children to be traced (yama), or a container nobody at all."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as tried:
+        strace = subprocess.Popen([*command, str(tried.pid)], stderr=subprocess.DEVNULL)
+        until(lambda: strace.poll() is not None or _tracers(tried.pid) == {strace.pid})
+        allowed = strace.poll() is None
+        strace.terminate()
+        strace.wait(30)
+        tried.kill()
+    if not allowed:
+        pytest.skip("this machine lets nobody trace a running process")
+
+
+def _tracers(pid: int) -> set[int]:
+    """The processes that trace the threads of this one; 0 for none."""
+    texts = []
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            texts.append(status.read_text())
+    return {int(line.split()[1]) for text in texts for line in text.splitlines() if line.startswith("TracerPid:")}
+
+
+def test_slow_disk(tmp_path: Path) -> None:
+    """With a disk that takes a second for each fsync it approves, polls, serves, and delivers everything once."""
+    with quiet() as service, Broker() as broker, Receiver() as collector:
+        service.set_document(document(5))
+        otlp = f"--otlp.endpoint=http://127.0.0.1:{collector.port}"
+        with Run(service.url, tmp_path, ENFORCE, otlp, environ=to_hub(broker)) as run:
+            run.wait_for(lambda: run.get("/-/ready").status_code == 200)
+            with slow_disk(run, 1.0, tmp_path / "strace"):
+                service.set_document(document(6, mine()))
+                run.wait_for(lambda: len(service.posts) == 1, 60)
+                service.set_document(document(7, started(mine())))
+                run.wait_for(lambda: run.metric("events", event_type="Reboot", event_status="Started") == 1, 60)
+                polls_on(run, service)
+                assert run.get("/-/healthy").status_code == 200
+                run.wait_for(lambda: min(len(broker.messages(HUB)), len(collector.logs)) >= REBOOTED, 60)
+                run.wait_for(lambda: run.metric("outbox_records", destination="event_hubs") == 0, 60)
+                run.wait_for(lambda: run.metric("outbox_records", destination="otlp") == 0, 60)
+            assert run.stop() == 0
+        assert len(service.posts) == 1
+        stored = [str(message.message_id) for message in broker.messages(HUB)]
+        logged = [str(attributes(log.attributes)["log.record.uid"]) for _, _, log in collector.logs]
+    assert len(set(stored)) == len(stored)
+    assert sorted(logged) == sorted(stored)
+
+
+def test_disk_slower_than_a_document_is_fresh(tmp_path: Path) -> None:
+    """While it takes longer to note an attempt than a document is fresh, nothing is approved and it polls and serves;
+    with a quick disk again it approves, once."""
+    with watched(tmp_path) as (run, service):
+        with slow_disk(run, 5.5, tmp_path / "strace"):
+            service.set_document(document(6, mine()))
+            run.wait_for(lambda: bool(run.said("approval.postponed")), 60)
+            before = len(service.requests)
+            run.wait_for(lambda: len(service.requests) > before, 60)  # a poll waits for the last one's commit
+            assert run.get("/-/healthy").status_code == 200
+            assert not service.posts
+        run.wait_for(lambda: len(service.posts) == 1, 60)
+        run.wait_for(lambda: "approval.accepted" in [r.kind for r in queued_in(tmp_path / "outbox.db", "otlp")])
+        assert run.stop() == 0
+        assert len(service.posts) == 1
 
 
 # -- the network
