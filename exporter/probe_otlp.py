@@ -13,7 +13,7 @@ from exporter.config import Settings
 from exporter.failures import Failure
 from exporter.probe_network import Reach, clock_of, reach, speaks_only_http2
 from exporter.probe_report import Finding, Report, World, fail, ok, warn
-from exporter.sinks.otlp import OtlpDestination
+from exporter.wiring import otlp_destination
 
 TOPIC: Final = "otlp"
 _GREETING_SECONDS: Final = 1.0
@@ -59,18 +59,8 @@ def _proxy(url: str, world: World) -> str:
 
 
 def _post(settings: Settings) -> Mapping[str, str]:
-    otlp = settings.otlp
     try:
-        destination = OtlpDestination(
-            otlp.logs_url,
-            headers={name: value.reveal() for name, value in otlp.headers},
-            timeout=otlp.timeout,
-            compression=otlp.compression,
-            certificate_file=otlp.certificate,
-            client_certificate_file=otlp.client_certificate,
-            client_key_file=otlp.client_key,
-            operator={},
-        )
+        destination = otlp_destination(settings)
     except ValueError as error:
         raise Failure("configuration", str(error)) from error
     try:

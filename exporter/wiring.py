@@ -7,7 +7,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from exporter.approval import Coordination, Mode, Policy, Presence, Rule
 from exporter.config import Settings
@@ -16,6 +16,9 @@ from exporter.delivery import Delivery, Destination
 from exporter.log import Log
 from exporter.outbox import Outbox
 from exporter.sinks.prometheus import PrometheusSink
+
+if TYPE_CHECKING:
+    from exporter.sinks.otlp import OtlpDestination
 
 RETRY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 2.0
@@ -78,7 +81,7 @@ def destinations_from(settings: Settings) -> dict[str, Callable[[], Destination]
     if settings.event_hubs.configured:
         found["event_hubs"] = lambda: _event_hubs(settings)
     if settings.otlp.configured:
-        found["otlp"] = lambda: _otlp(settings)
+        found["otlp"] = lambda: otlp_destination(settings)
     return found
 
 
@@ -97,7 +100,8 @@ def _event_hubs(settings: Settings) -> Destination:
     )
 
 
-def _otlp(settings: Settings) -> Destination:
+def otlp_destination(settings: Settings) -> OtlpDestination:
+    """As the settings say; `check --probe` tries the same. Raises ValueError."""
     from exporter.sinks.otlp import OtlpDestination  # noqa: PLC0415  # only what is configured is imported
 
     otlp = settings.otlp
