@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from exporter.events import Document, Event, parse_document
+from exporter.events import Document, DocumentError, Event, parse_document
 from exporter.lifecycle import Approval, Instant, State, Step, Transition, advance, with_tracked
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
@@ -43,6 +43,15 @@ def body(number: Any, *events: Any) -> bytes:
 
 def parsed(*events: Any, number: int = 1) -> Document:
     return parse_document(body(number, *events))
+
+
+def outcome(raw: bytes) -> str:
+    """`read`, or why it is no document."""
+    try:
+        parse_document(raw)
+    except DocumentError as error:
+        return error.reason
+    return "read"
 
 
 def one(**fields: Any) -> Event:

@@ -29,6 +29,7 @@ from exporter.simulator.broker_frames import (
 P = TypeVar("P", bound=tuple[Any, ...])
 PATIENCE = 60.0
 GROUP = "$Default"
+HUB = "scheduled-events"
 
 
 def event(body: str, message_id: str | None = None, properties: Mapping[str, str] | None = None) -> EventData:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from exporter.events import (
     DOCUMENT_REASONS,
-    MAX_EVENTS,
-    MAX_REJECTED,
     MAX_RESOURCES,
     DocumentError,
     document_from,
     parse_document,
     unknown_words,
 )
-from exporter.events_json import encodable
-from exporter.events_time import parse_time
-from tests.core_documents import NOT_BEFORE, body, event, one, parsed, started
-
-MIB = 2**20
+from tests.core_documents import body, event, one, parsed
 
 
 def reason_of(raw: bytes) -> str:
@@ -33,14 +24,6 @@ def reason_of(raw: bytes) -> str:
         parse_document(raw)
     assert caught.value.reason in DOCUMENT_REASONS
     return caught.value.reason
-
-
-def outcome(raw: bytes) -> str:
-    try:
-        parse_document(raw)
-    except DocumentError as error:
-        return error.reason
-    return "read"
 
 
 # -- the document
@@ -303,219 +286,3 @@ def test_unknown_words_are_named_and_kept() -> None:
     assert unknown_words(found) == ("EventType", "EventStatus", "EventSource", "ResourceType")
     assert found.event_type == "Hibernate"
     assert unknown_words(one(EventSource=..., ResourceType=...)) == ()
-
-
-# -- times
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Mon, 11 Apr 2022 22:26:58 GMT", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("Sun, 11 Apr 2022 22:26:58 GMT", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("Monday, 11 Apr 2022 22:26:58 GMT", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("11 Apr 2022 22:26:58 GMT", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("Fri, 1 Apr 2022 22:26:58 UTC", datetime(2022, 4, 1, 22, 26, 58, tzinfo=UTC)),
-        ("Fri, 01 apr 2022 22:26:58 +0200", datetime(2022, 4, 1, 20, 26, 58, tzinfo=UTC)),
-        ("Fri, 01 Apr 2022 22:26:58 -0000", datetime(2022, 4, 1, 22, 26, 58, tzinfo=UTC)),
-        ("Mon, 01 Jan 0001 00:00:00 GMT", datetime(1, 1, 1, tzinfo=UTC)),
-        (" 2022-04-11T22:26:58Z ", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("2022-04-11T22:26:58", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("2022-04-11 22:26:58Z", datetime(2022, 4, 11, 22, 26, 58, tzinfo=UTC)),
-        ("2022-04-11T22:26:58.5Z", datetime(2022, 4, 11, 22, 26, 58, 500_000, tzinfo=UTC)),
-        ("2022-04-11T22:26:58.1234567Z", datetime(2022, 4, 11, 22, 26, 58, 123_456, tzinfo=UTC)),
-        ("2022-04-11T22:26:58.123456789+02:00", datetime(2022, 4, 11, 20, 26, 58, 123_456, tzinfo=UTC)),
-        ("2022-04-11T22:26:58-0130", datetime(2022, 4, 11, 23, 56, 58, tzinfo=UTC)),
-    ],
-)
-def test_times_are_read_as_documented_and_as_newer_pages_show_them(text: str, expected: datetime) -> None:
-    """RFC 1123 with whatever weekday, ISO 8601 with whatever fraction; always an instant in UTC."""
-    assert parse_time(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "soon",
-        "null",
-        "1649716018",
-        "Mon, 11 Apr 2022",
-        "Mon, 11 Apr 2022 22:26:58",
-        "Mon, 11 Apr 22 22:26:58 GMT",
-        "Mon, 31 Feb 2022 22:26:58 GMT",
-        "Mon, 11 Foo 2022 22:26:58 GMT",
-        "Mon, 11 Apr 2022 24:00:00 GMT",
-        "Mon, 11 Apr 2022 22:26:60 GMT",
-        "Mon, 11 Apr 0000 22:26:58 GMT",
-        "Mon, 11 Apr 2022 22:26:58 PST",
-        "Mon, 11 Apr 2022 22:26:58 +2400",
-        "Mon, 11 Apr 2022 22:26:58 +0160",
-        "Mon, 11 Apr 2022 22:26:58 GMT, or later",
-        "Mon, 11 Apr ٢٠٢٢ 22:26:58 GMT",
-        "Fri, 31 Dec 9999 23:59:59 -0100",
-        "2022-04-11",
-        "2022-04-11T22:26Z",
-        "2022-04-11T22:26:58,5Z",
-        "2022-04-11T22:26:58.Z",
-        "2022-04-11T22:26:58.1234567890Z",
-        "2022-04-11T22:26:58+24:00",
-        "2022-04-11T22:26:58+01:60",
-        "2022-13-11T22:26:58Z",
-        "0000-04-11T22:26:58Z",
-        "0001-01-01T00:00:00+14:00",
-        "٢٠٢٢-04-11T22:26:58Z",
-        "2022-04-11T22:26:58Z" * 50_000,
-    ],
-)
-def test_what_is_no_time_is_none(text: str) -> None:
-    """Garbage is never taken for a time, and never raises."""
-    assert parse_time(text) is None
-
-
-def test_not_before_may_be_empty_only_once_started() -> None:
-    """Empty is how the service says "it has started"; a Scheduled event without a time is malformed."""
-    assert one(EventStatus="Started", NotBefore="").faults == ()
-    assert one(NotBefore="").faults == ("NotBefore",)
-    assert one(EventStatus="Paused", NotBefore="").faults == ("NotBefore",)
-    assert one(NotBefore=" ").faulty
-    assert one(NotBefore=None).faulty
-    assert one(NotBefore=1763726400).faulty
-
-
-@given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)))  # noqa: DTZ001  # Hypothesis wants naive bounds
-def test_every_instant_survives_both_spellings(moment: datetime) -> None:
-    """What a server writes in either format is read as the same instant."""
-    moment = moment.replace(tzinfo=UTC)
-    months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-    rfc = f"Mon, {moment.day:02} {months[moment.month - 1]} {moment.year:04} {moment:%H:%M:%S} GMT"
-    assert parse_time(rfc) == moment.replace(microsecond=0)
-    assert parse_time(moment.isoformat()) == moment
-
-
-@given(st.text(max_size=60))
-def test_no_text_makes_the_reading_of_times_raise(text: str) -> None:
-    """It answers an aware instant or None."""
-    found = parse_time(text)
-    assert found is None or found.tzinfo is UTC
-
-
-# -- encodable
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters()),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=3), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-@given(JSON)
-def test_what_is_encodable_can_be_encoded_and_stays_so(value: Any) -> None:
-    """UTF-8 takes it, NUL is not in it, and doing it twice changes nothing."""
-    safe = encodable(value)
-    assert b"\0" not in json.dumps(safe, ensure_ascii=False).encode()
-    assert encodable(safe) == safe
-
-
-def test_deep_nesting_in_an_event_is_cut_and_the_event_kept() -> None:
-    """A description nobody can draw does not cost us the event."""
-    deep = json.loads("[" * 200 + "]" * 200)
-    found = one(More=deep)
-    assert found.faults == ()
-    assert "…" in json.dumps(found.raw, ensure_ascii=False)
-
-
-def test_lone_surrogates_never_come_through() -> None:
-    """They pass JSON and poison everything after it: SQLite, protobuf, UTF-8."""
-    odd: dict[str, Any] = {"\udfff": ["\ud800"]}
-    found = parsed(event(Description="a\ud800b", **odd), {"EventId": "\ud800"})
-    for raw in (found.events[0].raw, found.rejected[0].raw):
-        json.dumps(raw, ensure_ascii=False).encode()
-    assert found.events[0].description is None
-
-
-# -- anything at all
-
-
-FIELDS = ("EventId", "EventType", "ResourceType", "Resources", "EventStatus", "NotBefore", "DurationInSeconds", "More")
-
-
-@given(st.lists(JSON | st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["a", "A"])), max_size=6))
-def test_a_document_of_anything_is_read_without_a_loss(items: list[Any]) -> None:
-    """Each element is either an event or a rejection, no two events share an id, and all of it can be encoded."""
-    found = parse_document(body(1, *items))
-    assert len(found.events) + len(found.rejected) == len(items)
-    assert len({good.key for good in found.events}) == len(found.events)
-    for raw in [*(good.raw for good in found.events), *(bad.raw for bad in found.rejected)]:
-        json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
-
-
-@given(st.binary(max_size=200))
-def test_bytes_of_anything_are_a_document_or_a_document_error(raw: bytes) -> None:
-    """Nothing else ever comes out of the parser."""
-    assert outcome(raw) in ("read", *DOCUMENT_REASONS)
-
-
-@given(st.binary(max_size=3), st.integers(0, 500), st.integers(0, 500))
-def test_a_damaged_document_is_a_document_or_a_document_error(junk: bytes, start: int, length: int) -> None:
-    """A good body with a piece replaced: the neighbourhood of what is really sent."""
-    good = body(4, event(), started("b", Resources=["vm-1"]))
-    assert outcome(good[:start] + junk + good[start + length :]) in ("read", *DOCUMENT_REASONS)
-
-
-# -- size
-
-
-def filled(item: bytes) -> bytes:
-    head = b'{"DocumentIncarnation":1,"Events":['
-    return head + b",".join([item] * ((4 * MIB - len(head) - 2) // (len(item) + 1))) + b"]}"
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        filled(b"{}"),
-        filled(b"0"),
-        filled(b'{"EventId":"x"}'),
-        filled(b'"\\ud800"'),
-        filled(b'{"EventId":"x","a":' + b"[" * 500 + b"]" * 500 + b"}"),
-        b'{"DocumentIncarnation":1,"Events":['
-        + b",".join(b'{"EventId":"%d"}' % number for number in range(200_000))
-        + b"]}",
-        b"[" * 4 * MIB,
-        b'{"DocumentIncarnation":' + b"9" * 4 * MIB + b',"Events":[]}',
-        b"{" + b'"a":1,' * (4 * MIB // 6) + b'"DocumentIncarnation":1,"Events":[]}',
-    ],
-    ids=["objects", "numbers", "one-id", "surrogates", "nested", "many-ids", "deep", "digits", "keys"],
-)
-def test_four_mebibytes_of_nonsense_cost_a_moment(raw: bytes) -> None:
-    """The largest body costs at most fifty times what the bare JSON of one costs: cost grows with its length alone."""
-    began = time.process_time()
-    json.loads(filled(b"{}"))
-    bare = time.process_time() - began
-    try:
-        found = parse_document(raw)
-    except DocumentError:
-        found = None
-    assert time.process_time() - began - bare < 50 * bare
-    if found is not None:
-        assert len(found.events) <= MAX_EVENTS
-        assert len(found.rejected) <= MAX_REJECTED
-
-
-def test_what_is_over_the_cap_is_said_and_counts_as_not_quiet() -> None:
-    """A Started event behind a flood of rubbish must not look like silence."""
-    found = parsed(*[0] * (MAX_REJECTED + 5), {"EventStatus": "Started"})
-    assert len(found.rejected) == MAX_REJECTED
-    assert (found.rejected[-1].fault, found.rejected[-1].status) == ("too-many-rejected", None)
-    many = parsed(*(event(str(number), NotBefore=NOT_BEFORE) for number in range(MAX_EVENTS + 1)))
-    assert len(many.events) == MAX_EVENTS
-    assert [bad.fault for bad in many.rejected] == ["too-many-events"]
