@@ -44,7 +44,7 @@ class Agent:
         self._spoke = False
         self._attribution = Attribution(options.poll_interval, metrics, senses)
         self._keeper = Keeper(store, metrics, log, senses)
-        self._health = SourceHealth(options.poll_interval, metrics, log)
+        self._health = SourceHealth(metrics, log)
         self._approver = Approver(options, source, self._keeper, metrics, log=log, senses=senses)
         self._evidence = self._boot_evidence()
         self._publish()

@@ -153,9 +153,8 @@ class App:
             self._deliveries.append(delivery)
             delivery.start()
         host, port = self.web.address
-        self._log.info(
-            "agent.listening", address=f"{host}:{port}", mode=settings.approval.mode, destinations=",".join(makers)
-        )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._log.info("agent.listening", address=address, mode=settings.approval.mode, destinations=",".join(makers))
 
     def _make_agent(self) -> Agent:
         settings = self._settings

@@ -26,20 +26,22 @@ Speak = Callable[[Turn], bool]
 class SourceHealth:
     """Tells an outage once when it is 10 s old, and its end once."""
 
-    def __init__(self, poll_interval: float, metrics: Metrics, log: Log) -> None:
+    def __init__(self, metrics: Metrics, log: Log) -> None:
         self._metrics = metrics
         self.status = SourceStatus()
-        self._poll_interval = poll_interval
         self._log = log
         self._malformed = 0
 
     def delay(self, failure: Failure | DocumentError) -> float:
-        """Seconds to leave the source alone: as the failure says, or doubling from 1 s to 10 s."""
+        """Seconds to leave the source alone: as the failure says, or doubling from 1 s to 10 s.
+
+        Also where the poll interval is longer: after a bad answer the next poll comes within 10 s.
+        """
         if isinstance(failure, DocumentError):
             self._malformed += 1
             return min(LONGEST_BACKOFF_SECONDS, 2.0 ** (min(self._malformed, 5) - 1))
         delay = getattr(failure, "delay", None)
-        return max(self._poll_interval, delay() if delay else 1.0)
+        return delay() if delay else 1.0
 
     def failed(self, turn: Turn, failure: Failure | DocumentError, began: Instant, speak: Speak) -> None:
         """A poll that began then has failed."""

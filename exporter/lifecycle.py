@@ -26,7 +26,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.events import FIELDS, Document, Event, Rejected
-from exporter.lifecycle_sight import ANOMALIES, UNBROKEN_POLLS, UNBROKEN_SECONDS, Sight, anomaly_of, blind, sight_of
+from exporter.lifecycle_sight import (
+    ANOMALIES,
+    UNBROKEN_POLLS,
+    UNBROKEN_SECONDS,
+    Sight,
+    anomaly_of,
+    blind,
+    same,
+    sight_of,
+)
 from exporter.lifecycle_state import (
     CLOSING,
     EMPTY,
@@ -120,7 +129,7 @@ def advance(state: State, document: Document, now: Instant, poll_interval: float
         first_answer=now.wall if state.first_answer is None or anomaly == "number-restarted" else state.first_answer,
         document_rejected="",
     )
-    if state.document is not None and (document is state.document or document == state.document):
+    if state.document is not None and same(document, state.document):
         return Step(_with_gap(touched, sight))
     transitions: list[Transition] = []
     tracked: dict[str, Tracked] = {}

@@ -63,18 +63,29 @@ def sight_of(state: State, document: Document, now: Instant, poll_interval: floa
     return Sight(now, watched, max(wall, mono or 0.0, 0.0), tuple(unseen), steady)
 
 
+def same(one: Document, other: Document) -> bool:
+    return one is other or (one.incarnation == other.incarnation and _same_content(one, other))
+
+
+def _same_content(one: Document, other: Document) -> bool:
+    """The same events, whatever their order: the documentation gives it no meaning, so a new one is no change."""
+    if one.rejected != other.rejected or len(one.events) != len(other.events):
+        return False
+    return one.events == other.events or {e.key: e for e in one.events} == {e.key: e for e in other.events}
+
+
 def anomaly_of(state: State, document: Document) -> str:
     if state.document is None:
         return ""
     step = document.incarnation - state.document.incarnation
-    same = (document.events, document.rejected) == (state.document.events, state.document.rejected)
+    unchanged = _same_content(document, state.document)
     if step < 0:
         return "number-restarted"
     if step == 0:
-        return "" if same else "content-without-number"
+        return "" if unchanged else "content-without-number"
     if step > 1:
         return "number-skipped"
-    return "number-without-content" if same else ""
+    return "number-without-content" if unchanged else ""
 
 
 def blind(sight: Sight) -> tuple[str, ...]:

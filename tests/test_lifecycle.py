@@ -211,6 +211,16 @@ def test_a_change_without_a_number_is_told_and_called_odd() -> None:
     assert watcher.step(event(Description="New."), up=0).anomalies == ()
 
 
+def test_another_order_of_the_events_is_no_change() -> None:
+    """Neither a transition nor a document that changed, nor an oddity where the number is the same."""
+    watcher = Watcher.fresh()
+    watcher.sees(event("a"), event("b"))
+    step = watcher.step(event("b"), event("a"), up=0)
+    assert (step.transitions, step.changed, step.anomalies) == ((), False, ())
+    assert watcher.step(event("b"), event("a"), up=1).anomalies == ("number-without-content",)
+    assert kinds(watcher.sees(event("a"), event("b", Description="New."))) == ["updated"]
+
+
 def test_a_number_that_went_down_is_told_and_starts_the_warming_anew() -> None:
     """After a day without a request the service switches off and the number starts again."""
     watcher = Watcher.fresh()
