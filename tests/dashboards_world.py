@@ -134,7 +134,7 @@ def world(folder: Path) -> Iterator[World]:
     with prometheus(folder, [], rules=[RULES], interval="2s") as daemon:
         until(lambda: daemon.query(f"count({SIGHT}) == {FLEET_SIZE}"), seconds=120)
         until(lambda: {"fleet", "wrong", "down"} <= _alerting(daemon), seconds=120)
-        with httpx.Client(base_url=daemon.url, timeout=10) as client:
+        with httpx.Client(base_url=daemon.url, timeout=60) as client:
             yield World(client, end, time.time())
 
 
