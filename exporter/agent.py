@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from exporter import records as published
@@ -87,8 +88,10 @@ class Agent:
             if not self._senses.stopping():
                 self._failed(failure, began)
             return
-        self._metrics.polled(answer.read_at_monotonic - start, None)
-        self._succeeded(document, read, answer.read_at_monotonic - start)
+        took = answer.read_at_monotonic - start
+        self._metrics.polled(took, None)
+        # Of a VM that stood still during the poll the document is old, and only the wall clock tells.
+        self._succeeded(document, read, took, fresh=replace(read, wall=began.wall + timedelta(seconds=took)))
 
     def _parse(self, body: bytes) -> Document:
         if self._last is not None and self._last[0] == body:
@@ -97,7 +100,7 @@ class Agent:
         self._last = (body, document)
         return document
 
-    def _succeeded(self, document: Document, read: Instant, took: float) -> None:
+    def _succeeded(self, document: Document, read: Instant, took: float, fresh: Instant) -> None:
         turn = self._turn(read, document.incarnation)
         self._speak(turn, anyway=True)
         if turn.state.first_answer is None and took > SLOW_FIRST_ANSWER_SECONDS:
@@ -116,7 +119,7 @@ class Agent:
         self._evidence = {}
         self._keeper.beat(read)
         turn.announce_all(self._log)
-        self._approver.act(due, read)
+        self._approver.act(due, fresh)
 
     def _failed(self, failure: Failure | DocumentError, began: Instant) -> None:
         now = self._senses.clock()
@@ -220,10 +223,13 @@ class Agent:
 
     @staticmethod
     def _concerned(turn: Turn, transition: Transition) -> bool:
-        """Whether this change is the one that took this VM out of the event's resources."""
-        before, _ = transition.changed.get("Resources", (None, None))
-        vm_name = turn.writer.vm.name.casefold()
-        return isinstance(before, list) and any(isinstance(name, str) and name.casefold() == vm_name for name in before)
+        """Whether this change is the one that took this VM, or what may have been it, out of the event's resources."""
+        if "Resources" not in transition.changed:
+            return False
+        before, vm_name = transition.changed["Resources"][0], turn.writer.vm.name.casefold()
+        if not isinstance(before, list) or not all(isinstance(name, str) for name in before):
+            return True
+        return any(name.casefold() == vm_name for name in before)
 
     # -- showing
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from exporter.failures import Failure
-from exporter.lifecycle import Instant, State, Tracked
+from exporter.lifecycle import CLOSING, Instant, Kind, State, Tracked
 from exporter.records import Record
 from exporter.status import DestinationStatus, OutboxStatus
 from exporter.turn import Log, Metrics, Senses, Store, Turn
@@ -20,6 +21,15 @@ from exporter.turn import Log, Metrics, Senses, Store, Turn
 BEAT_SECONDS: Final = 60.0
 BEAT_SECONDS_WITH_EVENTS: Final = 5.0
 UNSAVED_RECORDS: Final = 10_000
+_LIFE: Final = frozenset(kind.value for kind in Kind)
+
+
+def unread(birth: datetime) -> State:
+    """What a life begins with that does not know what the file holds.
+
+    Its events' numbers begin as after more evictions than there can have been, so that no other fact has their ids.
+    """
+    return State(birth=birth, evictions=int(birth.timestamp()))
 
 
 def reunited(found: State, lived: State) -> State:
@@ -40,7 +50,11 @@ def reunited(found: State, lived: State) -> State:
     known = {**found.closed, **found.tracked}
     tracked = {key: _joined(known.get(key), each) for key, each in lived.tracked.items()}
     closed = {key: _joined(known.get(key), each) for key, each in lived.closed.items()}
-    left = {key: each for key, each in found.tracked.items() if key not in tracked and key not in closed}
+    left = {
+        key: replace(each, first_seen_at=lived.watched, unchanged_at=lived.watched)  # by the clock that goes on
+        for key, each in found.tracked.items()
+        if key not in tracked and key not in closed
+    }
     return replace(
         lived,
         birth=found.birth,
@@ -50,7 +64,7 @@ def reunited(found: State, lived: State) -> State:
         document=None if left else lived.document,
         tracked={**left, **tracked},
         closed={**found.closed, **closed},
-        evictions=max(found.evictions, lived.evictions),
+        evictions=found.evictions + max(0, lived.evictions - unread(lived.birth).evictions),
         numbers=_numbers(found.numbers, lived.numbers),
         first_answer=found.first_answer or lived.first_answer,
     )
@@ -60,8 +74,27 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
     if before is None:
         return after
     approval = after.approval if after.approval.accepted_at is not None else before.approval
-    first_seen = min(before.first_seen, after.first_seen) if before.closed_at is None else after.first_seen
-    return replace(after, approval=approval, first_seen=first_seen, numbers=_numbers(before.numbers, after.numbers))
+    after = replace(after, approval=approval, numbers=_numbers(before.numbers, after.numbers))
+    if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
+        return after  # another life of the same id
+    return replace(
+        after,
+        first_seen=min(before.first_seen, after.first_seen),
+        seen_before=before.seen_before,
+        first_not_before=before.first_not_before,
+        scheduled_seen=before.scheduled_seen or after.scheduled_seen,
+        started_at=before.started_at or after.started_at,
+        started_by=before.started_by or after.started_by,
+    )
+
+
+def told_before(found: State, record: Record) -> bool:
+    """Whether a first sight, in a life that did not know the file, is a fact that the file already had."""
+    before = found.tracked.get(record.subject.casefold())
+    if before is None or record.kind not in before.numbers:
+        return False
+    since = {Kind.SCHEDULED: before.scheduled_seen, Kind.STARTED: before.started_at is not None}
+    return any(record.kind == kind.value and seen for kind, seen in since.items())
 
 
 def _numbers(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
@@ -85,7 +118,7 @@ class Keeper:
         self.destinations: tuple[DestinationStatus, ...] = ()
         self._loaded = False
         """What the file held is known. Until then nothing is written over it."""
-        self.state = State(birth=senses.clock().wall)
+        self.state = unread(senses.clock().wall)
         self.take_up()
 
     def take_up(self) -> None:
@@ -95,16 +128,28 @@ class Keeper:
         try:
             found = self._store.load()
             self._loaded = True
-            if found is None:
-                return
             lived = self.state
+            if found is None:
+                self.state = reunited(State(birth=lived.birth), lived)
+                return
             if found.vm_id and lived.vm_id and found.vm_id.casefold() != lived.vm_id.casefold():
                 self._log.warn("outbox.of_another_vm", vm_id=lived.vm_id, was=found.vm_id)
                 self._store.renew("other-vm")
                 return
             self.state = reunited(found, lived)
+            self._forget_what_was_told(found)
         except Failure as failure:
             self._failed(failure)
+
+    def _forget_what_was_told(self, found: State) -> None:
+        """Of each event the first record that waits may be of a fact that has its record already."""
+        kept, begun = deque[Record](), set[str]()
+        for record in self._unsaved:
+            key = record.subject.casefold() if record.kind in _LIFE else ""
+            if not key or key in begun or not told_before(found, record):
+                kept.append(record)
+            begun.add(key)
+        self._unsaved = kept
 
     def save(self, turn: Turn) -> bool:
         """Makes the turn's state and records durable. Where the disk does not take them, they wait: False."""

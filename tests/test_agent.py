@@ -257,7 +257,7 @@ def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
             for record in world.records("updated")
             if "Description" in record.data["changed"]
         }
-        assert {"b", "e"} <= described
+        assert {"b", "d", "e"} <= described
 
 
 def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""What the properties of a random world found, each as a short story."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.events import parse_document
+from exporter.keeper import reunited, unread
+from exporter.lifecycle import Instant, State, advance
+from exporter.metadata import Answer
+from tests.agent_world import Source, World, document, event, started
+from tests.core_documents import NOON
+
+
+class Paused(Source):
+    """The VM stands still for nine seconds just after the answer was read; its clock is set right at once."""
+
+    pause = 9.0
+
+    def fetch(self) -> Answer:
+        answer = super().fetch()
+        self.clock.wall += self.pause
+        return answer
+
+
+def test_a_document_from_before_a_pause_is_not_acted_on(tmp_path: Path) -> None:
+    """A VM that stood still during its poll has an old document, by the wall clock alone: the next one counts."""
+    with World(tmp_path, source=Paused) as world:
+        world.source.answer = document(2, event())
+        world.agent.tick()
+        assert world.source.posts == []
+        assert len(world.said("approval.postponed")) == 1
+        assert isinstance(world.source, Paused)
+        world.source.pause = 0.0
+        world.live(3)
+        assert len(world.source.posts) == 1
+
+
+def lose(world: World, folder: Path, away: Path) -> None:
+    """The process ends, and begins again before the volume with its outbox is there."""
+    world.outbox.close()
+    shutil.move(folder, away)
+    folder.write_text("no folder")
+    world.restart(1)
+
+
+def find(folder: Path, away: Path) -> None:
+    folder.unlink()
+    shutil.move(away, folder)
+
+
+@pytest.mark.parametrize("while_away", ["updated", "started"])
+def test_what_was_seen_without_the_disk_is_told_beside_what_it_held(tmp_path: Path, while_away: str) -> None:
+    """A change seen while the file could not be read has an id of its own; an event is not announced twice."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.see(document(2, event(EventSource="Platform")), 2)
+        world.see(document(3, event(EventSource="Platform", Description="b")), 2)
+        lose(world, folder, away)
+        world.see(document(3, event(EventSource="Platform", Description="b")), 2)
+        last = event(EventSource="Platform", Description="c")
+        last = started(last) if while_away == "started" else last
+        world.see(document(4, last), 2)
+        find(folder, away)
+        world.live(3)
+        told = [record.kind for record in world.records("scheduled", "updated", "started")]
+        assert told == ["scheduled", "updated", while_away]
+        world.see(document(5), 2)
+        closing = world.records("completed", "canceled", "ended")
+        assert [record.kind for record in closing] == ["completed" if while_away == "started" else "canceled"]
+        ids = [record.id for record in world.records()]
+        assert len(ids) == len(set(ids))
+
+
+def test_an_id_that_came_back_without_the_disk_has_a_life_of_its_own(tmp_path: Path) -> None:
+    """What the file knew to be gone, and came again while it could not be read, is announced again."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    given = event(EventSource="Platform")
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        for number, there in enumerate([given, None, given, None]):
+            if number == 2:
+                lose(world, folder, away)
+            world.see(document(2 + number, *([there] if there else [])), 2)
+        find(folder, away)
+        world.live(3)
+        told = [record.kind for record in world.records("scheduled", "canceled", "ended")]
+        assert told == ["scheduled", "canceled", "scheduled", "canceled"]
+
+
+def test_the_clock_of_patience_is_not_carried_over_from_another_life() -> None:
+    """An event that only the file knows was not seen by the life without it: none of that time counts as known."""
+    now = Instant(NOON, 0.0)
+    found = advance(State(NOON), parse_document(document(2, event())), now).state
+    lived = advance(replace(unread(NOON), watched=100.0), parse_document(document(3)), now).state
+    both = reunited(found, lived)
+    assert [each.first_seen_at for each in both.tracked.values()] == [both.watched]
+    assert [each.unchanged_at for each in both.tracked.values()] == [both.watched]
+
+
+def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Path) -> None:
+    """Resources that could not be read are published, being perhaps ours; so is that they turn out not to be."""
+    with World(tmp_path) as world:
+        world.see(document(2, event(Resources="web-1")), 2)
+        world.see(document(3, event(Resources=["web-2"])), 2)
+        assert [record.kind for record in world.records("scheduled", "updated")] == ["scheduled", "updated"]
