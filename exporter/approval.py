@@ -52,6 +52,7 @@ __all__ = [
     "explain",
     "files_to_look_at",
     "outdated",
+    "reconsidered",
     "turning_points",
 ]
 
@@ -200,3 +201,15 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
         if rule is not None:
             reason = coordination_of(policy, as_scheduled, vm_name, float("inf"))
     return reason if reason in OF_CONTENT else Reason.NONE
+
+
+def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracked, Reason] | None:
+    """An event that we approved and that has become outdated, with why, or is so no longer (`NONE`); None: no news."""
+    approval = tracked.approval
+    if approval.accepted_at is None or approval.accepted_at < tracked.first_seen:
+        return None
+    reason = outdated(policy, tracked, vm_name)
+    stale = reason is not Reason.NONE
+    if stale == approval.outdated:
+        return None
+    return replace(tracked, approval=replace(approval, outdated=stale)), reason

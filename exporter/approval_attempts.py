@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from exporter.lifecycle import Approval, Instant, Tracked
@@ -44,4 +45,21 @@ def attempting(before: Approval, now: Instant, rule: str) -> Approval:
         rule=rule,
         in_flight=True,
         unanswered=before.unanswered or before.in_flight,
+    )
+
+
+def accepted(before: Approval, at: datetime) -> Approval:
+    """After a 200."""
+    return replace(before, accepted_at=at, in_flight=False, unanswered=False, last_failure="")
+
+
+def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wait: float = 0.0) -> Approval:
+    """After any other answer, or none. Azure did not take what it called our mistake; anything else leaves a doubt."""
+    refused = status is not None and 400 <= status < 500  # noqa: PLR2004  # the client errors of HTTP
+    return replace(
+        before,
+        in_flight=False,
+        unanswered=before.unanswered or not refused,
+        last_failure=reason,
+        asked_to_wait=asked_to_wait,
     )

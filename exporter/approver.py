@@ -13,9 +13,9 @@ from exporter.approval import (
     Verdict,
     decide,
     files_to_look_at,
-    outdated,
+    reconsidered,
 )
-from exporter.approval_attempts import FRESH_SECONDS, attempt_due, attempting
+from exporter.approval_attempts import FRESH_SECONDS, accepted, attempt_due, attempting, not_accepted
 from exporter.events import Event
 from exporter.failures import Failure
 from exporter.keeper import Keeper
@@ -129,10 +129,7 @@ class Approver:
     def _accepted(self, decision: Decision) -> None:
         turn = self._turn()
         tracked = turn.state.tracked[decision.key]
-        approval = replace(
-            tracked.approval, accepted_at=turn.now.wall, in_flight=False, unanswered=False, last_failure=""
-        )
-        after = replace(tracked, approval=approval)
+        after = replace(tracked, approval=accepted(tracked.approval, turn.now.wall))
         turn.history(after)
         turn.record(turn.writer.accepted(turn.state, after))
         self._end(turn)
@@ -141,16 +138,9 @@ class Approver:
         turn = self._turn()
         tracked = turn.state.tracked[decision.key]
         status = getattr(failure, "status_code", None)
-        refused = status is not None and 400 <= status < 500  # noqa: PLR2004  # the client errors of HTTP
+        wait = getattr(failure, "retry_after", None) or 0.0
         news = tracked.approval.last_failure != failure.reason
-        approval = replace(
-            tracked.approval,
-            in_flight=False,
-            unanswered=tracked.approval.unanswered or not refused,
-            last_failure=failure.reason,
-            asked_to_wait=getattr(failure, "retry_after", None) or 0.0,
-        )
-        after = replace(tracked, approval=approval)
+        after = replace(tracked, approval=not_accepted(tracked.approval, failure.reason, status, wait))
         turn.history(after)
         if news:
             turn.record(turn.writer.failed(turn.state, after, failure.reason, status, failure.detail))
@@ -163,13 +153,8 @@ class Approver:
         if not vm_name:
             return
         for tracked in list(turn.state.tracked.values()):
-            approval = tracked.approval
-            if approval.accepted_at is None or approval.accepted_at < tracked.first_seen:
-                continue
-            reason = outdated(self._policy, tracked, vm_name)
-            stale = reason is not Reason.NONE
-            if stale != approval.outdated:
-                self._outdated(turn, replace(tracked, approval=replace(approval, outdated=stale)), reason)
+            if news := reconsidered(self._policy, tracked, vm_name):
+                self._outdated(turn, *news)
 
     def _outdated(self, turn: Turn, after: Tracked, reason: Reason) -> None:
         turn.history(after)

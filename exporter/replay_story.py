@@ -21,9 +21,10 @@ from exporter.approval import (
     Situation,
     explain,
     files_to_look_at,
-    outdated,
+    reconsidered,
     turning_points,
 )
+from exporter.approval_attempts import accepted, attempting, not_accepted
 from exporter.approval_rules import match
 from exporter.events import Document, DocumentError, Event, parse_document
 from exporter.health import UNAVAILABLE_SECONDS
@@ -227,16 +228,13 @@ class Story:
             return
         now, before = self._instant(entry.at), tracked.approval
         rule, _ = match(self._policy.rules, tracked.event)
-        after = replace(before, attempts=before.attempts + 1, last_attempt=now, rule=rule.name if rule else before.rule)
-        if entry.status == ACCEPTED:
-            after = replace(after, accepted_at=entry.at, unanswered=False, last_failure="")
-        else:
-            refused = entry.status is not None and 400 <= entry.status < 500  # noqa: PLR2004  # the client errors of HTTP
-            after = replace(after, unanswered=before.unanswered or not refused, last_failure=entry.reason)
+        sent = attempting(before, now, rule.name if rule else before.rule)
+        taken = entry.status == ACCEPTED
+        after = accepted(sent, entry.at) if taken else not_accepted(sent, entry.reason, entry.status)
         tracked = replace(tracked, approval=after)
         self._state = with_tracked(self._state, tracked)
         writer = self._writer(entry.at)
-        if entry.status == ACCEPTED:
+        if taken:
             self._record(writer.accepted(self._state, tracked))
             self._decide(entry.at)
         elif before.last_failure != entry.reason:
@@ -257,16 +255,12 @@ class Story:
 
     def _watch_approved(self, at: datetime) -> None:
         for tracked in list(self._state.tracked.values()) if self.vm.name else ():
-            approval = tracked.approval
-            if approval.accepted_at is None or approval.accepted_at < tracked.first_seen:
+            news = reconsidered(self._policy, tracked, self.vm.name)
+            if news is None:
                 continue
-            reason = outdated(self._policy, tracked, self.vm.name)
-            stale = reason is not Reason.NONE
-            if stale == approval.outdated:
-                continue
-            after = replace(tracked, approval=replace(approval, outdated=stale))
+            after, reason = news
             self._state = with_tracked(self._state, after)
-            if stale:
+            if reason is not Reason.NONE:
                 self._record(self._writer(at).outdated(self._state, after, reason.value))
 
     def _decide(self, at: datetime) -> None:
