@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from exporter import records as published
 from exporter.events import DocumentError
 from exporter.failures import Failure
 from exporter.lifecycle import Instant, Outage, State
+from exporter.records import DOCUMENT_REJECTED
 from exporter.status import SourceStatus
 from exporter.turn import Log, Metrics, Turn
 
@@ -57,7 +57,7 @@ class SourceHealth:
         if isinstance(failure, DocumentError) and turn.state.document_rejected != failure.reason and speak(turn):
             say = f"An answer of the metadata service is no document: {failure.detail}"
             more = {"reason": failure.reason, "error": failure.detail}
-            turn.record(turn.writer.about_vm(turn.state, published.DOCUMENT_REJECTED, "WARN", say, more))
+            turn.record(turn.writer.about_vm(turn.state, DOCUMENT_REJECTED, "WARN", say, more))
             turn.become(replace(turn.state, document_rejected=failure.reason))
         self.tell(turn, speak)
 
@@ -74,9 +74,7 @@ class SourceHealth:
             turn.become(replace(turn.state, outage=outage))
         if outage.told or lasted < UNAVAILABLE_SECONDS or not speak(turn):
             return
-        more = {"reason": self.status.failure or outage.reason, "since": published.timestamp(outage.since.wall)}
-        say = f"The metadata service has not answered properly for {lasted:.0f} s: {more['reason']}"
-        turn.record(turn.writer.about_vm(turn.state, published.SOURCE_UNAVAILABLE, "ERROR", say, more))
+        turn.record(turn.writer.unavailable(turn.state, outage, self.status.failure or outage.reason, lasted))
         turn.become(replace(turn.state, outage=replace(outage, told=True)))
 
     def untold_for(self, state: State, mono: float) -> float | None:
@@ -98,11 +96,7 @@ class SourceHealth:
         turn.become(replace(turn.state, outage=None))
         if not outage.told:
             return
-        lasted = (now - outage.since.wall).total_seconds()
-        since = published.timestamp(outage.since.wall)
-        more = {"reason": outage.reason, "since": since, "gap_seconds": round(lasted, 3)}
-        say = f"The metadata service answers again, after {lasted:.0f} s"
-        turn.record(turn.writer.about_vm(turn.state, published.SOURCE_RECOVERED, "INFO", say, more))
+        turn.record(turn.writer.recovered(turn.state, outage, (now - outage.since.wall).total_seconds()))
 
 
 def reason_of(failure: Failure | DocumentError) -> str:

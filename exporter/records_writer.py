@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from exporter.approval import Decision, Mode, Verdict
 from exporter.events_json import encodable
-from exporter.lifecycle import CLOSING, Kind, Rejection, State, Tracked, Transition, number, with_tracked
+from exporter.lifecycle import CLOSING, Kind, Outage, Rejection, State, Tracked, Transition, number, with_tracked
 from exporter.records import (
     APPROVAL_ACCEPTED,
     APPROVAL_DECIDED,
@@ -27,6 +27,8 @@ from exporter.records import (
     EVENT_REJECTED,
     INTERRUPTION_OBSERVED,
     SOURCE_ANOMALY,
+    SOURCE_RECOVERED,
+    SOURCE_UNAVAILABLE,
     Record,
     Vm,
     optional_timestamp,
@@ -176,6 +178,17 @@ class Writer:
         found["longest_seconds"], found["announced_seconds"] = rounded(felt.longest), tracked.event.duration
         say = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
         return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
+
+    def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
+        """The source has failed for so many seconds, of late for this reason."""
+        say = f"The metadata service has not answered properly for {lasted:.0f} s: {reason}"
+        more = {"reason": reason, "since": timestamp(outage.since.wall)}
+        return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", say, more)
+
+    def recovered(self, state: State, outage: Outage, lasted: float) -> tuple[State, Record]:
+        say = f"The metadata service answers again, after {lasted:.0f} s"
+        more = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
+        return self.about_vm(state, SOURCE_RECOVERED, "INFO", say, more)
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
         """The source did something odd, one of `lifecycle.ANOMALIES`."""

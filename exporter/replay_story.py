@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from exporter import records as published
 from exporter.approval import (
     NOT_PUBLISHED,
     Explanation,
@@ -30,7 +29,7 @@ from exporter.events import Document, DocumentError, Event, parse_document
 from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt
 from exporter.lifecycle import Instant, Outage, State, advance, with_tracked
-from exporter.records import Record, Vm
+from exporter.records import DOCUMENT_REJECTED, Record, Vm
 from exporter.records_writer import Writer
 from exporter.replay_entries import (
     ACCEPTED,
@@ -194,7 +193,7 @@ class Story:
         self.findings.rejected += 1
         say = f"{where} is no document: {detail}"
         more = {"reason": reason, "error": detail, "input": where}
-        self._record(self._writer(at).about_vm(self._state, published.DOCUMENT_REJECTED, "WARN", say, more))
+        self._record(self._writer(at).about_vm(self._state, DOCUMENT_REJECTED, "WARN", say, more))
 
     # -- the source's health
 
@@ -211,13 +210,9 @@ class Story:
         lasted = (now.wall - outage.since.wall).total_seconds()
         if lasted < UNAVAILABLE_SECONDS:
             return
-        more = {"reason": outage.reason, "since": published.timestamp(outage.since.wall)}
-        told = outage.since.wall + timedelta(seconds=UNAVAILABLE_SECONDS)
-        say = f"The metadata service has not answered properly for {UNAVAILABLE_SECONDS:.0f} s: {outage.reason}"
-        self._record(self._writer(told).about_vm(self._state, published.SOURCE_UNAVAILABLE, "ERROR", say, more))
-        again = {**more, "gap_seconds": round(lasted, 3)}
-        say = f"The metadata service answers again, after {lasted:.0f} s"
-        self._record(self._writer(now.wall).about_vm(self._state, published.SOURCE_RECOVERED, "INFO", say, again))
+        told = self._writer(outage.since.wall + timedelta(seconds=UNAVAILABLE_SECONDS))
+        self._record(told.unavailable(self._state, outage, outage.reason, UNAVAILABLE_SECONDS))
+        self._record(self._writer(now.wall).recovered(self._state, outage, lasted))
 
     # -- what the agent did and felt
 
