@@ -33,7 +33,7 @@ PACKAGES: Final = {
 """Which Debian package brings a binary."""
 
 LISTENING: Final = re.compile(r'Listening on".*?address=\S*:(\d+)')
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 120.0
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def need(name: str) -> str:
     pytest.skip(sentence)
 
 
-def until(look: Callable[[], T], *, seconds: float = 20.0, every: float = 0.05) -> T:
+def until(look: Callable[[], T], *, seconds: float = 60.0, every: float = 0.05) -> T:
     """The first true answer of `look`, asked again and again; fails when there is none in time."""
     end = time.monotonic() + seconds
     while not (found := look()):
@@ -101,17 +101,17 @@ class Daemon:
         """End the process; kill it if it does not listen."""
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
-        self._reader.join(5)
+            self._process.wait(30)
+        self._reader.join(30)
         if self._process.stderr is not None:
             self._process.stderr.close()
 
     def get(self, path: str, **parameters: object) -> Any:
         """The JSON answer to a GET."""
-        answer = httpx.get(self.url + path, params={name: str(value) for name, value in parameters.items()}, timeout=10)
+        answer = httpx.get(self.url + path, params={name: str(value) for name, value in parameters.items()}, timeout=30)
         return answer.raise_for_status().json()
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -237,5 +237,5 @@ class Webhook:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.shutdown()
-        self._thread.join(5)
+        self._thread.join(30)
         self._server.server_close()

@@ -67,9 +67,9 @@ class Run:
     ) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(30)
         if self._reader is not None:
-            self._reader.join(5)
+            self._reader.join(30)
         if self.process.stderr is not None:
             self.process.stderr.close()
 
@@ -89,7 +89,7 @@ class Run:
         return until(found, every=0.01)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://{self.address}{path}", timeout=5, trust_env=False)
+        return httpx.get(f"http://{self.address}{path}", timeout=30, trust_env=False)
 
     def metric(self, name: str, **labels: str) -> float | None:
         """One sample of a scrape."""
@@ -99,7 +99,7 @@ class Run:
                     return float(sample.value)
         return None
 
-    def wait_for(self, holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    def wait_for(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
         """Waits until it holds; fails with the log when it does not in time."""
         try:
             until(holds, seconds=seconds)
@@ -110,17 +110,17 @@ class Run:
     def said(self, name: str) -> list[str]:
         return [line for line in list(self.lines) if f"event={name} " in f"{line} "]
 
-    def stop(self, seconds: float = 5.0) -> int:
+    def stop(self, seconds: float = 30.0) -> int:
         """SIGTERM; the exit code, which must come in time."""
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(seconds)
         if self._reader is not None:
-            self._reader.join(5)
+            self._reader.join(30)
         return code
 
-    def ended(self, seconds: float = 10.0) -> int:
+    def ended(self, seconds: float = 30.0) -> int:
         """The exit code of a process that ends by itself."""
         code = self.process.wait(seconds)
         if self._reader is not None:
-            self._reader.join(5)
+            self._reader.join(30)
         return code

@@ -39,7 +39,7 @@ class Stories:
         return told
 
     def close(self) -> None:
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def agent(source: str, folder: Path, **environ: str) -> Iterator[subprocess.Pope
             yield process
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(30)
 
 
 def test_the_agent_speaks_to_its_service_manager(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_agent_speaks_to_its_service_manager(tmp_path: Path) -> None:
             while (said := manager.recv(4096)) == b"WATCHDOG=1":
                 pass
             assert said == b"STOPPING=1"
-            assert process.wait(10) == 0
+            assert process.wait(30) == 0
     assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"127.0.0.1:{status[1]}"}) == 1
 
 
@@ -313,4 +313,4 @@ def test_a_script_can_be_run(script: str) -> None:
     path = ROOT / script
     assert os.access(path, os.X_OK)
     shell = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#!")
-    subprocess.run([shell, "-n", str(path)], check=True, timeout=10)
+    subprocess.run([shell, "-n", str(path)], check=True, timeout=30)

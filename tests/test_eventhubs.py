@@ -197,11 +197,11 @@ def test_connected_on_demand_closed_when_idle_and_connected_again(broker: Broker
     assert broker.connections == 1
     now[0] = 60
     target.idle()
-    broker.wait_connections(0, 5)
+    broker.wait_connections(0, 30)
     target.send([a_record(2)])
     assert (broker.total_connections, len(broker.messages())) == (2, 2)
     target.close()
-    broker.wait_connections(0, 5)
+    broker.wait_connections(0, 30)
 
 
 def test_close_of_what_was_never_used_starts_nothing(broker: Broker) -> None:

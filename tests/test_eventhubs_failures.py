@@ -75,7 +75,7 @@ def test_a_lasting_failure_is_what_it_is() -> None:
         with Broker(faults=[f"{fault}*always"]) as broker:
             target = destination(broker)
             error = refused(target)
-            broker.wait_connections(0, 5)
+            broker.wait_connections(0, 30)
             target.close()
             return type(error), error.reason, getattr(error, "slow", None)
 
@@ -102,7 +102,7 @@ def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
             begun = time.monotonic()
             error = refused(target)
             took = time.monotonic() - begun
-            broker.wait_connections(0, 5)
+            broker.wait_connections(0, 30)
             target.send([a_record(2)])
             target.close()
             assert isinstance(error, Retryable)
@@ -172,15 +172,15 @@ def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None
 
     sender = threading.Thread(target=send)
     sender.start()
-    broker.wait_connections(1, 5)
+    broker.wait_connections(1, 30)
     if fault == "no-disposition":
-        broker.wait_for(1, 5)
+        broker.wait_for(1, 30)
     begun = time.monotonic()
     target.close()
-    sender.join(5)
+    sender.join(30)
     assert time.monotonic() - begun < 10  # the SDK would wait for ever
     assert [failure.reason for failure in failures] == ["closed"]
-    broker.wait_connections(0, 5)
+    broker.wait_connections(0, 30)
     assert refused(target).reason == "closed"
 
 

@@ -169,10 +169,10 @@ def test_idle_gives_the_connection_back(tmp_path: Path) -> None:
             line.put(a_record(1))
             line.go()
             line.turn()
-            broker.wait_connections(1, 5)
+            broker.wait_connections(1, 30)
             line.clock.go(61)
             line.turn()
-            broker.wait_connections(0, 5)
+            broker.wait_connections(0, 30)
             line.put(a_record(2))
             line.go()
             assert arrived(broker) == [a_record(1).id, a_record(2).id]

@@ -191,7 +191,7 @@ def test_an_answer_that_came_too_early_is_not_taken(together: bool) -> None:
 
     with RawServer(chatty, answers(ok(b"{}"))) as server, client_of(server.url) as client:
         client.fetch()
-        assert sent.wait(5)
+        assert sent.wait(30)
         assert client.fetch().body == b"{}"
         assert server.connections == 2
 

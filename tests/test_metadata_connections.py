@@ -186,7 +186,7 @@ def test_only_silence_earns_a_patient_poll() -> None:
 
 @pytest.mark.parametrize("where", ["answer", "handshake", "connect", "lookup", "body"])
 def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
-    """From another thread, abort ends even the long first poll within a second, wherever it waits, and later calls."""
+    """From another thread, abort ends even the long first poll at once, wherever it waits, and later calls."""
     waiting, over = threading.Event(), threading.Event()
 
     def waits(peer: Peer) -> None:
@@ -199,7 +199,7 @@ def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
 
     def lookup(*_: object, **__: object) -> list[Any]:
         waiting.set()
-        over.wait(5)
+        over.wait(120)
         return []
 
     with ExitStack() as stack:
@@ -212,9 +212,9 @@ def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
         errors: list[MetadataError] = []
         thread = threading.Thread(target=lambda: errors.append(failure(client.fetch)))
         thread.start()
-        assert waiting.wait(5)
+        assert waiting.wait(30)
         client.abort()
-        thread.join(1.0)
+        thread.join(30)  # half of the deadline
         assert not thread.is_alive()
         over.set()
         assert [error.reason for error in errors] == ["aborted"]

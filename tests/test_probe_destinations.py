@@ -77,7 +77,7 @@ def test_an_event_hub_that_takes_records(transport: str) -> None:
     with Broker() as broker:
         findings = on(broker, None, f"--event-hubs.transport={transport}")
         says(findings, OK, "event_hubs", "lets us send to scheduled-events, up to 1048576 bytes", "nothing was sent")
-        broker.wait_connections(0, 5)
+        broker.wait_connections(0, 30)
 
 
 REFUSALS = {

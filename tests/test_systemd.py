@@ -18,7 +18,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
     name = str(tmp_path / "notify") if request.param == "path" else f"@azse-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name[1:]}" if name.startswith("@") else name)
-        listener.settimeout(5)
+        listener.settimeout(30)
         yield listener, name
 
 

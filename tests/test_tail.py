@@ -149,7 +149,7 @@ def test_from_now_until_ctrl_c(broker: Broker) -> None:
         send(broker, [a_record(2), a_record(3)])
         assert [process.stdout.readline()[-2] for _ in range(2)] == ["2", "3"]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "2 records\n")
 
 
@@ -340,7 +340,7 @@ def test_sigterm_ends_following_with_0_and_a_summary(outbox: Outbox) -> None:
         assert process.stdout is not None
         assert "Reboot number 1" in process.stdout.readline()
         process.terminate()
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "1 record\n")
 
 

@@ -220,7 +220,7 @@ def test_a_scraper_keeps_its_connection() -> None:
     """Several requests, one after the other, use one connection; HTTP/1.0 and `Connection: close` end it."""
     with serving() as address:
         sock = connect(address)
-        sock.settimeout(5)
+        sock.settimeout(30)
         for _ in range(3):
             sock.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             assert sock.recv(4096).startswith(b"HTTP/1.1 200 OK")

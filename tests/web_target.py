@@ -82,7 +82,7 @@ class Target:
     def stop(self) -> str:
         """End it; what it said on standard error."""
         self._process.terminate()
-        _, said = self._process.communicate(timeout=10)
+        _, said = self._process.communicate(timeout=60)
         return said
 
 
@@ -101,7 +101,7 @@ def connect(address: tuple[str, int], first: bytes = b"", *, receive_buffer: int
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    sock.settimeout(5)
+    sock.settimeout(30)
     sock.connect(address)
     sock.setblocking(False)
     say(sock, first)
