@@ -16,33 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from exporter.events_json import INT_LIMIT, Misfit, Object, encodable, loads
+from exporter.events_json import Misfit, Object, encodable, loads
 from exporter.events_time import parse_time
-
-__all__ = [
-    "DOCUMENT_REASONS",
-    "FIELDS",
-    "INT_LIMIT",
-    "KNOWN_RESOURCE_TYPES",
-    "KNOWN_SOURCES",
-    "KNOWN_STATUSES",
-    "KNOWN_TYPES",
-    "MAX_EVENTS",
-    "MAX_EVENT_ID",
-    "MAX_REJECTED",
-    "MAX_RESOURCES",
-    "MINIMUM_NOTICE",
-    "VITAL",
-    "Document",
-    "DocumentError",
-    "Event",
-    "Rejected",
-    "document_from",
-    "encodable",
-    "parse_document",
-    "parse_time",
-    "unknown_words",
-]
 
 MAX_EVENT_ID = 100
 MAX_EVENTS = 10_000

@@ -79,8 +79,6 @@ __all__ = [
     "Tracked",
     "Transition",
     "advance",
-    "changes",
-    "fingerprint",
     "number",
     "phase_of",
     "with_tracked",

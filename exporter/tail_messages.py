@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from exporter.events import encodable
+from exporter.events_json import encodable
 from exporter.records import Record
 
 MAX_BODY: Final = 4 << 20

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from exporter import page_words
-from exporter.events import INT_LIMIT
+from exporter.events_json import INT_LIMIT
 
 SHORT_ID: Final = 8
 LONGEST_WORD: Final = 64

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from exporter.events import encodable
+from exporter.events_json import encodable
 from exporter.lifecycle import Phase, Tracked
 from exporter.sinks.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
 from exporter.status import DESTINATIONS, DestinationStatus, Status
