@@ -62,10 +62,10 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     settings = load(args, os.environ)
-    from exporter.app import App, make_log  # noqa: PLC0415
-    from exporter.failures import Failure  # noqa: PLC0415
-    from exporter.log_libraries import captured_libraries  # noqa: PLC0415
-    from exporter.webconfig import WebConfigError  # noqa: PLC0415
+    from exporter.app import App, make_log  # noqa: PLC0415  # only for this command
+    from exporter.failures import Failure  # noqa: PLC0415  # only for this command
+    from exporter.log_libraries import captured_libraries  # noqa: PLC0415  # only for this command
+    from exporter.webconfig import WebConfigError  # noqa: PLC0415  # only for this command
 
     log = make_log(settings)
     with captured_libraries(log):
@@ -87,61 +87,61 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _demo_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.demo import add_arguments  # noqa: PLC0415
+    from exporter.demo import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from exporter.demo import demo  # noqa: PLC0415
+    from exporter.demo import demo  # noqa: PLC0415  # only for this command
 
     return demo(args)
 
 
 def _simulate_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.simulator.command import add_arguments  # noqa: PLC0415
+    from exporter.simulator.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from exporter.simulator.command import simulate  # noqa: PLC0415
+    from exporter.simulator.command import simulate  # noqa: PLC0415  # only for this command
 
     return simulate(args)
 
 
 def _replay_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.replay import add_arguments  # noqa: PLC0415
+    from exporter.replay import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from exporter.replay import replay  # noqa: PLC0415
+    from exporter.replay import replay  # noqa: PLC0415  # only for this command
 
     return replay(args)
 
 
 def _check_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.check import add_arguments  # noqa: PLC0415
+    from exporter.check import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _check(args: argparse.Namespace) -> int:
-    from exporter.check import check  # noqa: PLC0415
+    from exporter.check import check  # noqa: PLC0415  # only for this command
 
     return check(args)
 
 
 def _tail_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.tail import add_arguments  # noqa: PLC0415
+    from exporter.tail import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _tail(args: argparse.Namespace) -> int:
-    from exporter.tail import tail  # noqa: PLC0415
+    from exporter.tail import tail  # noqa: PLC0415  # only for this command
 
     return tail(args)
 

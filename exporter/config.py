@@ -16,9 +16,9 @@ from typing import Any
 
 from exporter.config_checks import KNOWN_API_VERSIONS, split_address
 from exporter.config_destinations import event_hubs, otlp, section
-from exporter.config_eventhubs import ConnectionString, parse_connection_string
+from exporter.config_eventhubs import parse_connection_string
 from exporter.config_kinds import Unfit, format_duration, parse_duration
-from exporter.config_rules import EVENT_SOURCES, EVENT_TYPES, RuleSettings, read_rules, show_rules
+from exporter.config_rules import RuleSettings, read_rules, show_rules
 from exporter.config_schema import (
     SECTIONS,
     ApprovalSettings,
@@ -28,7 +28,6 @@ from exporter.config_schema import (
     OutboxSettings,
     RecorderSettings,
     RecordsSettings,
-    Setting,
     Settings,
     SourceSettings,
     WebSettings,
@@ -47,25 +46,16 @@ from exporter.config_sources import (
 )
 
 __all__ = [
-    "EVENT_SOURCES",
-    "EVENT_TYPES",
-    "ApprovalSettings",
     "ConfigError",
-    "ConnectionString",
     "EventHubsSettings",
     "FlagParser",
-    "LogSettings",
     "OtlpSettings",
-    "OutboxSettings",
     "RecorderSettings",
-    "RecordsSettings",
     "RuleSettings",
     "Secret",
-    "Setting",
     "Settings",
     "SourceSettings",
     "Unfit",
-    "WebSettings",
     "add_flags",
     "catalogue",
     "format_duration",

@@ -24,7 +24,6 @@ from exporter.metadata_errors import (
     FOREIGN,
     REASONS,
     MetadataError,
-    Reason,
     one_line,
     parse_retry_after,
     status_reason,
@@ -32,7 +31,7 @@ from exporter.metadata_errors import (
 )
 from exporter.metadata_wire import Aborted, Resolve, Stage, Wire
 
-__all__ = ["REASONS", "Answer", "Compute", "MetadataClient", "MetadataError", "Reason", "parse_compute"]
+__all__ = ["REASONS", "Answer", "Compute", "MetadataClient", "MetadataError", "parse_compute"]
 
 BODY_BYTES = 4 * 1024 * 1024
 DEADLINE_SECONDS = 5.0
