@@ -242,9 +242,11 @@ def test_no_route_and_no_names(tmp_path: Path, url: str, reason: str) -> None:
 
 
 def test_stopped_for_a_while(tmp_path: Path) -> None:
-    """SIGSTOP for so long that its sight is broken: an event that went meanwhile has `ended`, not `canceled`."""
+    """SIGSTOP for so long that its sight is broken: an event that went meanwhile has `ended`; one that goes before its
+    eyes, in the same way, is `canceled`."""
     with watched(tmp_path) as (run, service):
-        service.set_document(document(6, event("gone", "Freeze", "vm-1", DurationInSeconds=60)))
+        planned = {"NotBefore": "Fri, 01 Jan 2100 00:00:00 GMT", "DurationInSeconds": 60}
+        service.set_document(document(6, event("unseen", "Freeze", "vm-1", **planned)))
         run.wait_for(lambda: run.metric("events", event_type="Freeze", event_status="Scheduled") == 1)
         run.process.send_signal(signal.SIGSTOP)
         service.set_document(document(7))
@@ -252,6 +254,11 @@ def test_stopped_for_a_while(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGCONT)
         run.wait_for(lambda: run.metric("events_closed_total", event_type="Freeze", outcome="ended") == 1)
         assert run.get("/-/healthy").status_code == 200
+        service.set_document(document(8, event("seen", "Freeze", "vm-1", **planned)))
+        run.wait_for(lambda: run.metric("events", event_type="Freeze", event_status="Scheduled") == 1)
+        service.set_document(document(9))
+        run.wait_for(lambda: run.metric("events_closed_total", event_type="Freeze", outcome="canceled") == 1)
+        assert run.metric("events_closed_total", event_type="Freeze", outcome="ended") == 1
         assert run.stop() == 0
 
 
