@@ -30,16 +30,21 @@ from exporter.log_libraries import captured_libraries
 from exporter.records import APPROVAL_DECIDED, Record
 from exporter.simulator.broker import Broker
 from exporter.simulator.collector import Collector
+from exporter.simulator.command import speed
 from exporter.simulator.scenario import ScenarioError, load
 from exporter.simulator.service import MetadataService
 from exporter.terminal import supports_colour, writable
 from exporter.timeline import record_lines
+from exporter.web import parse_listen_address
 
 HUB: Final = "scheduled-events"
 POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 15.0
+FAILED: Final = 1
 BAD_USAGE: Final = 2
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
+LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what may be asked for
+"""Where what listens on all interfaces is asked."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,13 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-running", action="store_true", help="Stay after the story, to be scraped and looked at; Ctrl-C ends it."
     )
     parser.add_argument("--scenario", default="demo", help="Another story: a name of `simulate --list`, or a file.")
-    parser.add_argument("--speed", type=float, default=1.0, help="How many times faster the story is told. Default: 1.")
+    parser.add_argument("--speed", type=speed, default=1.0, help="How many times faster the story is told. Default: 1.")
     parser.add_argument(
         "--web.listen-address",
         dest="listen",
-        default="",
+        type=_listen_address,
+        default=None,
         help=f"Where to serve /metrics. Default: {DEFAULT_ADDRESS}, or a free port where that is taken.",
     )
+
+
+def _listen_address(text: str) -> str:
+    try:
+        parse_listen_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -78,7 +92,11 @@ def demo(args: argparse.Namespace) -> int:
         MetadataService(scenario, speed=args.speed) as service,
     ):
         settings = _settings(service.url, broker.connection_string(HUB), collector.endpoint, folder)
-        app, address = _listening(settings, log, args.listen)
+        try:
+            app, address = _listening(settings, log, args.listen or "")
+        except OSError as error:
+            print(f"demo: {error.strerror or error}", file=sys.stderr)
+            return FAILED
         story = _Story(app, address, _Stage(service, broker, collector), writable(sys.stdout))
         return story.tell(ended, keep_running=args.keep_running)
 
@@ -114,7 +132,9 @@ def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
             if wanted or address != DEFAULT_ADDRESS:
                 raise
             continue
-        return app, f"http://127.0.0.1:{app.web.address[1]}"
+        host, port = parse_listen_address(address)[0], app.web.address[1]
+        host = LOOPBACK.get(host, host)
+        return app, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     raise AssertionError("one of the two addresses was taken or raised")
 
 
@@ -169,10 +189,11 @@ class _Story:
         return self._summary()
 
     def _settled(self) -> bool:
-        """The last document was read, and nothing waits for a destination."""
+        """The last document was read, unless the story was broken off, and nothing waits for a destination."""
         queues = self._app.status.destinations
         document = self._app.status.state.document
-        return document is not None and not document.events and all(queue.records == 0 for queue in queues)
+        read = not self._service.finished() or (document is not None and not document.events)
+        return read and all(queue.records == 0 for queue in queues)
 
     def _scrape(self) -> int:
         """How many samples `/metrics` holds, asked as Prometheus would."""

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=("127.0.0.1", _PORT),
         help=f"where to answer, port 0 for any free one (127.0.0.1:{_PORT})",
     )
-    parser.add_argument("--speed", metavar="N", type=_speed, default=1.0, help="play the story N times as fast (1)")
+    parser.add_argument("--speed", metavar="N", type=speed, default=1.0, help="play the story N times as fast (1)")
     parser.add_argument("--vm", metavar="NAME", help="answer as this VM of the scenario (its first)")
     parser.add_argument(
         "--fault",
@@ -145,11 +145,12 @@ def _address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
-def _speed(text: str) -> float:
+def speed(text: str) -> float:
+    """How many times as fast a story is played, from the command line."""
     try:
-        speed = float(text)
+        times = float(text)
     except ValueError:
-        speed = 0.0
-    if not SLOWEST <= speed <= FASTEST:
+        times = 0.0
+    if not SLOWEST <= times <= FASTEST:
         raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, not {text!r}")
-    return speed
+    return times
