@@ -1,4 +1,4 @@
-"""What is answered: the application's pages, rendered at most once a second each, whoever asks and however often.
+"""What is answered: the application's pages, rendered at most five times a second each, whoever asks and however often.
 
 A scrape storm then costs bytes, not rendering. Rendering runs on a short-lived thread of its own, so that an
 application that hangs leaves the loop that closes hostile connections alone; there is never more than one at work per
@@ -40,7 +40,7 @@ class Response:
 
 
 class Application(Protocol):
-    """What has something to show. Called on a thread of the server's, at most once a second per (path, accept).
+    """What has something to show. Called on a thread of the server's, at most five times a second per (path, accept).
 
     `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception becomes
     a 500 that tells nothing; it is logged once until the page works again.
@@ -143,7 +143,7 @@ class Answers:
 
     application: Application
     log: Log
-    fresh_seconds: float = 1.0
+    fresh_seconds: float = 0.2
     patience_seconds: float = 3.0
     clock: Callable[[], float] = time.monotonic
     failures: int = 0

@@ -31,8 +31,8 @@ class Limits:
     """Between two requests of one client. Prometheus scrapes every 15 to 60 s and keeps its connection."""
     render_seconds: float = 3.0
     """How long the application may take for a page before the scraper is told to come back."""
-    fresh_seconds: float = 1.0
-    """How old a rendered page may get."""
+    fresh_seconds: float = 0.2
+    """How old a rendered page may get. A storm of scrapes costs five renderings a second, and no fact is shown late."""
     linger_seconds: float = 1.0
     """How long a refused upload is still read, so that the client gets to see why."""
     linger_bytes: int = 1 << 20

@@ -132,6 +132,11 @@ def test_a_storm_of_scrapes_renders_once(pages: Pages) -> None:
     assert sorted(pages.asked) == [("/metrics", "openmetrics"), ("/metrics", "text")]
 
 
+def test_a_page_is_never_old_by_more_than_a_blink() -> None:
+    """Whoever has just seen a fact elsewhere finds it on the page a fifth of a second later."""
+    assert Limits().fresh_seconds <= 0.2
+
+
 def test_a_page_is_rendered_again_when_it_is_no_longer_fresh(pages: Pages) -> None:
     """A later scrape gets a new page."""
     with serving(pages, limits=Limits(fresh_seconds=0)) as (host, port):
