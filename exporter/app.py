@@ -5,8 +5,9 @@
     identity         asks who this VM is
     observer, clock  notice that this VM stood still
     event_hubs, otlp one delivery each, only where configured; their libraries are imported there
+    recorder         writes the recording, only where configured
 
-Nothing below this module starts a thread for the agent's sake or reads the environment.
+Whoever owns one of these threads starts it because this module says so; nothing below it reads the environment.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from exporter.log import Log
 from exporter.metadata import REASONS, Answer, MetadataClient
 from exporter.observer import Observer
 from exporter.outbox import Outbox
-from exporter.page import PAGE_HEADERS, render_page
+from exporter.page import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus import PrometheusSink
 from exporter.status import Status
@@ -261,7 +262,7 @@ class App:
         if self._agent is None:
             return _word(503, "Starting")
         page = render_page(self._agent.status, self._clock().wall, __version__)
-        return Response(200, "text/html; charset=utf-8", page, PAGE_HEADERS)
+        return Response(200, PAGE_CONTENT_TYPE, page, PAGE_HEADERS)
 
     def _ready(self) -> bool:
         """Whether this process has read a document, not older than 30 s or ten polls."""

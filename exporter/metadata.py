@@ -203,9 +203,8 @@ class MetadataClient:
             response = client.send(request, stream=True)
             self.headers = response.headers
             try:
-                if (
-                    not self._wire.received
-                ):  # the library had it from before: it would pass for the answer to this request
+                if not self._wire.received:
+                    # The library had it from before: it would pass for the answer to this request.
                     raise MetadataError("reset", "an answer that came before it was asked for")
                 self._check_status(response)
                 return b"" if max_bytes is None else self._read(response, max_bytes)
@@ -257,7 +256,7 @@ def _client(wire: Wire, tls: ssl.SSLContext | None) -> httpx.Client:
         transport=_Transport(wire, tls),
         trust_env=False,
         follow_redirects=False,
-        timeout=None,  # the wire keeps the time  # noqa: S113
+        timeout=None,  # noqa: S113  # the wire keeps the time
         headers={
             "Metadata": "true",
             "Accept": "application/json",

@@ -35,7 +35,13 @@ MAX_EXEMPLAR_ID: Final = 100
 """OpenMetrics allows an exemplar's labels 128 characters, names included; an EventId has at most 100."""
 _ESCAPED: Final = frozenset('"\\{}')
 
-DROP_REASONS: Final = ("outbox-full", "outbox-unwritable")
+
+def _closed(words: Sequence[str]) -> tuple[str, ...]:
+    return (*dict.fromkeys((*words, OTHER)),)
+
+
+SEND_FAILURES: Final = _closed(SEND_REASONS)
+DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable"))
 
 
 def _openmetrics_format() -> Callable[[Collector], bytes]:
@@ -66,9 +72,9 @@ class PrometheusSink(Collector):
     """Everything that `/metrics` says.
 
     `rules` are the configured rules' names; `rule_event_types` may say which types each of them can match, which spares
-    a fleet the series that can't happen. The reasons are the closed words that the callers use; a word outside of them
-    counts as `other`. `certificate_not_after` (seconds since the epoch) and `config_reload_failures` are asked at
-    scrape; whoever serves the endpoint replaces them.
+    a fleet the series that can't happen. `poll_failure_reasons` are the words for what the metadata service does wrong,
+    at a poll or at an approval; a word outside of them counts as `other`. `certificate_not_after` (seconds since the
+    epoch) and `config_reload_failures` are asked at scrape; whoever serves the endpoint replaces them.
     """
 
     def __init__(
@@ -78,9 +84,6 @@ class PrometheusSink(Collector):
         *,
         rule_event_types: Mapping[str, Collection[str]] | None = None,
         poll_failure_reasons: Sequence[str] = (),
-        approval_failure_reasons: Sequence[str] | None = None,
-        send_failure_reasons: Sequence[str] = SEND_REASONS,
-        drop_reasons: Sequence[str] = DROP_REASONS,
         now: Callable[[], datetime] = _utc_now,
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
@@ -91,12 +94,7 @@ class PrometheusSink(Collector):
         self._build = (label(version), python_version)
         self._status: Status | None = None
         self._rules = (*dict.fromkeys(rules),)
-        self._poll_reasons = _closed(poll_failure_reasons)
-        self._approval_reasons = _closed(
-            poll_failure_reasons if approval_failure_reasons is None else approval_failure_reasons
-        )
-        self._send_reasons = _closed(send_failure_reasons)
-        self._drop_reasons = _closed(drop_reasons)
+        self._failure_reasons = _closed(poll_failure_reasons)
         self._tallies = {tally: Tally(tally, labels) for tally, labels in self._born(rule_event_types or {})}
         self._spreads = {
             "poll_duration_seconds": Spread("poll_duration_seconds"),
@@ -116,18 +114,18 @@ class PrometheusSink(Collector):
         """Every counter that facts bump, with the label sets that exist from the start."""
         for name in ("polls_total", "document_changes_total", "approval_requests_total", "approvals_outdated_total"):
             yield name, ((),)
-        yield "poll_failures_total", product(self._poll_reasons)
+        yield "poll_failures_total", product(self._failure_reasons)
         yield "unknown_values_total", product(catalogue.FIELDS)
         yield "document_anomalies_total", product(ANOMALIES)
         yield "events_observed_total", product(EVENT_TYPES, EVENT_SOURCES)
         yield "events_started_total", product(EVENT_TYPES, catalogue.APPROVED_BY)
         yield "events_closed_total", product(EVENT_TYPES, catalogue.OUTCOMES)
         yield "approval_decisions_total", decision_labels(self._rules, rule_event_types)
-        yield "approval_request_failures_total", product(self._approval_reasons)
+        yield "approval_request_failures_total", product(self._failure_reasons)
         for name in ("destination_sends_total", "destination_records_sent_total"):
             yield name, product(DESTINATIONS)
-        yield "destination_send_failures_total", product(DESTINATIONS, self._send_reasons)
-        yield "destination_records_dropped_total", product(DESTINATIONS, self._drop_reasons)
+        yield "destination_send_failures_total", product(DESTINATIONS, SEND_FAILURES)
+        yield "destination_records_dropped_total", product(DESTINATIONS, DROP_REASONS)
 
     # --- what stands -------------------------------------------------------------------------------------------------
 
@@ -172,7 +170,7 @@ class PrometheusSink(Collector):
         self._tallies["polls_total"].add()
         self._spreads["poll_duration_seconds"].observe(seconds=duration)
         if failure:
-            self._tallies["poll_failures_total"].add(word(failure, self._poll_reasons))
+            self._tallies["poll_failures_total"].add(word(failure, self._failure_reasons))
 
     def document_changed(self) -> None:
         self._tallies["document_changes_total"].add()
@@ -236,7 +234,7 @@ class PrometheusSink(Collector):
         self._tallies["approval_requests_total"].add()
 
     def approval_failed(self, reason: str) -> None:
-        self._tallies["approval_request_failures_total"].add(word(reason, self._approval_reasons))
+        self._tallies["approval_request_failures_total"].add(word(reason, self._failure_reasons))
 
     def approval_outdated(self) -> None:
         self._tallies["approvals_outdated_total"].add()
@@ -249,11 +247,11 @@ class PrometheusSink(Collector):
 
     def send_failed(self, destination: str, reason: str) -> None:
         self._tallies["destination_sends_total"].add(destination)
-        self._tallies["destination_send_failures_total"].add(destination, word(reason, self._send_reasons))
+        self._tallies["destination_send_failures_total"].add(destination, word(reason, SEND_FAILURES))
 
     def dropped(self, destination: str, reason: str, records: int) -> None:
         """So many records will never reach a destination."""
-        labels = (destination, word(reason, self._drop_reasons))
+        labels = (destination, word(reason, DROP_REASONS))
         self._tallies["destination_records_dropped_total"].add(*labels, amount=records)
 
 
@@ -283,10 +281,6 @@ def decision_labels(rules: Sequence[str], rule_event_types: Mapping[str, Collect
             for reason in AFTER_A_RULE:
                 yield event_type, hold, reason.value, rule
             yield event_type, approve, Reason.NONE.value, rule
-
-
-def _closed(words: Sequence[str]) -> tuple[str, ...]:
-    return (*dict.fromkeys((*words, OTHER)),)
 
 
 def _standing(family: catalogue.Family, samples: Samples) -> Metric:
