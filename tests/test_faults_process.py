@@ -4,10 +4,10 @@ approves nothing that it could not record, and is whole again afterwards."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,7 +25,7 @@ from tests.agent_world import document, event, queued_in, started
 from tests.otlp_receiver import Receiver, attributes
 from tests.peers import need, until
 from tests.running import Run
-from tests.test_run import HUB, REBOOT, mine, quiet, to_hub
+from tests.test_run import HUB, REBOOT, free_port, mine, quiet, to_hub
 
 ENFORCE = "--approval.mode=enforce"
 NOBODY = "--otlp.endpoint=http://127.0.0.1:9"
@@ -45,6 +45,13 @@ def namespaced(*script: str) -> tuple[str, ...]:
 def on_tmpfs(folder: Path, options: str) -> tuple[str, ...]:
     folder.mkdir()
     return namespaced("-rm", "sh", "-c", f'mount -t tmpfs -o {options} tmpfs "{folder}" && exec "$@"', "sh")
+
+
+def fill_up(disk: Path) -> None:
+    """Leaves no room on the disk; removing the file `fill` makes some."""
+    with (disk / "fill").open("wb", buffering=0) as fill, contextlib.suppress(OSError):
+        while True:
+            fill.write(b"x" * 512)
 
 
 @contextlib.contextmanager
@@ -72,9 +79,7 @@ def test_disk_full(tmp_path: Path) -> None:
     flags = (f"--outbox.path={disk}/outbox.db",)
     with watched(tmp_path, *flags, prefix=on_tmpfs(disk, "size=2m")) as (run, service):
         seen = Path(f"/proc/{run.process.pid}/root{disk}")
-        with (seen / "fill").open("wb", buffering=0) as fill, contextlib.suppress(OSError):
-            while True:
-                fill.write(b"x" * 512)
+        fill_up(seen)
         service.set_document(document(6, *(mine(f"{REBOOT[:-2]}{number}") for number in range(10, 40))))
         run.wait_for(lambda: (run.metric("approval_decisions_total", **HELD) or 0) == 30)
         assert not service.posts
@@ -282,8 +287,7 @@ def test_out_of_file_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log", ["full", "closed"])
 def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
     """A log that takes nothing, full or closed, changes nothing else."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     prefix = ("sh", "-c", 'exec "$@" 2>&-', "sh") if log == "closed" else ()
     with quiet() as service, open("/dev/full", "w") as full:
         service.set_document(document(6, mine()))
@@ -293,3 +297,32 @@ def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
             assert answer.status_code == 200
             assert run.stop() == 0
     assert os.path.getsize(tmp_path / "outbox.db") > 0
+
+
+def test_log_on_a_full_disk_and_with_room_again(tmp_path: Path) -> None:
+    """While the log's own disk is full nothing else changes; with room again it says how many lines are missing and
+    goes on with whole ones."""
+    disk = tmp_path / "logs"
+    disk.mkdir()
+    script = f'mount -t tmpfs -o size=64k tmpfs "{disk}" && exec "$@" 2>"{disk}/log"'
+    prefix = namespaced("-rm", "sh", "-c", script, "sh")
+    with quiet() as service:
+        service.set_document(document(5))
+        with Run(service.url, tmp_path, ENFORCE, "--log.format=json", prefix=prefix) as run:
+            log = Path(f"/proc/{run.process.pid}/root{disk}/log")
+            until(lambda: b"agent.started" in (log.read_bytes() if log.exists() else b""))
+            fill_up(log.parent)
+            service.set_document(document(6, *(mine(f"{REBOOT[:-2]}{number}") for number in range(10, 40))))
+            until(lambda: len(service.posts) == 30, seconds=60)
+            assert b"lines_lost" not in log.read_bytes()
+            (log.parent / "fill").unlink()
+            service.set_document(document(7))
+            until(lambda: b'"ended"' in log.read_bytes())
+            lines = log.read_bytes().splitlines()
+            assert run.stop() == 0
+    torn = [number for number, line in enumerate(lines) if not line.endswith(b"}")]
+    assert len(torn) <= 1, "the one that was half written when the disk was full"
+    found = [json.loads(line) for number, line in enumerate(lines) if number not in torn]
+    (missing,) = [each["lines"] for each in found if each["event"] == "log.lines_lost"]
+    told = sum(each["event"] in ("scheduled", "approval.decided", "approval.accepted") for each in found)
+    assert told + missing >= 3 * 30
