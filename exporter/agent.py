@@ -211,15 +211,12 @@ class Agent:
                     turn.announce(lambda word=name: self._metrics.unknown_value(word))  # type: ignore[misc]  # a lambda's default can't be annotated
 
     def _count(self, turn: Turn, transition: Transition) -> None:
-        event = transition.tracked.event
-        vm_name = turn.writer.vm.name
-        if not vm_name or event.names(vm_name) is not False:
+        if transition.tracked.event.may_name(turn.writer.vm.name):
             turn.announce(lambda: self._metrics.transition(transition))
 
     def _concerns(self, turn: Turn, event: Event) -> bool:
         """Whether this event is published: of this VM, or not known to be of others, or all are."""
-        vm_name = turn.writer.vm.name
-        return self._options.all_events or not vm_name or event.names(vm_name) is not False
+        return self._options.all_events or event.may_name(turn.writer.vm.name)
 
     @staticmethod
     def _concerned(turn: Turn, transition: Transition) -> bool:

@@ -84,6 +84,10 @@ class Event:
         wanted = vm_name.casefold()
         return any(name.casefold() == wanted for name in self.resources)
 
+    def may_name(self, vm_name: str) -> bool:
+        """Whether it may be an event of this VM: not where it is known to be of others. An unknown name may be any."""
+        return not vm_name or self.names(vm_name) is not False
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:

@@ -100,7 +100,7 @@ def _events(events: _Asked[bytes], who: _Asked[Compute], settings: Settings, wor
 def _unnamed(document: Document, who: Compute | None, settings: Settings) -> list[Finding]:
     """A warning when there are events and none is ours: normal among neighbours, and what a wrong name looks like."""
     name = settings.source.vm_name or (who.name if who else "")
-    if not name or not document.events or any(event.names(name) is not False for event in document.events):
+    if not document.events or any(event.may_name(name) for event in document.events):
         return []
     names = dict.fromkeys(name for event in document.events for name in event.resources or ())
     shown = ", ".join(one_line(name) for name in list(names)[:_MAX_NAMES]) + (

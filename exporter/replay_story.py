@@ -164,8 +164,7 @@ class Story:
         self._records.append(written[1])
 
     def _concerns(self, event: Event) -> bool:
-        name = self.vm.name
-        return self._options.all_events or not name or event.names(name) is not False
+        return self._options.all_events or event.may_name(self.vm.name)
 
     def _read(self, entry: Reading) -> None:
         at = entry.at or self._last_time()

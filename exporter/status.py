@@ -69,7 +69,7 @@ class Status:
 
     def concerns_this_vm(self, tracked: Tracked) -> bool:
         """False only for events that are known to be of other VMs."""
-        return not self.vm.name or tracked.event.names(self.vm.name) is not False
+        return tracked.event.may_name(self.vm.name)
 
     @property
     def own_events(self) -> tuple[Tracked, ...]:
