@@ -232,5 +232,6 @@ def test_a_healthy_machine(tmp_path: Path, service: MetadataService) -> None:
         ["ok", "identity"],
         ["ok", "outbox"],
         ["ok", "web"],
+        ["ok", "clock"],
     ]
     assert not service.posts

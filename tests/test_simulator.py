@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import pytest
@@ -68,6 +69,29 @@ def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: M
         assert reply.headers["Content-Type"].startswith("application/json")
     if status == 405:
         assert "GET" in reply.headers["Allow"]
+
+
+def test_every_answer_says_when_it_was_given(migrating: MetadataService) -> None:
+    """Good or refused, an answer has the Date of the platform's clock, by which a client can judge its own."""
+    for reply in (ask(migrating), ask(migrating, "/"), ask(migrating, headers={}), ask(migrating, COMPUTE)):
+        assert parsedate_to_datetime(reply.headers["Date"]).timestamp() == int(Clock().now + 60)
+
+
+def test_the_answer_to_head_has_no_body(migrating: MetadataService) -> None:
+    """HEAD is refused with headers alone, so that the connection can be used for the next request."""
+    connection = http.client.HTTPConnection(urlsplit(migrating.url).netloc, timeout=5)
+    connection.request("HEAD", EVENTS, headers=METADATA)
+    assert connection.getresponse().read() == b""
+    connection.request("GET", EVENTS, headers=METADATA)
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["DocumentIncarnation"]) == (200, 2)
+    connection.close()
+
+
+@pytest.mark.parametrize("version", ["2017-08-01", "2019-03-11", "2020-06-01", "2021-02-01"])
+def test_older_versions_of_the_instance_are_answered(migrating: MetadataService, version: str) -> None:
+    """Tools that ask for the instance with one of Azure's older api-versions get their answer."""
+    assert ask(migrating, f"/metadata/instance?api-version={version}").json["compute"]["name"] == "WestNO_0"
 
 
 def test_a_missing_version_is_answered_with_the_known_ones(migrating: MetadataService) -> None:

@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from exporter.simulator.service import MetadataService
 from exporter.simulator.story import Scenario, ScenarioError
 
 _PORT = 8169
+_LAST_PORT = 65535
 _LONGEST_WAIT = 0.5
 
 
@@ -35,7 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where to answer, port 0 for any free one (127.0.0.1:{_PORT})",
     )
     parser.add_argument("--speed", metavar="N", type=speed, default=1.0, help="play the story N times as fast (1)")
-    parser.add_argument("--vm", metavar="NAME", help="answer as this VM of the scenario (its first)")
+    parser.add_argument(
+        "--vm",
+        metavar="NAME",
+        action="append",
+        help="answer as this VM of the scenario (its first); may be repeated: each further VM answers on the next port "
+        "(any free one for port 0), and all see and approve the same events",
+    )
     parser.add_argument(
         "--fault",
         metavar="FAULT",
@@ -55,40 +63,75 @@ def simulate(args: argparse.Namespace) -> int:
     if args.list:
         _list()
         return 0
-    host, port = args.listen
-    try:
-        story = scenario.load(args.scenario)
-        service = MetadataService(
-            story, host=host, port=port, speed=args.speed, vm=args.vm, faults=args.fault, repeat=args.repeat
-        )
-    except (ScenarioError, faults.FaultError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"--listen {host}:{port}: {error.strerror or error}", file=sys.stderr)
-        return 1
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with service:
+    with ExitStack() as stack:
         try:
-            _tell(service, story, args)
+            story = scenario.load(args.scenario)
+            found = services(args, story, stack)
+        except (ScenarioError, faults.FaultError) as error:
+            print(error, file=sys.stderr)
+            return 2
+        except NotListeningError as error:
+            print(error, file=sys.stderr)
+            return 1
+        try:
+            for service in found:
+                service.start()
+            _tell(found, story, args)
         except KeyboardInterrupt:
             print("stopped", flush=True)
     return 0
 
 
-def _tell(service: MetadataService, story: Scenario, args: argparse.Namespace) -> None:
+class NotListeningError(Exception):
+    """An address that can't be had, in a sentence."""
+
+
+def services(args: argparse.Namespace, story: Scenario, stack: ExitStack) -> list[MetadataService]:
+    """A service for each VM, on ports in a row, behind all of them one platform. Not started; `stack` closes them."""
+    found: list[MetadataService] = []
+    host, first = args.listen
+    for index, vm in enumerate(args.vm or [None]):
+        port = first + index if first else 0
+        platform = found[0].platform if found else None
+        try:
+            if port > _LAST_PORT:
+                raise OSError("there is no such port")
+            service = MetadataService(
+                story,
+                host=host,
+                port=port,
+                speed=args.speed,
+                vm=vm,
+                faults=args.fault,
+                repeat=args.repeat,
+                platform=platform,
+            )
+        except OSError as error:
+            raise NotListeningError(f"--listen {host}:{port}: {error.strerror or error}") from error
+        stack.callback(service.close)
+        found.append(service)
+    return found
+
+
+def _tell(vms: Sequence[MetadataService], story: Scenario, args: argparse.Namespace) -> None:
     """Print the story as it happens: a line for each change of the document and for each POST."""
-    print(f"listening on {service.url}", flush=True)
-    print(f"scenario {story.name} as {service.vm.name}, speed {args.speed:g}: {story.description}", flush=True)
-    shown, posts = datetime.min.replace(tzinfo=UTC), 0
+    service, several = vms[0], len(vms) > 1
+    for each in vms:
+        print(f"listening on {each.url}" + (f" as {each.vm.name}" if several else ""), flush=True)
+    names = ", ".join(each.vm.name for each in vms)
+    print(f"scenario {story.name} as {names}, speed {args.speed:g}: {story.description}", flush=True)
+    shown, told = datetime.min.replace(tzinfo=UTC), dict.fromkeys(vms, 0)
     last: Change | None = None
     while True:
         now = utc(time.time())
-        for post in list(service.posts)[posts:]:
-            posts += 1
-            ids = ", ".join(post.event_ids) or "a malformed body"
-            _line(utc(post.time), f"POST for {ids}: {post.status or 'no answer'}")
+        for each in vms:
+            for post in list(each.posts)[told[each] :]:
+                told[each] += 1
+                ids = ", ".join(post.event_ids) or "a malformed body"
+                by = f" by {each.vm.name}" if several else ""
+                _line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
         for change in service.platform.changes(shown, now):
             _line(change.at, _described(change, last))
             last = change
@@ -97,11 +140,11 @@ def _tell(service: MetadataService, story: Scenario, args: argparse.Namespace) -
             return
         due = service.platform.next_change(now) or now + timedelta(seconds=_LONGEST_WAIT)
         timeout = min(_LONGEST_WAIT, max(0.0, (due - utc(time.time())).total_seconds()))
-        service.wait_until(partial(_more_posts, service, posts), timeout)
+        service.wait_until(partial(_more_posts, told), timeout)
 
 
-def _more_posts(service: MetadataService, than: int) -> bool:
-    return len(service.posts) > than
+def _more_posts(told: Mapping[MetadataService, int]) -> bool:
+    return any(len(service.posts) > count for service, count in told.items())
 
 
 def _described(change: Change, last: Change | None) -> str:
@@ -140,7 +183,7 @@ def _list() -> None:
 
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not port.isascii() or int(port) > 65535:  # noqa: PLR2004 - the highest port
+    if not colon or not port.isdecimal() or not port.isascii() or int(port) > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"expected ADDRESS:PORT, not {text!r}")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 

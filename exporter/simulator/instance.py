@@ -12,7 +12,14 @@ from typing import Any
 
 from exporter.simulator.story import Vm
 
-API_VERSIONS = ("2020-09-01", "2021-01-01", "2021-02-01", "2021-12-13", "2023-07-01")
+# Azure's own list [Azure Instance Metadata Service, Supported API versions]. Each is answered with all fields: what an
+# older version does not know yet is not left out, as a client has to ignore what it does not know.
+API_VERSIONS = (
+    *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02", "2018-10-01"),
+    *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01", "2019-08-15", "2019-11-01"),
+    *("2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01", "2021-01-01", "2021-02-01", "2021-03-01"),
+    *("2021-05-01", "2021-10-01", "2021-11-01", "2021-11-15", "2021-12-13", "2023-07-01"),
+)
 NOISE = "never-log-this"
 _SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 _GROUP = "simulated"

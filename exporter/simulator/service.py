@@ -72,7 +72,7 @@ class MetadataService:
         self._fixed: bytes | None = None
         self._stopping = threading.Event()
         self._news = threading.Condition()
-        self._server = transport.Server(host, port, self._respond, self._stopping)
+        self._server = transport.Server(host, port, self._respond, self._stopping, clock)
 
     @property
     def url(self) -> str:

@@ -8,7 +8,9 @@ import socket
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 from http.client import responses
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -24,15 +26,22 @@ _BLANKS = b" " * 65536
 class Connection:
     """One client's connection while it is being answered."""
 
-    def __init__(self, sock: socket.socket, stopping: threading.Event) -> None:
+    def __init__(
+        self, sock: socket.socket, stopping: threading.Event, clock: Callable[[], float], method: str = "GET"
+    ) -> None:
         self._socket = sock
         self._stopping = stopping
+        self._clock = clock
+        self._method = method
         self.over = False
 
     def send(self, answer: Answer, fault: Fault | None) -> None:
         """Send the answer in the way of the fault."""
         name = fault.name if fault else ""
-        whole = _framed(answer, last=self.over)
+        whole = _framed(answer, self._clock(), last=self.over)
+        if self._method == "HEAD":
+            # Its answer ends with the headers (RFC 9110, 9.3.2): a body would be read as the next answer.
+            whole = whole[: len(whole) - len(answer.body)]
         if name in ("reset", "half-close"):
             self._socket.sendall(whole[: len(whole) - max(1, len(answer.body) // 2)])
             if name == "half-close":
@@ -90,11 +99,14 @@ class Server(socketserver.TCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, respond: Respond, stopping: threading.Event) -> None:
+    def __init__(
+        self, host: str, port: int, respond: Respond, stopping: threading.Event, clock: Callable[[], float] = time.time
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
         self.respond = respond
         self.stopping = stopping
+        self.clock = clock
         self._lock = threading.Lock()
         self._clients: dict[threading.Thread, socket.socket] = {}
         self._loop = threading.Thread(target=self.serve_forever, args=(0.05,), name="metadata-service", daemon=True)
@@ -157,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def _respond(self) -> None:
-        connection = Connection(self.connection, self.server.stopping)
+        connection = Connection(self.connection, self.server.stopping, self.server.clock, self.command)
         connection.over = self.close_connection
         body = self._body(connection)
         if body is not None:
@@ -190,15 +202,16 @@ class _Handler(BaseHTTPRequestHandler):
         """What http.server itself refuses (a broken request line, say), in the service's own shape."""
         del explain
         self.close_connection = True
-        self.connection.sendall(_framed(refuse(code, message or "Bad request").answer, last=True))
+        self.connection.sendall(_framed(refuse(code, message or "Bad request").answer, self.server.clock(), last=True))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: `requests` has it all."""
 
 
-def _framed(answer: Answer, *, last: bool) -> bytes:
+def _framed(answer: Answer, now: float, *, last: bool) -> bytes:
     lines = [f"HTTP/1.1 {answer.status} {responses.get(answer.status, 'Unknown')}"]
     lines += [f"{name}: {value}" for name, value in answer.headers]
     lines += [f"Content-Length: {len(answer.body)}", "Server: IMDS/simulated"]
+    lines += [f"Date: {formatdate(now, usegmt=True)}"]
     lines += ["Connection: close"] if last else []
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + answer.body
