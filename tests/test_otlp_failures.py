@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import threading
 import time
@@ -17,6 +18,12 @@ from exporter.sinks.otlp_answers import MAX_RETRY_AFTER, retry_after
 from exporter.sinks.otlp_session import MAX_RESPONSE_BYTES
 from tests.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, success
 from tests.test_otlp import a_record, refused, status
+
+
+def packed(answer: Reply) -> Reply:
+    """The answer as a proxy sends it that compresses whatever passes."""
+    return Reply(answer.status, {**answer.headers, "Content-Encoding": "gzip"}, gzip.compress(answer.body))
+
 
 HTML = Reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Sign in</html>")
 
@@ -39,6 +46,11 @@ HTML = Reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Sign in<
         (Reply(200, PROTOBUF, b"\xff\xff not protobuf"), Retryable, "protocol", True),
         (Reply(200, {"Content-Type": "application/json"}, b'{"error": "no"}'), Retryable, "protocol", True),
         (Reply(200, {**PROTOBUF, "Content-Encoding": "gzip"}, b"\x1f\x8b"), Retryable, "protocol", True),
+        (Reply(200, {**PROTOBUF, "Content-Encoding": "br"}, b"\x1f\x8b"), Retryable, "protocol", True),
+        (packed(success(rejected=1, message="no such tenant")), Permanent, "rejected", None),
+        (packed(Reply(200, PROTOBUF, b"\x00" * (MAX_RESPONSE_BYTES + 1))), Retryable, "protocol", True),
+        (packed(HTML), Retryable, "protocol", True),
+        (packed(Reply(503)), Retryable, "unavailable", False),
         (Reply(200, PROTOBUF, b"\x00" * (MAX_RESPONSE_BYTES + 1)), Retryable, "protocol", True),
         (Reply(401), Retryable, "unauthorized", True),
         (Reply(403), Retryable, "unauthorized", True),
@@ -71,6 +83,9 @@ def test_an_answer_is_what_it_is(action: Action, failure: type[Failure], reason:
         Reply(204),
         Reply(202, {"Content-Type": "application/json"}, b'{"partialSuccess":{}}'),
         Reply(200, {"Content-Type": "Application/X-Protobuf; charset=x"}),
+        packed(success()),
+        packed(success(message="queue nearly full")),
+        Reply(200, {**PROTOBUF, "Content-Encoding": "gzip"}),
     ],
 )
 def test_a_success_is_taken(answer: Reply) -> None:

@@ -59,7 +59,7 @@ def judge(answer: Answer, now: float) -> Failure | str:
     except Retryable as failure:
         return failure
     if partial.rejected_log_records > 0:
-        return Permanent("rejected", f"by the collector: {partial.error_message}")
+        return Permanent("rejected", f"by the collector: {partial.error_message or 'it gives no reason'}")
     return str(partial.error_message)
 
 
