@@ -27,6 +27,12 @@ _KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP
 ReadFile = Callable[[str, int], bytes]
 
 
+def environ_of(environ: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
+    """The variables about these sections: a mistake in one about others is none of a command that has no use for it."""
+    wanted = (*(f"{ENV_PREFIX}{section}_".upper() for section in sections), CONFIG_ENV)
+    return {name: value for name, value in environ.items() if name.startswith(wanted)}
+
+
 def read_capped(path: str, limit: int) -> bytes:
     """At most `limit` + 1 bytes of a file: one more than allowed tells the caller that there are more."""
     with open(path, "rb") as file:

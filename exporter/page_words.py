@@ -45,9 +45,6 @@ FAILURE: Final[Mapping[str, str]] = {
     "too-large": "its answer was too large",
     "encoding": "its answer was encoded",
     "malformed": "its answer was not a document",
-    "empty": "its answer was empty",
-    "not-json": "its answer was not JSON",
-    "not-a-document": "its answer was not a document",
 }
 
 MODES: Final[Mapping[Mode, str]] = {

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from exporter.config import EventHubsSettings, Settings
 from exporter.config_eventhubs import AMQP_PORT, AMQPS_PORT
 from exporter.failures import Failure
-from exporter.probe_network import Reach, reach
+from exporter.probe_network import REACH_WORDS, Reach, reach
 from exporter.probe_report import Finding, Report, World, fail, ok, warn
 from exporter.sinks.eventhubs import EventHubsDestination
 from exporter.sinks.eventhubs_address import default_credential
@@ -66,7 +66,7 @@ def unreachable(found: Reach, host: str, port: int, hubs: EventHubsSettings) -> 
             f"the name {host} is not known to this machine's DNS: correct the name of the namespace; with a private "
             "endpoint, link the zone privatelink.servicebus.windows.net to this network"
         )
-    what = {Reach.REFUSED: "refuses connections", Reach.TIMEOUT: "does not answer"}.get(found, "has no route from here")
+    what = REACH_WORDS[found]
     if hubs.connection is not None and hubs.connection.emulator:
         return f"{host}:{port} {what}: start the emulator there, or correct Endpoint in the connection string"
     if hubs.transport == "amqp":

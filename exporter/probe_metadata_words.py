@@ -10,7 +10,7 @@ from exporter.config import Settings
 from exporter.events import DocumentError
 from exporter.metadata import MetadataError
 from exporter.metadata_errors import one_line
-from exporter.probe_network import Reach
+from exporter.probe_network import REACH_WORDS, Reach
 from exporter.probe_report import Finding, World, fail, warn
 
 TOPIC: Final = "metadata"
@@ -21,18 +21,13 @@ _PROXY: Final = (
     "a proxy or service mesh stands in between; take the metadata service out of it (transparent proxy: no redirection "
     "for 169.254.169.254; Istio: traffic.sidecar.istio.io/excludeOutboundIPRanges: 169.254.169.254/32)"
 )
-_REACH_WORDS: Final[Mapping[Reach, str]] = {
-    Reach.REFUSED: "refuses connections",
-    Reach.TIMEOUT: "does not answer",
-    Reach.UNREACHABLE: "has no route from here",
-}
 
 
 def unreachable(found: Reach, url: str, world: World) -> str:
     """Why no connection can be made, most likely."""
     if found is Reach.UNKNOWN_NAME:
         return f"the name in source.url ({url}) is not known: correct it, or leave it out to use 169.254.169.254"
-    said = f"{url} {_REACH_WORDS[found]}"
+    said = f"{url} {REACH_WORDS[found]}"
     if "169.254.169.254" not in url:
         return f"{said}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
     if world.in_kubernetes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Final
@@ -25,6 +26,14 @@ class Reach(StrEnum):
     REFUSED = "refused"
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
+
+
+REACH_WORDS: Final[Mapping[Reach, str]] = {
+    Reach.REFUSED: "refuses connections",
+    Reach.TIMEOUT: "does not answer",
+    Reach.UNREACHABLE: "has no route from here",
+}
+"""What an address does that has one."""
 
 
 def reach(host: str, port: int, seconds: float) -> Reach:

@@ -11,7 +11,7 @@ from requests.utils import should_bypass_proxies
 
 from exporter.config import Settings
 from exporter.failures import Failure
-from exporter.probe_network import Reach, clock_of, reach, speaks_only_http2
+from exporter.probe_network import REACH_WORDS, Reach, clock_of, reach, speaks_only_http2
 from exporter.probe_report import Finding, Report, World, fail, ok, warn
 from exporter.wiring import otlp_destination
 
@@ -72,7 +72,7 @@ def _post(settings: Settings) -> Mapping[str, str]:
 def _unreachable(found: Reach, shown: str, host: str) -> str:
     if found is Reach.UNKNOWN_NAME:
         return f"the name {host} is not known to this machine's DNS: correct otlp.endpoint"
-    what = {Reach.REFUSED: "refuses connections", Reach.TIMEOUT: "does not answer"}.get(found, "has no route from here")
+    what = REACH_WORDS[found]
     return f"{shown} {what}: start the collector there (OTLP over HTTP, port 4318 as a rule), or correct otlp.endpoint"
 
 

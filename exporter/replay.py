@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, Final, TextIO
 
 from exporter.approval import Policy, Presence
 from exporter.config import Settings, add_flags, load
-from exporter.config_schema import ENV_PREFIX
-from exporter.config_sources import CONFIG_ENV
+from exporter.config_sources import environ_of
 from exporter.records import Record
 from exporter.replay_entries import read_time
 from exporter.replay_input import Found, InputError, read_input
@@ -89,15 +88,9 @@ def _start(text: str) -> datetime:
 
 def replay(args: argparse.Namespace) -> int:
     """Runs the command. Answers the exit code."""
-    settings = load(args, _own(os.environ))
+    settings = load(args, environ_of(os.environ, SECTIONS))
     out = writable(sys.stdout)
     return _replay(args, settings, sys.stdin.buffer, out, datetime.now(UTC))
-
-
-def _own(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are about deciding: a mistake in those about destinations is none of ours."""
-    wanted = (*(f"{ENV_PREFIX}{section}_".upper() for section in SECTIONS), CONFIG_ENV)
-    return {name: value for name, value in environ.items() if name.startswith(wanted)}
 
 
 def _replay(args: argparse.Namespace, settings: Settings, standard_input: BinaryIO, out: TextIO, now: datetime) -> int:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from exporter.config import ConfigError, EventHubsSettings, add_flags, load
-from exporter.config_schema import ENV_PREFIX
-from exporter.config_sources import CONFIG_ENV
+from exporter.config_sources import environ_of
 from exporter.failures import Failure
 from exporter.log import Log
 from exporter.log_libraries import captured_libraries
@@ -119,8 +118,8 @@ def _seconds(text: str) -> float:
 
 def tail(args: argparse.Namespace) -> int:
     """Runs the command. Answers the exit code."""
-    wanted = ("OUTBOX",) if args.outbox is not None else ("EVENT_HUBS", "OUTBOX")
-    settings = load(args, _own(os.environ, wanted))
+    sections = ("outbox",) if args.outbox is not None else ("event_hubs", "outbox")
+    settings = load(args, environ_of(os.environ, sections))
     _check(args, settings.event_hubs)
     out = writable(sys.stdout)
     view = View(out, args, supports_colour(out, os.environ) and args.format == "timeline")
@@ -137,12 +136,6 @@ def tail(args: argparse.Namespace) -> int:
         return 1
     print(view.summary(), file=sys.stderr)
     return 0
-
-
-def _own(environ: Mapping[str, str], sections: tuple[str, ...]) -> dict[str, str]:
-    """The variables that are about what is read: a mistake in others is none of ours."""
-    wanted = (*(f"{ENV_PREFIX}{section}_" for section in sections), CONFIG_ENV)
-    return {name: value for name, value in environ.items() if name.startswith(wanted)}
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
