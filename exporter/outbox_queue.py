@@ -70,7 +70,7 @@ def enqueue(db: sqlite3.Connection, destinations: Sequence[str], record: Record,
     ).fetchone()
     if row is None:
         return 0
-    rows = [(name, row[0], record.subject) for name in destinations]
+    rows = [(name, row[0], record.subject.casefold()) for name in destinations]  # ids are compared so
     db.executemany("INSERT INTO queue VALUES (?, ?, ?, NULL)", rows)
     return int(row[0])
 

@@ -12,7 +12,7 @@ from exporter.events import parse_document
 from exporter.keeper import reunited, unread
 from exporter.lifecycle import Instant, State, advance
 from exporter.metadata import Answer
-from tests.agent_world import Source, World, document, event, started
+from tests.agent_world import REBOOT, Source, World, document, event, started
 from tests.core_documents import NOON
 
 
@@ -107,3 +107,16 @@ def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Pa
         world.see(document(2, event(Resources="web-1")), 2)
         world.see(document(3, event(Resources=["web-2"])), 2)
         assert [record.kind for record in world.records("scheduled", "updated")] == ["scheduled", "updated"]
+
+
+def test_an_id_in_another_spelling_keeps_its_place(tmp_path: Path) -> None:
+    """Ids are compared without regard to case: records of one event wait in one line, however each spells it."""
+    with World(tmp_path) as world:
+        for number, spelt in enumerate((REBOOT, REBOOT.lower(), REBOOT), start=2):
+            world.see(document(number, event(spelt, EventSource="Platform", Description=str(number))), 2)
+        sent: list[str] = []
+        while waiting := world.outbox.next("otlp", 100):
+            sent += [queued.record.id for queued in waiting]
+            world.outbox.delivered("otlp", [queued.seq for queued in waiting])
+        told = [record.id for record in world.records() if record.subject.casefold() == REBOOT.casefold()]
+        assert [record for record in sent if record in told] == told
