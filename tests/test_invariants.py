@@ -36,9 +36,9 @@ from exporter.records import Record, Vm
 from exporter.records_writer import Writer
 from tests import oracle
 from tests.core_documents import NOON, event
+from tests.effort import LONG, examples
 
 HOLD: Final = "/etc/hold"
-LONG: Final = settings.get_profile("long").max_examples == settings().max_examples
 
 # -- hostile documents
 
@@ -188,7 +188,7 @@ def places(events: list[Any]) -> dict[str, int]:
 SECONDS = st.sampled_from([0.0, 0.4, 0.5, 1.0, 5.0, 9.0, 10.0, 20.0, 30.0, 100.0])
 
 
-@settings(max_examples=100_000 if LONG else 1_000)
+@settings(max_examples=examples(1_000))
 @given(bodies(), HOUSES, st.booleans(), SECONDS, SECONDS)
 def test_every_decision_is_the_one_of_the_second_reading(
     raw: bytes, house: oracle.House, approved: bool, known: float, unchanged: float
@@ -559,7 +559,7 @@ HOMES = st.builds(
 LENGTH = 50 if LONG else 20
 
 
-@settings(max_examples=6_000 if LONG else 150)
+@settings(max_examples=examples(150))
 @given(HOMES, st.lists(st.tuples(HAPPENINGS, LOOKS), min_size=LENGTH // 4, max_size=LENGTH))
 def test_a_platform_that_does_what_it_likes_is_told_and_approved_honestly(
     house: oracle.House, story: list[tuple[tuple[Any, ...], Look]]
