@@ -208,6 +208,7 @@ class App:
         """Turns until told to stop, then ends within 5 s with nothing lost. Answers the exit code."""
         assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
         self._notifier.ready(f"serving on {self.web.address[1]}")
+        self._notifier.watch(lambda: self._loop.healthy(time.monotonic()), self._stopping)
         self._identity.wait(IDENTITY_PATIENCE_SECONDS)
         while not self._stopping.is_set():
             self._loop.turned = time.monotonic()

@@ -8,7 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+BEATS: Final = 3
+"""Signs of life within the time that the manager waits for one."""
+SHORTEST_SECONDS: Final = 0.05
 
 
 class Notifier:
@@ -25,6 +31,20 @@ class Notifier:
 
     def alive(self) -> None:
         self._send("WATCHDOG=1")
+
+    def watch(self, turning: Callable[[], bool], ended: threading.Event) -> None:
+        """Signs of life as often as the manager wants them, until `ended`, as long as the loop is `turning`.
+
+        On a thread of its own: a poll may rightly take longer than a manager is told to wait. Nothing without a manager
+        that waits.
+        """
+        if self.watchdog_seconds:
+            threading.Thread(target=self._beat, args=(turning, ended), name="watchdog", daemon=True).start()
+
+    def _beat(self, turning: Callable[[], bool], ended: threading.Event) -> None:
+        while not ended.wait(max(SHORTEST_SECONDS, self.watchdog_seconds / BEATS)):
+            if turning():
+                self.alive()
 
     def stopping(self) -> None:
         self._send("STOPPING=1")

@@ -250,6 +250,20 @@ def test_starts_without_an_outbox(tmp_path: Path) -> None:
             assert run.stop() == 0
 
 
+def test_systemd_sees_life_while_the_source_is_silent(tmp_path: Path) -> None:
+    """However short systemd's patience, a first answer that takes minutes is no reason to kill the agent."""
+    with quiet() as service, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        service.fault("all/hang")
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
+        with Run(service.url, tmp_path, environ=environ) as run:
+            assert manager.recv(1000).startswith(b"READY=1\n")
+            assert [manager.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            assert run.get("/-/healthy").status_code == 200
+            assert run.stop() == 0
+
+
 def test_patience_for_the_first_answer_ever_only(tmp_path: Path) -> None:
     """A restart within a day of a good document gives a hanging service 5 s, not the two minutes of the first time."""
     with quiet() as service:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,33 @@ def test_each_word_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
         b"WATCHDOG=1",
         b"STOPPING=1",
     ]
+
+
+def test_signs_of_life_are_of_the_loop(manager: tuple[socket.socket, str]) -> None:
+    """They come while the loop turns, and not while it does not."""
+    listener, name = manager
+    ended = threading.Event()
+    answers = [False, False, True, False]
+
+    def turning() -> bool:
+        answer = answers.pop(0)
+        if not answers:
+            ended.set()
+        return answer
+
+    Notifier({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1"}).watch(turning, ended)
+    assert listener.recv(1000) == b"WATCHDOG=1"
+    assert ended.wait(30)
+    listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.recv(1000)
+
+
+def test_nobody_is_watched_without_being_asked(manager: tuple[socket.socket, str]) -> None:
+    """Without WATCHDOG_USEC there is no thread for it."""
+    before = threading.active_count()
+    Notifier({"NOTIFY_SOCKET": manager[1]}).watch(lambda: True, threading.Event())
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
