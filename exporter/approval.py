@@ -184,15 +184,17 @@ def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, .
 def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     """Why the rules would now hold an event that we approved; `NONE` when they would not.
 
-    Only its content counts: what has passed (its status, its settling, the files) is not asked again.
+    Only its content counts: what has passed (its status, and with it NotBefore, its settling, the files) is not asked
+    again.
     """
-    event = tracked.event
-    as_scheduled = replace(
-        event,
-        status="Scheduled",
-        not_before=event.not_before or tracked.not_before,
-        faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
-    )
+    event = as_scheduled = tracked.event
+    if phase_of(event) is not Phase.SCHEDULED:
+        as_scheduled = replace(
+            event,
+            status="Scheduled",
+            not_before=event.not_before or tracked.not_before,
+            faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
+        )
     anew = replace(tracked, event=as_scheduled, approval=replace(tracked.approval, accepted_at=None))
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
     reason = _before_the_rules(strict, Situation(vm_name), anew)

@@ -30,6 +30,20 @@ from tests.agent_world import (
 # -- the source
 
 
+def test_the_age_of_what_an_earlier_process_read_is_visible(tmp_path: Path) -> None:
+    """Gauges that come from the disk say how old they are, once the first poll of this process has failed."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 3)
+        last = world.value("last_successful_poll_timestamp_seconds")
+        world.source.answer = TIMEOUT
+        world.restart(3600)
+        assert world.value("last_successful_poll_timestamp_seconds") is None
+        world.live(3)
+        assert world.value("up") == 0
+        assert world.value("events", event_type="Reboot", event_status="Scheduled") == 1
+        assert world.value("last_successful_poll_timestamp_seconds") == pytest.approx(last, abs=5)
+
+
 def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
     """It is told when it is 10 s old, once, also over a restart; its end is told with its length."""
     with World(tmp_path) as world:

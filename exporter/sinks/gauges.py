@@ -73,12 +73,19 @@ def _source(sheet: _Sheet, status: Status, now: datetime) -> None:
     source, document = status.source, status.state.document
     sheet.put("up", source.up)
     sheet.put("last_poll_timestamp_seconds", source.last_poll)
-    sheet.put("last_successful_poll_timestamp_seconds", source.last_success)
+    sheet.put("last_successful_poll_timestamp_seconds", _last_read(status))
     sheet.put("poll_interval_seconds", status.poll_interval)
     sheet.put("source_warming", status.warming(now))
     if document is not None:
         sheet.put("document_incarnation", document.incarnation)
         sheet.put("document_events", len(document.events) + len(document.rejected))
+
+
+def _last_read(status: Status) -> datetime | None:
+    """How old what we show is: an earlier process may have read it, which is told once this one's first poll failed."""
+    last = status.state.last_good
+    earlier = last.wall if last is not None and status.source.last_poll is not None else None
+    return status.source.last_success or earlier
 
 
 def _vm(sheet: _Sheet, status: Status) -> None:
