@@ -7,7 +7,7 @@ import datetime
 import http.client
 import itertools
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, timedelta
 from pathlib import Path
 
@@ -23,16 +23,12 @@ from exporter.simulator.broker_frames import (
 )
 from exporter.simulator.broker_store import Store, parse_message
 from tests.certificates import self_signed
+from tests.eventhubs_broker import running_broker
 from tests.eventhubs_client import HUB, PATIENCE, Peer, event, producer, receive, receiver, send
 
+broker = pytest.fixture(running_broker)
+
 NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
-    assert running.unexpected_errors == []
 
 
 # --- Azure's SDK as producer and consumer ---------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 
 import pytest
 from azure.eventhub import EventData
@@ -27,14 +26,10 @@ from exporter.simulator.broker_frames import (
     frame,
 )
 from exporter.simulator.broker_store import parse_message
+from tests.eventhubs_broker import running_broker
 from tests.eventhubs_client import HUB, PATIENCE, Peer, event, producer, receiver, send, sender
 
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as running:
-        yield running
-    assert running.unexpected_errors == []
+broker = pytest.fixture(running_broker)
 
 
 def test_an_event_hub_needs_a_token(broker: Broker) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,27 +14,12 @@ from exporter.failures import Permanent
 from exporter.simulator.broker import Broker
 from exporter.sinks import eventhubs_messages
 from exporter.sinks.eventhubs import EventHubsDestination
+from tests.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.eventhubs_target import EVENT, SUBJECT, FailingCredential, a_record, destination, refused, text
 
-# The SDK forgets to close what failed, and says `ssl=None` to aiohttp; both are not ours to mend.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _collect() -> Iterator[None]:
-    """What the SDK forgot is collected here, where its warnings are expected."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-        assert broker.unexpected_errors == []
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+broker = pytest.fixture(running_broker)
 
 
 def test_one_record_is_one_message(broker: Broker) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from azure.eventhub.exceptions import ConnectError, ConnectionLostError, EventDataSendError, EventHubError
@@ -16,27 +14,12 @@ from exporter.failures import Failure, Permanent, Retryable
 from exporter.simulator.broker import Broker
 from exporter.sinks.eventhubs import EventHubsDestination
 from exporter.sinks.eventhubs_errors import translate
+from tests.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.eventhubs_target import FailingCredential, a_record, at_once, destination, open_sockets, refused
 
-# The SDK forgets to close what failed, and says `ssl=None` to aiohttp; both are not ours to mend.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _collect() -> Iterator[None]:
-    """What the SDK forgot is collected here, where its warnings are expected."""
-    yield
-    gc.collect()
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-        assert broker.unexpected_errors == []
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+broker = pytest.fixture(running_broker)
 
 
 def test_weather_that_passes_is_not_even_a_failure() -> None:

@@ -3,8 +3,6 @@ run. Nothing is lost, only what will never be taken is parked, and each event's 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +10,11 @@ import pytest
 from exporter.simulator.broker import Broker
 from tests.agent_world import Clock
 from tests.delivery_world import Line, in_order, stories
+from tests.eventhubs_broker import FORGETFUL, collected
 from tests.eventhubs_target import a_record, at_once, destination
 
-# The SDK forgets to close what failed, and says `ssl=None` to aiohttp; both are not ours to mend.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _collect() -> Iterator[None]:
-    """What the SDK forgot is collected here, where its warnings are expected."""
-    yield
-    gc.collect()
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
 
 
 def arrived(broker: Broker) -> list[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,25 +25,16 @@ from exporter.probe_report import Finding, Verdict, World
 from exporter.simulator.broker import Broker
 from tests.configuration import CONNECTION, KEY, loaded
 from tests.doctor import HURRIED, ROOT, WORLD, a_port_of_ours, doctor, line, only, says
+from tests.eventhubs_broker import FORGETFUL, collected
 from tests.otlp_receiver import PROTOBUF, Drop, Hang, Raw, Receiver, Reply, success
 from tests.raw_server import Peer, RawServer
 from tests.test_check import a_pair
 
-# The SDK forgets to close what failed, and says `ssl=None` to aiohttp; both are not ours to mend.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
-]
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 TOKEN = "s3cr3t-bearer-token"
-
-
-@pytest.fixture(autouse=True)
-def _collect() -> Iterator[None]:
-    """What the SDK forgot is collected here, where its warnings are expected."""
-    yield
-    gc.collect()
 
 
 def hubs(connection: str, *flags: str) -> Settings:

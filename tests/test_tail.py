@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import io
 import json
 import os
@@ -30,19 +29,15 @@ from exporter.sinks.eventhubs_messages import MessageFormat, message
 from exporter.tail import add_arguments, tail
 from exporter.tail_messages import record_of
 from exporter.tail_outbox import OutboxReader
+from tests.eventhubs_broker import collected, running_broker
 
 # The SDK forgets to close what it connected.
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
+_collect = pytest.fixture(autouse=True)(collected)
+broker = pytest.fixture(running_broker)
 
 AT = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
 SECRET = "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING"
-
-
-@pytest.fixture(autouse=True)
-def _collect() -> Iterator[None]:
-    """What the SDK forgot is collected here, where its warnings are expected."""
-    yield
-    gc.collect()
 
 
 def a_record(number: int, *, vm: str = "vm-1", kind: str = "scheduled", event_id: str = "", **more: Any) -> Record:
@@ -97,13 +92,6 @@ def send(broker: Broker, *batches: Sequence[Record], message_format: MessageForm
     for records in batches:
         destination.send(records)
     destination.close()
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-        assert broker.unexpected_errors == []
 
 
 def test_a_hub_is_read_from_its_start_in_order_and_each_record_once(broker: Broker) -> None:
