@@ -25,40 +25,39 @@ _SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 _GROUP = "simulated"
 _PROVIDER = "Microsoft.Compute"
 _FAMILY = uuid.UUID("5f1c0c52-4a7e-4c6c-9a4e-6f1d0b7b8a11")
+_USUAL = {
+    "azEnvironment": "AzurePublicCloud",
+    "customData": "",
+    "evictionPolicy": "",
+    "isHostCompatibilityLayerVm": "false",
+    "licenseType": "",
+    "location": "westeurope",
+    "offer": "debian-12",
+    "osType": "Linux",
+    "physicalZone": "westeurope-az2",
+    "placementGroupId": "",
+    "platformFaultDomain": "0",
+    "platformSubFaultDomain": "",
+    "platformUpdateDomain": "0",
+    "priority": "Regular",
+    "provider": _PROVIDER,
+    "publisher": "Debian",
+    "resourceGroupName": _GROUP,
+    "sku": "12-gen2",
+    "subscriptionId": _SUBSCRIPTION,
+    "tags": f"owner:{NOISE}",
+    "userData": base64.b64encode(f"password={NOISE}".encode()).decode(),
+    "version": "0.20260210.2384",
+    "vmScaleSetName": "",
+    "vmSize": "Standard_D4s_v5",
+    "zone": "1",
+}
 
 
 def compute(vm: Vm) -> dict[str, Any]:
     """The `compute` object of that VM; its own fields go over the usual ones, and ids follow from its name."""
-    usual = {
-        "azEnvironment": "AzurePublicCloud",
-        "customData": "",
-        "evictionPolicy": "",
-        "isHostCompatibilityLayerVm": "false",
-        "licenseType": "",
-        "location": "westeurope",
-        "name": vm.name,
-        "offer": "debian-12",
-        "osType": "Linux",
-        "physicalZone": "westeurope-az2",
-        "placementGroupId": "",
-        "platformFaultDomain": "0",
-        "platformSubFaultDomain": "",
-        "platformUpdateDomain": "0",
-        "priority": "Regular",
-        "provider": _PROVIDER,
-        "publisher": "Debian",
-        "resourceGroupName": _GROUP,
-        "sku": "12-gen2",
-        "subscriptionId": _SUBSCRIPTION,
-        "tags": f"owner:{NOISE}",
-        "userData": base64.b64encode(f"password={NOISE}".encode()).decode(),
-        "version": "0.20260210.2384",
-        "vmId": str(uuid.uuid5(_FAMILY, vm.name.casefold())),
-        "vmScaleSetName": "",
-        "vmSize": "Standard_D4s_v5",
-        "zone": "1",
-    }
-    fields: dict[str, Any] = {**usual, **vm.fields}
+    named = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, vm.name.casefold()))}
+    fields: dict[str, Any] = {**_USUAL, **named, **vm.fields}
     fields.setdefault("resourceId", _resource_id(fields))
     fields["osProfile"] = {
         "adminUsername": NOISE,
