@@ -23,9 +23,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from exporter.events import FIELDS, Document, Event, Rejected
+from exporter.events import Document, Event, Rejected
+from exporter.lifecycle_changes import changes, phase_of
 from exporter.lifecycle_sight import (
     ANOMALIES,
     UNBROKEN_POLLS,
@@ -107,13 +108,6 @@ MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
     (Phase.UNKNOWN, None): Kind.ENDED,
 }
 """Last phase and next phase (None: not in the document) to the transition. Unseen, CANCELED becomes ENDED."""
-
-
-def phase_of(event: Event) -> Phase:
-    try:
-        return Phase(event.status or "")
-    except ValueError:
-        return Phase.UNKNOWN
 
 
 def advance(state: State, document: Document, now: Instant, poll_interval: float = 1.0) -> Step:
@@ -228,29 +222,6 @@ def _started_by(before: Tracked, sight: Sight) -> StartedBy:
         return StartedBy.NOT_US
     last_scheduled_late = sight.gap is not None and (sight.now.wall - before.not_before).total_seconds() >= sight.gap
     return StartedBy.TIME if sight.steady or last_scheduled_late else StartedBy.UNKNOWN
-
-
-def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
-    """Azure's fields that differ, old and new value.
-
-    Not changes: a move between the known statuses, losing NotBefore at the start, the spelling of the id and of a time.
-    """
-    names = {*old.raw, *new.raw} - {"EventId", "EventStatus"}
-    found: dict[str, tuple[Any, Any]] = {}
-    for name in sorted(names):
-        if name == "NotBefore" and _same_not_before(old, new):
-            continue
-        if old.raw.get(name) != new.raw.get(name) or (name in FIELDS and (name in old.faults) != (name in new.faults)):
-            found[name] = (old.raw.get(name), new.raw.get(name))
-    if old.status != new.status and Phase.UNKNOWN in (phase_of(old), phase_of(new)):
-        found["EventStatus"] = (old.raw.get("EventStatus"), new.raw.get("EventStatus"))
-    return found
-
-
-def _same_not_before(old: Event, new: Event) -> bool:
-    if old.not_before is not None and old.not_before == new.not_before:
-        return True
-    return phase_of(new) is Phase.STARTED and new.raw.get("NotBefore", "") == ""
 
 
 def _leave(before: Tracked, sight: Sight) -> Transition:
