@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from exporter.check_files import file_errors, readable_secrets
+from exporter.check_files import file_errors, missing_packages, readable_secrets
 from exporter.check_summary import Line, summary
 from exporter.config import ConfigError, Secret, Settings, add_flags, load, redact
 from exporter.log import Log
@@ -40,7 +40,7 @@ def check(args: argparse.Namespace, world: World | None = None) -> int:
     settings = validated(args, world)
     _say("configuration is valid", settings.secrets)
     _say_lines(summary(settings), settings.secrets)
-    for warning in (*settings.warnings, *readable_secrets(settings, world)):
+    for warning in (*settings.warnings, *readable_secrets(settings, world), *missing_packages(settings)):
         _say(f"warning: {warning}", settings.secrets)
     if not args.probe:
         return 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import ssl
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,19 @@ from exporter.probe_report import World
 from exporter.webconfig import WebConfig, WebConfigError
 from exporter.webfile import read_web_file
 
+NO_IDENTITY: Final = (
+    "signing in with an Azure identity needs the extra `identity`, which is not installed: "
+    "pip install 'azure-scheduled-events-exporter[identity]'"
+)
 _SECRET_KEYS: Final = (("event_hubs", "connection_string"), ("otlp", "headers"))
+
+
+def is_installed(package: str) -> bool:
+    """Whether it could be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
 
 
 def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
@@ -34,6 +47,13 @@ def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[st
     if otlp(_scratch(sources)).configured:
         errors += _certificate_errors(sources)
     return errors
+
+
+def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_installed) -> list[str]:
+    """What the settings need that is not installed, as a sentence each. Not an error: the check may run elsewhere."""
+    if not settings.event_hubs.fully_qualified_namespace or installed("azure.identity"):
+        return []
+    return [f"event_hubs.fully_qualified_namespace: {NO_IDENTITY}"]
 
 
 def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:

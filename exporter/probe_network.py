@@ -58,6 +58,8 @@ def _reach(host: str, port: int, seconds: float, looked_up: threading.Event) -> 
         return Reach.REFUSED
     except TimeoutError:
         return Reach.TIMEOUT
+    except ConnectionResetError:
+        return Reach.OPEN  # somebody took the connection, and hung up before we could look at it
     except OSError:
         return Reach.UNREACHABLE
     return Reach.OPEN

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from exporter.check import add_arguments, check
-from exporter.config import ConfigError, FlagParser
+from exporter.check_files import is_installed, missing_packages
+from exporter.config import ConfigError, FlagParser, load
 from exporter.probe_report import World
 from tests.certificates import self_signed, write
 from tests.configuration import CONNECTION, KEY
@@ -210,6 +211,20 @@ def test_files_with_secrets_that_all_can_read(capsys: pytest.CaptureFixture[str]
     for path in (key, web, secret, config):
         path.chmod(stat.S_IRUSR)
     assert "warning" not in checked(capsys, *flags)
+
+
+def test_an_extra_that_is_not_installed_is_said() -> None:
+    """An identity without the package for it is told with the command that brings it; nothing else needs an extra."""
+    by_identity = load(arguments("--event-hubs.fully-qualified-namespace=a.example", "--event-hubs.event-hub=h"), {})
+    (sentence,) = missing_packages(by_identity, lambda package: package != "azure.identity")
+    assert "pip install 'azure-scheduled-events-exporter[identity]'" in sentence
+    assert missing_packages(by_identity, lambda _: True) == []
+    assert missing_packages(load(arguments(), {}), lambda _: False) == []
+    assert (is_installed("exporter"), is_installed("exporter.nothing"), is_installed("nothing.at.all")) == (
+        True,
+        False,
+        False,
+    )
 
 
 def test_exit_codes_of_the_command(tmp_path: Path) -> None:

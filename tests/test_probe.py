@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from exporter.config import Settings
 from exporter.probe import run_probes
 from exporter.probe_metadata import probe_metadata
 from exporter.probe_metadata_words import AZURE_CHASSIS, unreachable
-from exporter.probe_network import Reach
+from exporter.probe_network import Reach, reach
 from exporter.probe_report import Report, Verdict, World, ok
 from exporter.simulator import scenario
 from exporter.simulator.service import MetadataService
@@ -215,6 +216,26 @@ def test_a_probe_that_never_ends_and_one_that_breaks() -> None:
     ]
     assert "no result within 0.3 s" in findings[0].sentence
     assert "RuntimeError: oh" in findings[1].sentence
+
+
+def test_a_peer_that_hangs_up_at_once_is_there() -> None:
+    """A reset while we still connect is an answer, however fast it comes: not a missing route."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        ended = threading.Event()
+
+        def hang_up() -> None:
+            while not ended.is_set():
+                taken, _ = listener.accept()
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                taken.close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        assert {reach("127.0.0.1", port, 30) for _ in range(200)} == {Reach.OPEN}
+        ended.set()
+        socket.create_connection(("127.0.0.1", port)).close()
+        thread.join()
 
 
 def test_a_healthy_machine(tmp_path: Path, service: MetadataService) -> None:
