@@ -13,11 +13,10 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpcore
 import httpx
 
 from exporter.metadata_errors import (
@@ -29,6 +28,7 @@ from exporter.metadata_errors import (
     status_reason,
     translate,
 )
+from exporter.metadata_transport import http_client
 from exporter.metadata_wire import Aborted, Resolve, Stage, Wire
 
 __all__ = ["REASONS", "Answer", "Compute", "MetadataClient", "MetadataError", "parse_compute"]
@@ -130,8 +130,8 @@ class MetadataClient:
         self._first_deadline = first_deadline
         self._max_bytes = max_bytes
         self._wire = Wire(monotonic=monotonic, resolve=resolve, connect_seconds=deadline)
-        self._polling = _client(self._wire, tls)
-        self._posting = _client(self._wire, tls)
+        self._polling = http_client(self._wire, tls)
+        self._posting = http_client(self._wire, tls)
         base = url.rstrip("/") + "/metadata/"
         self._events = self._polling.build_request("GET", base + "scheduledevents", params={"api-version": api_version})
         self._compute = self._polling.build_request(
@@ -249,64 +249,3 @@ class MetadataClient:
                 raise MetadataError("too-large", f"more than {max_bytes} bytes", status_code=200)
             self._wire.slice()
         return bytes(body)
-
-
-def _client(wire: Wire, tls: ssl.SSLContext | None) -> httpx.Client:
-    return httpx.Client(
-        transport=_Transport(wire, tls),
-        trust_env=False,
-        follow_redirects=False,
-        timeout=None,  # noqa: S113  # the wire keeps the time
-        headers={
-            "Metadata": "true",
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": "azure-scheduled-events-exporter",
-        },
-    )
-
-
-class _Transport(httpx.BaseTransport):
-    """httpx's public seam, with our sockets below it: httpx's own transport takes no network backend.
-
-    It knows no proxy. What would make httpx parse a redirect's target, which can fail in ways of its own, or keep a
-    cookie is dropped here.
-    """
-
-    def __init__(self, wire: Wire, tls: ssl.SSLContext | None) -> None:
-        self._pool = httpcore.ConnectionPool(ssl_context=tls, keepalive_expiry=None, network_backend=wire)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                method=request.method,
-                url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        return httpx.Response(
-            status_code=answer.status,
-            headers=[(name, value) for name, value in answer.headers if name.lower() not in _UNWANTED],
-            stream=_Body(answer),
-            extensions=answer.extensions,
-        )
-
-    def close(self) -> None:
-        self._pool.close()
-
-
-_UNWANTED = frozenset({b"location", b"set-cookie"})
-
-
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.iter_stream()
-
-    def close(self) -> None:
-        self._answer.close()
