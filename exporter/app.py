@@ -137,7 +137,8 @@ class App:
         """Opens the outbox and binds the port. Raises OSError or `OutboxBusy`, with a sentence, before all else."""
         settings = self._settings
         makers = destinations_from(settings)
-        self._outbox = Outbox(settings.outbox.path, settings.outbox.max_bytes, tuple(makers))
+        path = os.path.realpath(settings.outbox.path)  # two names of one file are one outbox, with one lock
+        self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
         try:
             self.web.start()
         except OSError:

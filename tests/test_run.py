@@ -204,9 +204,11 @@ def test_a_second_agent_does_not_start(tmp_path: Path) -> None:
     """On the same outbox a second agent ends with exit 1 and a sentence, and the first goes on."""
     with quiet() as service, Run(service.url, tmp_path) as first:
         assert first.address
-        with Run(service.url, tmp_path) as second:
-            assert second.ended() == 1
-        assert "another agent works on" in second.lines[-1]
+        (tmp_path / "link.db").symlink_to(tmp_path / "outbox.db")
+        for name in ("outbox.db", "link.db"):
+            with Run(service.url, tmp_path, f"--outbox.path={tmp_path / name}") as second:
+                assert second.ended() == 1
+            assert "another agent works on" in second.lines[-1]
         assert first.get("/-/healthy").status_code == 200
         assert first.stop() == 0
 
