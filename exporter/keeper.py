@@ -110,7 +110,7 @@ class Keeper:
         self._log = log
         self._senses = senses
         self._unsaved: deque[Record] = deque()
-        self._beaten = 0.0
+        self._beaten: Instant | None = None
         self._news = False
         self.writable = True
         """The last thing that was to be recorded was."""
@@ -213,10 +213,13 @@ class Keeper:
 
     def beat(self, read: Instant) -> None:
         """Now and then the time of the last good document goes to disk: a restart then knows how long it was blind."""
-        mono = read.mono or 0.0
-        if mono - self._beaten < (BEAT_SECONDS_WITH_EVENTS if self.state.tracked else BEAT_SECONDS):
-            return
-        self._beaten = mono
+        patience = BEAT_SECONDS_WITH_EVENTS if self.state.tracked else BEAT_SECONDS
+        if self._beaten is not None:
+            by_mono = (read.mono or 0.0) - (self._beaten.mono or 0.0)
+            by_wall = (read.wall - self._beaten.wall).total_seconds()
+            if by_mono < patience and 0 <= by_wall < patience:  # a clock that was set makes the last time a lie
+                return
+        self._beaten = read
         try:
             self._store.beat(read.wall)
         except Failure as failure:

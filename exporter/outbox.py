@@ -61,7 +61,7 @@ class Outbox(HeldFile):
         state = load_state(found["state"])
         if state.last_good is None:
             return state
-        seen = max(_time(found.get("seen", "")) or state.last_good.wall, state.last_good.wall)
+        seen = _time(found.get("seen", "")) or state.last_good.wall  # what stands there came after the state
         return replace(state, last_good=Instant(seen, None))
 
     def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
@@ -113,6 +113,7 @@ class Outbox(HeldFile):
             seqs = [seq for seq in (enqueue(db, self._names, *body) for body in bodies) if seq]
             newest = max([self._newest, *seqs])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (text,))
+            db.execute("DELETE FROM meta WHERE key = 'seen'")
             pruned = prune(db, self._pruned, newest - HISTORY)
             dropped = make_room(db, self.capacity)
         self._newest, self._pruned = newest, pruned

@@ -11,7 +11,7 @@ import pytest
 from exporter.events import parse_document
 from exporter.keeper import reunited, unread
 from exporter.lifecycle import Instant, State, advance
-from exporter.metadata import Answer
+from exporter.metadata import Answer, MetadataError
 from tests.agent_world import REBOOT, Source, World, document, event, started
 from tests.core_documents import NOON
 
@@ -120,3 +120,18 @@ def test_an_id_in_another_spelling_keeps_its_place(tmp_path: Path) -> None:
             world.outbox.delivered("otlp", [queued.seq for queued in waiting])
         told = [record.id for record in world.records() if record.subject.casefold() == REBOOT.casefold()]
         assert [record for record in sent if record in told] == told
+
+
+def test_after_a_clock_set_back_the_age_is_still_true(tmp_path: Path) -> None:
+    """A restart with a source that fails shows when the last document was read, by the clock as it was then set."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.clock.wall -= 3600
+        world.live(3)
+        read = world.clock.wall
+        world.source.answer = MetadataError("timeout")
+        world.restart(1)
+        world.live(1)
+        shown = world.value("last_successful_poll_timestamp_seconds")
+        assert shown is not None
+        assert read - 5 <= shown <= read
