@@ -87,7 +87,7 @@ def demo(args: argparse.Namespace) -> int:
         _signals(ended),
         captured_libraries(log),
         tempfile.TemporaryDirectory(prefix="azse-demo-") as folder,
-        Broker(hubs={HUB: 4}) as broker,
+        Broker(hubs={HUB: 1}) as broker,  # one partition: the timeline is read in the order in which it was sent
         Collector() as collector,
         MetadataService(scenario, speed=args.speed) as service,
     ):
