@@ -58,7 +58,7 @@ class StateWriter:
 
 
 def dump_state(state: State) -> str:
-    """Compact JSON, which `load_state` reads."""
+    """One state alone, as `StateWriter` writes it."""
     return StateWriter().text(state)
 
 
@@ -67,7 +67,7 @@ def _json(value: Any) -> str:
 
 
 def load_state(text: str) -> State:
-    """What `dump_state` wrote; raises ValueError for anything else. Monotonic times do not survive a process."""
+    """What a `StateWriter` wrote; raises ValueError for anything else. Monotonic times do not survive a process."""
     try:
         return _state(json.loads(text, parse_constant=_refuse))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -286,7 +286,7 @@ class _Consumer:
             runner.run(self._read())
 
     async def _read(self) -> None:
-        from azure.eventhub.aio import EventHubConsumerClient  # noqa: PLC0415  # 120 ms, while the agent starts
+        from azure.eventhub.aio import EventHubConsumerClient  # noqa: PLC0415  # `demo` has loaded it, `demo --help` need not
 
         client = EventHubConsumerClient.from_connection_string(self._connection_string, consumer_group="$Default")
         async with client:
