@@ -259,20 +259,12 @@ class App:
             healthy = self._loop.healthy(time.monotonic())
             return _word(200, "Healthy") if healthy else _word(503, "The poll loop does not turn")
         if path == "/-/ready":
-            ready = self._ready()
+            ready = self._agent is not None and self._agent.status.fresh(self._clock().wall)
             return _word(200, "Ready") if ready else _word(503, "No fresh document has been read")
         if self._agent is None:
             return _word(503, "Starting")
         page = render_page(self._agent.status, self._clock().wall, __version__)
         return Response(200, PAGE_CONTENT_TYPE, page, PAGE_HEADERS)
-
-    def _ready(self) -> bool:
-        """Whether this process has read a document, not older than 30 s or ten polls."""
-        last = self._agent.status.source.last_success if self._agent else None
-        if last is None:
-            return False
-        age = (self._clock().wall - last).total_seconds()
-        return abs(age) <= max(30.0, 10 * self._settings.source.poll_interval)
 
 
 def _word(status: int, text: str) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from exporter.lifecycle import Phase, Tracked
@@ -28,13 +28,11 @@ from exporter.page_html import (
 )
 from exporter.page_sections import sections
 from exporter.page_words import MEANING, distance, failure, headline
-from exporter.status import Status
+from exporter.status import Status, urgency
 
 __all__ = ["PAGE_CONTENT_TYPE", "PAGE_HEADERS", "render_page"]
 
 REFRESH_SECONDS: Final = 10
-STALE_SECONDS: Final = 30.0
-STALE_POLLS: Final = 10
 ICONS: Final = {"calm": "#1c7c4a", "coming": "#e09a1a", "on": "#d3342b", "blind": "#8a5fc7"}
 
 
@@ -49,7 +47,7 @@ class Verdict:
 
 def render_page(status: Status, now: datetime, version: str) -> bytes:
     """The landing page of one status, in UTF-8. Send `PAGE_HEADERS` with it."""
-    own = sorted(status.own_events, key=_urgency)
+    own = sorted(status.own_events, key=urgency)
     verdict = _verdict(status, own, now)
     name = status.vm.name or "this VM"
     head = join(
@@ -72,14 +70,6 @@ def render_page(status: Status, now: datetime, version: str) -> bytes:
     )
     page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
     return page.encode("utf-8", "replace")
-
-
-def _urgency(tracked: Tracked) -> tuple[int, datetime]:
-    if tracked.phase is Phase.STARTED:
-        return (0, tracked.started_at or tracked.first_seen)
-    if tracked.event.not_before is not None:
-        return (1, tracked.event.not_before)
-    return (2, tracked.first_seen)
 
 
 def _name(status: Status) -> Iterator[Html]:
@@ -105,7 +95,7 @@ def _about(status: Status) -> Html:
 def _verdict(status: Status, own: list[Tracked], now: datetime) -> Verdict:
     if _last_read(status) is None:
         return Verdict("blind", "Not known yet", (text(_never_read(status)),))
-    if not _fresh(status, now):
+    if not status.fresh(now):
         return Verdict("blind", "Not known at the moment", (_age(status, now), *_headline(own, now)))
     found = _present(status, own, now)
     return found if status.source.up else replace(found, lines=(*found.lines, _age(status, now)))
@@ -131,12 +121,6 @@ def _last_read(status: Status) -> datetime | None:
     """When the document that we know was read, perhaps by an earlier process."""
     last = status.state.last_good
     return status.source.last_success or (last.wall if last is not None and status.state.document else None)
-
-
-def _fresh(status: Status, now: datetime) -> bool:
-    """Whether this process has read a document lately: the same rule as `/-/ready` has."""
-    limit = timedelta(seconds=max(STALE_SECONDS, STALE_POLLS * status.poll_interval))
-    return status.source.last_success is not None and abs(now - status.source.last_success) <= limit
 
 
 def _never_read(status: Status) -> str:

@@ -11,11 +11,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from exporter.approval import Coordination, Decision, Mode
-from exporter.lifecycle import State, Tracked
+from exporter.lifecycle import Phase, State, Tracked
 from exporter.records import Vm
 
 WARMING: Final = timedelta(minutes=5)
 """Events begin to flow within five minutes of the first answer [Enabling and disabling]."""
+STALE_SECONDS: Final = 30.0
+STALE_POLLS: Final = 10
 DESTINATIONS: Final = ("event_hubs", "otlp")
 
 
@@ -75,7 +77,21 @@ class Status:
     def own_events(self) -> tuple[Tracked, ...]:
         return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
 
+    def fresh(self, now: datetime) -> bool:
+        """Whether this process has read a document, not older than 30 s or ten polls. A clock set back is no help."""
+        limit = timedelta(seconds=max(STALE_SECONDS, STALE_POLLS * self.poll_interval))
+        return self.source.last_success is not None and abs(now - self.source.last_success) <= limit
+
     def warming(self, now: datetime) -> bool:
         """Whether Azure may still be switching the service on: an empty document is then not yet "nothing planned"."""
         first = self.state.first_answer
         return first is None or now - first < WARMING
+
+
+def urgency(tracked: Tracked) -> tuple[int, datetime]:
+    """What is on comes first, then what starts soonest, then what does not say when."""
+    if tracked.phase is Phase.STARTED:
+        return (0, tracked.started_at or tracked.first_seen)
+    if tracked.event.not_before is not None:
+        return (1, tracked.event.not_before)
+    return (2, tracked.first_seen)

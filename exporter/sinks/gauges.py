@@ -9,7 +9,7 @@ from typing import Final
 from exporter.events_json import encodable
 from exporter.lifecycle import Phase, Tracked
 from exporter.sinks.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
-from exporter.status import DESTINATIONS, DestinationStatus, Status
+from exporter.status import DESTINATIONS, DestinationStatus, Status, urgency
 
 MAX_EVENT_SERIES: Final = 50
 MAX_LABEL: Final = 256  # what Azure allows as a name is far shorter; nothing from outside may bloat every scrape
@@ -27,15 +27,6 @@ def label(value: str) -> str:
     """Text from outside that any parser of the exposition formats takes."""
     cleaned: str = encodable(value)
     return cleaned if len(cleaned) <= MAX_LABEL else cleaned[: MAX_LABEL - 1] + "…"
-
-
-def urgency(tracked: Tracked) -> tuple[int, float]:
-    """What is on comes first, then what starts soonest, then what does not say when."""
-    if tracked.phase is Phase.STARTED:
-        return (0, (tracked.started_at or tracked.first_seen).timestamp())
-    if tracked.event.not_before is not None:
-        return (1, tracked.event.not_before.timestamp())
-    return (2, tracked.first_seen.timestamp())
 
 
 class _Sheet:
