@@ -7,8 +7,10 @@ installed). At the end everything is mended, the agent delivers what waits and i
 - every record that the agent logged is at the event hub and at the collector (an id may be there twice: at least once
   is the promise; how many were is told);
 - no event was sent an approval again after one that was answered 200;
-- memory, threads, descriptors and disk did not grow, by the lowest values of the last quarter against the second: what
-  is held at rest. A huge answer takes memory for as long as it is read, and that is not growth.
+- memory, threads, descriptors and disk did not grow, as `growth` judges it by one sample for each cycle.
+
+`--leak-kib N` has the agent lose so much in each cycle: such a run has to fail. What the environment says to malloc
+(`MALLOC_ARENA_MAX=2`, as the unit and the image have it) holds for the agent too.
 """
 
 from __future__ import annotations
@@ -18,30 +20,25 @@ import contextlib
 import os
 import random
 import shutil
-import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.agent import Agent, Usage
+from benchmarks import weighed
+from benchmarks.agent import Agent
+from benchmarks.growth import KIB, Sample, judge
 from benchmarks.peers import DROP, Peers
 from exporter.simulator.scenario import load
 from exporter.simulator.service import MetadataService, Post
 
 SPEED: Final = 20.0
-SAMPLE_SECONDS: Final = 2.0
 CYCLE_SECONDS: Final = 12.0
-PATIENCE: Final = 90.0
-MIB: Final = 1 << 20
-RSS_GROWTH: Final = 4 * MIB
-DISK_GROWTH: Final = 4 * MIB
-"""What SQLite's journal may keep: it grows by steps, when a reader is in the way of a checkpoint, and up to this."""
+PATIENCE: Final = 180.0
 SOURCE_FAULTS: Final = (
     "slow:0.2",
     "500",
@@ -84,20 +81,14 @@ STATUSES: Final = (DROP, 302, 401, 408, 429, 500, 502, 503, 504)
 NOT_RECORDS: Final = ("agent.listening",)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One look at the agent and its disk, while nothing was made to fail."""
-
-    usage: Usage
-    disk: int
-
-
 @dataclass(slots=True)
 class Seen:
     """What came to light, from several threads."""
 
     told: set[str] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
+    weighed: list[dict[str, int]] = field(default_factory=list)
+    """In this cycle."""
     samples: list[Sample] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
@@ -107,6 +98,8 @@ class Seen:
         if "id" in found and "subject" in found:
             self.told.add(found["id"])
             self.kinds[found["event"]] += 1
+        elif found.get("event") == weighed.WEIGHED:
+            self.weighed.append(found)
         elif found.get("event") in ("agent.broke", "outbox.dropped", "record.parked"):
             self.errors.append(str(found)[:300])
 
@@ -142,11 +135,15 @@ def mend(service: MetadataService, peers: Peers) -> None:
     peers.ask("collector", status=200)
 
 
-def watch(agent: Agent, folder: Path, seen: Seen, ended: threading.Event) -> None:
-    while not ended.wait(SAMPLE_SECONDS):
-        with contextlib.suppress(OSError):
-            disk = sum(path.stat().st_size for path in folder.iterdir())
-            seen.samples.append(Sample(agent.usage(), disk))
+def sample(agent: Agent, seen: Seen) -> None:
+    """Notes how the agent stands at the end of a cycle. What is in use varies with what it is just doing: the least."""
+    found, seen.weighed = seen.weighed, []
+    if not found:
+        return  # the machine stood still for the whole of it
+    used, blocks = (min(each[name] for each in found) for name in ("used", "blocks"))
+    with contextlib.suppress(OSError):  # a file or a thread that ends just now
+        disk = sum(path.stat().st_size for path in agent.folder.iterdir())
+        seen.samples.append(Sample(agent.usage(), disk, used, blocks, kept=found[-1]["kept"]))
 
 
 @contextlib.contextmanager
@@ -174,7 +171,7 @@ def delivered(agent: Agent) -> bool:
     return False
 
 
-def soak(minutes: float, seed: int) -> bool:
+def soak(minutes: float, seed: int, leak: int) -> bool:
     seen, chance = Seen(), random.Random(seed)  # noqa: S311  # what fails next, not a secret
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="azse-soak-")))
@@ -183,19 +180,18 @@ def soak(minutes: float, seed: int) -> bool:
         flags = ("--approval.mode=enforce", "--source.poll-interval=100ms", "--event-hubs.idle-close=5s")
         folder = base / "agent"
         folder.mkdir()
-        agent = stack.enter_context(Agent(folder, service.url, *flags, environ=peers.environ, on_line=seen.line))
-        agent.started()
+        environ = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+        environ |= {**peers.environ, weighed.LEAK: str(round(leak * weighed.EVERY / CYCLE_SECONDS))}
+        program = ("-m", "benchmarks.weighed")
+        agent = Agent(folder, service.url, *flags, environ=environ, program=program, on_line=seen.line)
+        stack.enter_context(agent).started()
         print(stack.enter_context(scraped(agent.url, base / "prometheus")), flush=True)
-        ended = threading.Event()
-        watcher = threading.Thread(target=watch, args=(agent, folder, seen, ended), daemon=True)
-        watcher.start()
         end = time.monotonic() + minutes * 60
         while time.monotonic() < end:
             disturb(service, peers, seen, chance)
             time.sleep(CYCLE_SECONDS * 2 / 3)
+            sample(agent, seen)
         service.set_document({"DocumentIncarnation": 999_999, "Events": []})
-        ended.set()
-        watcher.join()
         empty = delivered(agent)
         code, _ = agent.stop()
         hub, otlp = peers.copies()
@@ -228,52 +224,17 @@ def _judge(seen: Seen, hub: Counter[str], otlp: Counter[str], code: int, seed: i
         fine = fine and not lost and not unknown
     for error in seen.errors[:10]:
         print(f"WRONG: {error}")
-    return _grown(seen.samples) and fine and not seen.errors
-
-
-def _grown(samples: list[Sample]) -> bool:
-    """Whether nothing grew; prints the course in eighths."""
-    print("          RSS MiB, least and median   threads   descriptors   disk MiB   CPU of a core")
-    for number, part in enumerate(_parts(samples, 8), start=1):
-        first, last = part[0].usage, part[-1].usage
-        cpu = (last.running - first.running) / (last.at - first.at)
-        least, median = _each(min, part), _each(statistics.median, part)
-        print(
-            f"  {number}/8{least[0] / MIB:>20.1f}{median[0] / MIB:>11.1f}{median[1]:>10.0f}{median[2]:>14.0f}"
-            f"{median[3] / MIB:>11.2f}{cpu:>14.1%}"
-        )
-    quarters = _parts(samples, 4)
-    early, late = _each(min, quarters[1]), _each(min, quarters[3])
-    allowed = (RSS_GROWTH, 1, 3, DISK_GROWTH)
-    grown = [after - before > most for before, after, most in zip(early, late, allowed, strict=True)]
-    if any(grown):
-        print("WRONG: something grew")
-    return not any(grown)
-
-
-def _parts(samples: list[Sample], count: int) -> list[list[Sample]]:
-    """Equal parts in order; what is left over belongs to the last."""
-    size = len(samples) // count
-    if size < 2:
-        raise SystemExit("too short to see growth: give it a few minutes")
-    return [samples[number * size : (number + 1) * size if number + 1 < count else None] for number in range(count)]
-
-
-def _each(of: Callable[[Sequence[float]], float], part: list[Sample]) -> tuple[float, ...]:
-    return tuple(of(values) for values in zip(*map(_figures, part), strict=True))
-
-
-def _figures(sample: Sample) -> tuple[float, float, float, float]:
-    return sample.usage.rss, sample.usage.threads, sample.usage.descriptors, sample.disk
+    return judge(seen.samples) and fine and not seen.errors
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Run everything for minutes.")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 16))  # noqa: S311  # see `soak`
+    parser.add_argument("--leak-kib", type=float, default=0.0, help="lose so much in each cycle, to see it found")
     args = parser.parse_args()
     print(f"load before: {os.getloadavg()[0]:.2f}", flush=True)
-    fine = soak(args.minutes, args.seed)
+    fine = soak(args.minutes, args.seed, round(args.leak_kib * KIB))
     print(f"load after: {os.getloadavg()[0]:.2f}; {'nothing lost, nothing grew' if fine else 'NOT as it must be'}")
     return int(not fine)
 
