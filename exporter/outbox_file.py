@@ -16,7 +16,6 @@ APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1
 PAGE: Final = 4096
 BUSY_SECONDS: Final = 1.0
-# What an empty database of this schema takes; the bound of `max_bytes` leaves room for it.
 _SCHEMA: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, body BLOB NOT NULL,"
@@ -57,8 +56,18 @@ def fault(db: sqlite3.Connection) -> str:
             db.execute(f"PRAGMA application_id={APPLICATION_ID}")
             db.execute(f"PRAGMA user_version={FORMAT}")
         return ""
-    ours = (db.execute("PRAGMA application_id").fetchone()[0], db.execute("PRAGMA user_version").fetchone()[0])
-    if ours != (APPLICATION_ID, FORMAT):
+    return fault_within(db)
+
+
+def is_ours(db: sqlite3.Connection) -> bool:
+    """Whether the file's header says that it is an outbox of this version."""
+    found = (db.execute("PRAGMA application_id").fetchone()[0], db.execute("PRAGMA user_version").fetchone()[0])
+    return found == (APPLICATION_ID, FORMAT)
+
+
+def fault_within(db: sqlite3.Connection) -> str:
+    """Why a file that is not empty is not ours to use; nothing is written."""
+    if not is_ours(db):
         return "foreign"
     if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
         return "corrupt"
@@ -75,11 +84,13 @@ def open_or_set_aside(path: Path, capacity: int, now: datetime) -> tuple[sqlite3
     """A checked connection, and a sentence about what had to be set aside for it (or an empty string)."""
     why = "corrupt"
     try:
-        db = connect(path, capacity, "FULL")
-        why = fault(db)
-        if not why:
-            return db, ""
-        db.close()
+        with contextlib.ExitStack() as undo:
+            db = connect(path, capacity, "FULL")
+            undo.callback(db.close)  # before the file is renamed, which not every system does with one that is open
+            why = fault(db)
+            if not why:
+                undo.pop_all()
+                return db, ""
     except sqlite3.DatabaseError as error:
         if not is_corrupt(error):
             raise

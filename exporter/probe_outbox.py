@@ -16,7 +16,7 @@ from typing import Final
 from exporter.codec import load_state
 from exporter.config import Settings
 from exporter.filelock import FileLock
-from exporter.outbox_file import APPLICATION_ID, FORMAT, is_corrupt
+from exporter.outbox_file import fault_within, is_corrupt
 from exporter.probe_report import Finding, Report, World, fail, ok, warn
 
 TOPIC: Final = "outbox"
@@ -173,11 +173,8 @@ def _read(db: sqlite3.Connection) -> _Inside:
     """Judges as the agent does when it opens the file. ValueError for a state that is none."""
     if db.execute("PRAGMA schema_version").fetchone()[0] == 0:
         return _Inside()
-    ours = (db.execute("PRAGMA application_id").fetchone()[0], db.execute("PRAGMA user_version").fetchone()[0])
-    if ours != (APPLICATION_ID, FORMAT):
-        return _Inside(fault="foreign")
-    if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-        return _Inside(fault="corrupt")
+    if why := fault_within(db):
+        return _Inside(fault=why)
     row = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
     state = load_state(row[0]) if row else None
     waiting, parked = db.execute("SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue").fetchone()

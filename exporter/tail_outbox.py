@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from exporter.outbox_file import APPLICATION_ID, FORMAT
+from exporter.outbox_file import is_ours
 from exporter.records import Record
 from exporter.tail_messages import record_in
 
@@ -93,11 +93,11 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _checked(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     try:
-        ours = (db.execute("PRAGMA application_id").fetchone()[0], db.execute("PRAGMA user_version").fetchone()[0])
+        ours = is_ours(db)
     except sqlite3.Error:
         db.close()
         raise
-    if ours != (APPLICATION_ID, FORMAT):
+    if not ours:
         db.close()
         raise OutboxError(f"{path}: not an outbox of this version")
     return db
