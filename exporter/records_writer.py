@@ -197,8 +197,9 @@ class Writer:
     def rejection(self, state: State, found: Rejection) -> tuple[State, Record]:
         more = {"fault": found.fault}
         if found.key and found.key in state.tracked:
-            say = f"Event {found.key} is not wholly understood and will not be approved: {found.fault}"
-            return self.about_event(state, state.tracked[found.key], EVENT_REJECTED, "WARN", say, more)
+            tracked = state.tracked[found.key]
+            say = f"Event {tracked.event.event_id} is not wholly understood and will not be approved: {found.fault}"
+            return self.about_event(state, tracked, EVENT_REJECTED, "WARN", say, more)
         say = f"An element of the document can't be tracked: {found.fault}"
         return self.about_vm(state, EVENT_REJECTED, "WARN", say, {**more, "event": found.raw})
 

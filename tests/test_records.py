@@ -218,6 +218,13 @@ def test_a_rejection_of_a_tracked_event_is_a_record_about_that_event() -> None:
     assert {str(record.data["event"])[:8] for record in told} == {"nonsense", str(event())[:8]}
 
 
+def test_a_rejection_names_the_event_as_azure_does() -> None:
+    """An EventId is told as received, in its own letter case."""
+    step = Watcher.fresh().step(event(EventId="AbC-1", Resources=5))
+    record = WRITER.rejection(step.state, step.rejections[0])[1]
+    assert record.data["message"].startswith("Event AbC-1 is not wholly understood")
+
+
 def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
     """Held or approved, in the words of the policy."""
     watcher = Watcher.fresh()
