@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -106,6 +107,9 @@ def _protection(settings: Settings) -> str:
     if found is None:
         return f"as {settings.web.config_file} says"
     tls = "TLS" if found.tls is not None else "without TLS"
-    count = len(found.users)
-    users = f"passwords of {count} user{'' if count == 1 else 's'}" if count else "open to whoever reaches it"
-    return f"{tls}, {users}"
+    asked = []
+    if found.tls is not None and found.tls.verify_mode is ssl.CERT_REQUIRED:
+        asked.append("a client certificate")
+    if found.users:
+        asked.append(f"passwords of {len(found.users)} user{'' if len(found.users) == 1 else 's'}")
+    return f"{tls}, {' and '.join(asked) or 'open to whoever reaches it'}"

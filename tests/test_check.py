@@ -213,6 +213,21 @@ def test_files_with_secrets_that_all_can_read(capsys: pytest.CaptureFixture[str]
     assert "warning" not in checked(capsys, *flags)
 
 
+def test_who_may_scrape_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A required client certificate closes the endpoint, one that is only looked at if given does not."""
+    certificate, key = a_pair(tmp_path, "web")
+    web = tmp_path / "web.yml"
+
+    def told(client_auth_type: str) -> str:
+        pair = f"cert_file: {certificate}, key_file: {key}, client_ca_file: {certificate}"
+        web.write_text(f"tls_server_config: {{{pair}, client_auth_type: {client_auth_type}}}\n")
+        lines = checked(capsys, f"--web.config.file={web}").splitlines()
+        return next(line for line in lines if line.split()[:1] == ["web"])
+
+    assert told("RequireAndVerifyClientCert").endswith("TLS, a client certificate")
+    assert told("VerifyClientCertIfGiven").endswith("TLS, open to whoever reaches it")
+
+
 def test_an_extra_that_is_not_installed_is_said() -> None:
     """An identity without the package for it is told with the command that brings it; nothing else needs an extra."""
     by_identity = load(arguments("--event-hubs.fully-qualified-namespace=a.example", "--event-hubs.event-hub=h"), {})
