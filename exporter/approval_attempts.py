@@ -22,7 +22,8 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     """Whether an approvable event may be POSTed now: not before its wait is over, nor before Azure asked us to.
 
     Within one process the monotonic clock decides. Across a restart only the wall clock is left; one that went back
-    is worth nothing, so the wait begins anew with the process.
+    is worth nothing, and when a POST was sent that its process did not outlive, nobody noted: in both cases the wait
+    begins anew with the process.
     """
     last = tracked.approval.last_attempt
     if last is None:
@@ -31,7 +32,7 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     if last.mono is not None and now.mono is not None:
         return now.mono - last.mono >= wait
     since = (now.wall - last.wall).total_seconds()
-    if since >= 0:
+    if since >= 0 and not tracked.approval.in_flight:
         return since >= wait
     return (now.mono or 0.0) - (process_start.mono or 0.0) >= wait
 

@@ -140,7 +140,8 @@ class Approver:
         status = getattr(failure, "status_code", None)
         wait = getattr(failure, "retry_after", None) or 0.0
         news = tracked.approval.last_failure != failure.reason
-        after = replace(tracked, approval=not_accepted(tracked.approval, failure.reason, status, wait))
+        approval = not_accepted(tracked.approval, failure.reason, status, wait)
+        after = replace(tracked, approval=replace(approval, last_attempt=turn.now))  # the wait begins with the answer
         turn.history(after)
         if news:
             turn.record(turn.writer.failed(turn.state, after, failure.reason, status, failure.detail))

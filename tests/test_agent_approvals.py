@@ -186,6 +186,38 @@ def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
         assert world.records("approval.accepted")[0].data["attempt"] == len(world.source.posts)
 
 
+def test_the_wait_begins_with_the_answer(tmp_path: Path) -> None:
+    """From the reading of the document, or from the POST, Azure would be left alone for less than five seconds."""
+    with World(tmp_path) as world:
+        world.outbox.takes = lambda: world.clock.go(0.5)
+        world.source.asked = lambda: world.clock.go(0.75)
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 12)
+        assert min(apart(world.source.posts)) >= 5.75
+
+
+def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path) -> None:
+    """When it was sent, nobody noted: a process that is back at once leaves Azure alone for five seconds of its own."""
+
+    class KilledError(Exception):
+        pass
+
+    def die() -> None:
+        raise KilledError
+
+    with World(tmp_path) as world:
+        world.outbox.takes = lambda: world.clock.go(3.0)
+        world.source.asked = die
+        world.source.answer = document(2, event())
+        with pytest.raises(KilledError):
+            world.agent.tick()
+        world.source.asked = lambda: None
+        world.restart(0.1)
+        world.live(15)
+        assert len(world.source.posts) == 2
+        assert min(apart(world.source.posts)) >= 5
+
+
 def test_it_waits_as_long_as_azure_asks(tmp_path: Path) -> None:
     """A `Retry-After` on the answer to a POST is obeyed where it is longer than our own wait, also over a restart."""
     with World(tmp_path) as world:
