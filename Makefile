@@ -18,7 +18,7 @@ help:
 	@echo "make test        linters, types, and every test, against real peers (as root they are installed with apt)"
 	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components (needs npm)"
 	@echo "make bench       speed and memory of the agent (about 4 minutes)"
-	@echo "make soak        the agent through maintenance and failures for MINUTES (default 5)"
+	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
@@ -59,7 +59,7 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.run
 
 soak: $(VENV)/.test
-	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),5)
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10)
 
 scale: $(VENV)/.test
 	$(BIN)/python -m benchmarks.scale
