@@ -7,10 +7,9 @@ cap on connections without eviction turns slow clients into an outage: the cap i
 they lack is the accept loop and the clocks, not the parsing; h11 parses, is sans-I/O and comes with httpx anyway.
 
 The rules, all in `Limits`: a client that has not finished a request's head 5 s after it connected (TLS handshake
-included) is closed, and so is one that has not taken its answer after 9 s. A scraper that completed a request may stay
-silent for 120 s, to be there at its next scrape. When room is needed, the connection that has been idle longest makes
-it, then the one that has been asking longest; a newcomer is never refused. A page is rendered at most five times a
-second.
+included) is closed, and so is one that has not taken its answer after 9 s, or asked again 9 s after its last answer.
+When room is needed, the connection that has been idle longest makes it, then the one that has been asking longest; a
+newcomer is never refused. A page is rendered at most five times a second.
 
 With a web-config file (`webconfig`) every path wants its password, `/-/healthy` too, as with the exporter-toolkit.
 """

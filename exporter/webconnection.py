@@ -27,8 +27,9 @@ class Limits:
     """From the connection (or a later request's first byte) to the end of the request's head, TLS handshake and all."""
     exchange_seconds: float = 9.0
     """The same start, to the last byte of the answer taken by the client."""
-    idle_seconds: float = 120.0
-    """Between two requests of one client. Prometheus scrapes every 15 to 60 s and keeps its connection."""
+    idle_seconds: float = 9.0
+    """Between two requests of one client. One that never reads looks from here like a scraper that waits, since the
+    kernels in between take a page whole. A scraper that comes each 15 to 60 s connects anew: some milliseconds."""
     render_seconds: float = 3.0
     """How long the application may take for a page before the scraper is told to come back."""
     fresh_seconds: float = 0.2
