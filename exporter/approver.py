@@ -104,10 +104,11 @@ class Approver:
                 continue
             decision = each.decision
             self._metrics.approval_requested()
+            sent = self._senses.clock()
             try:
                 self._source.approve(decision.event.event_id)
             except Failure as failure:
-                self._failed(decision, failure)
+                self._failed(decision, failure, sent)
             else:
                 self._accepted(decision)
 
@@ -134,14 +135,15 @@ class Approver:
         turn.record(turn.writer.accepted(turn.state, after))
         self._end(turn)
 
-    def _failed(self, decision: Decision, failure: Failure) -> None:
+    def _failed(self, decision: Decision, failure: Failure, sent: Instant) -> None:
+        """The next wait begins with the answer, or, where there was none, with the POST: it was waited for already."""
         turn = self._turn()
         tracked = turn.state.tracked[decision.key]
         status = getattr(failure, "status_code", None)
         wait = getattr(failure, "retry_after", None) or 0.0
         news = tracked.approval.last_failure != failure.reason
         approval = not_accepted(tracked.approval, failure.reason, status, wait)
-        after = replace(tracked, approval=replace(approval, last_attempt=turn.now))  # the wait begins with the answer
+        after = replace(tracked, approval=replace(approval, last_attempt=sent if status is None else turn.now))
         turn.history(after)
         if news:
             turn.record(turn.writer.failed(turn.state, after, failure.reason, status, failure.detail))

@@ -196,6 +196,16 @@ def test_the_wait_begins_with_the_answer(tmp_path: Path) -> None:
         assert min(apart(world.source.posts)) >= 5.75
 
 
+def test_without_an_answer_the_wait_begins_with_the_post(tmp_path: Path) -> None:
+    """The five seconds in which no answer came are those that Azure is left alone for."""
+    with World(tmp_path) as world:
+        world.outbox.takes = lambda: world.clock.go(0.5)
+        world.source.asked = lambda: world.clock.go(5.0)
+        world.source.refusal = TIMEOUT
+        world.see(document(2, event()), 12)
+        assert 5.0 <= apart(world.source.posts)[0] < 7.0  # to the next poll
+
+
 def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path) -> None:
     """When it was sent, nobody noted: a process that is back at once leaves Azure alone for five seconds of its own."""
 
