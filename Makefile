@@ -10,8 +10,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint types pytest peers readme bench soak scale fuzz vm dist sbom audit lock image image-test \
-	standalone standalone-test
+.PHONY: help demo test test-all lint types pytest peers readme bench soak scale properties fuzz vm dist sbom audit lock \
+	image image-test standalone standalone-test
 
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench       speed and memory of the agent (about 4 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
+	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
 	@echo "make readme      write the generated parts of the README"
@@ -63,6 +64,9 @@ soak: $(VENV)/.test
 
 scale: $(VENV)/.test
 	$(BIN)/python -m benchmarks.scale
+
+properties: $(VENV)/.test
+	$(BIN)/python -m tests.properties --minutes $(or $(MINUTES),10) --workers $(WORKERS)
 
 fuzz: $(VENV)/.test
 	@$(PIP) install atheris

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.effort import PROFILE, TIMES
+from tests.effort import LONG, PROFILE, TIMES, Tried
 
 settings.register_profile("quick", deadline=None, database=None, derandomize=True, max_examples=60)
 settings.register_profile(
@@ -16,3 +17,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(PROFILE)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What `tests.properties` adds up."""
+    if LONG:
+        terminalreporter.write_line(f"tried {Tried.examples} examples of {Tried.steps} steps")

@@ -1,11 +1,7 @@
-"""The line under everything at once: random documents, outages, full disks, clock steps, refusals, crashes.
-
-AGENT_EXAMPLES and AGENT_STEPS make it run for longer.
-"""
+"""The line under everything at once: random documents, outages, full disks, refusals, crashes."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -18,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from exporter.metadata import MetadataError
 from tests.agent_world import NAME, World, document, event, policy, queued_in, started
+from tests.effort import LONG, MEMORY, Tried, examples
 
 IDS = ("aaaa", "bbbb", "cccc", "dddd")
 LIFE = {"scheduled", "started"}
@@ -29,7 +26,8 @@ class Line(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="azse-line-"))
+        Tried.example()
+        self.folder = Path(tempfile.mkdtemp(prefix="azse-line-", dir=MEMORY))
         self.hold = self.folder / "hold"
         self.disk, self.away = self.folder / "disk", self.folder / "away"
         self.world = World(
@@ -150,6 +148,7 @@ class Line(RuleBasedStateMachine):
 
     @invariant()
     def nothing_wrong_was_sent(self) -> None:
+        Tried.steps += 1
         if hasattr(self, "violations"):
             assert self.violations == []
 
@@ -180,8 +179,8 @@ class Line(RuleBasedStateMachine):
 
 TestLine = Line.TestCase
 TestLine.settings = settings(
-    max_examples=int(os.environ.get("AGENT_EXAMPLES", "25")),
-    stateful_step_count=int(os.environ.get("AGENT_STEPS", "30")),
+    max_examples=examples(25),
+    stateful_step_count=60 if LONG else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

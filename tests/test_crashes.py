@@ -16,6 +16,7 @@ import pytest
 
 from tests.agent_world import DESTINATIONS
 from tests.crash_world import APPROVED
+from tests.effort import Tried
 
 SEED: Final = int(os.environ.get("CRASH_SEED", "20260304"))
 RANDOM_STORIES: Final = int(os.environ.get("CRASH_STORIES", "25"))
@@ -30,6 +31,7 @@ class Stories:
         )
 
     def tell(self, *kills: int) -> dict[str, Any]:
+        Tried.example(steps=len(kills))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"kills": kills}), file=self._process.stdin, flush=True)

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from exporter.turn import Options
 from tests import oracle
-from tests.effort import LONG, MEMORY, examples
+from tests.effort import LONG, MEMORY, Tried, examples
 from tests.fleet_edges import BOUNDARIES
 from tests.fleet_world import Fleet
-from tests.test_invariants import DEFAULT, GENEROUS, HOLD, LOOKS, RULES, Files, policy_of
+from tests.test_invariants import DEFAULT, GENEROUS, HOLD, RULES, Files, policy_of
+
+Happening = tuple[str, tuple[Any, ...]]
+Story = list[tuple[Happening, tuple[int, float]]]
 
 MEMBERS: Final = st.integers(0, 2)
 IDENTS: Final = st.sampled_from(["a", "b", "c"])
@@ -47,7 +50,7 @@ CHANGES: Final = st.sampled_from(
 )
 
 
-def happening(name: str, *arguments: Any) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
+def happening(name: str, *arguments: Any) -> st.SearchStrategy[Happening]:
     return st.tuples(st.just(name), st.tuples(*arguments))
 
 
@@ -91,23 +94,111 @@ HOMES: Final = st.builds(
     hold_file=st.sampled_from(["", HOLD]),
     conflict=st.sampled_from([False] * 9 + [True]),
 )
-STORIES: Final = st.lists(st.tuples(st.one_of(*PLATFORM, *TROUBLE), LOOKS), min_size=6, max_size=60 if LONG else 30)
+LOOKS: Final = st.tuples(st.sampled_from([1, 1, 2, 0, 7, 20]), st.sampled_from([1.0, 1.0, 0.25, 4.0]))
+"""How often the fleet turns after something happened, and how many seconds apart."""
 
 
-@settings(max_examples=examples(120))
-@given(HOMES, st.integers(1, 3), st.booleans(), STORIES)
-def test_a_fleet_in_any_weather_tells_all_and_approves_nothing_wrong(
-    house: oracle.House, size: int, everything: bool, story: list[tuple[tuple[str, tuple[Any, ...]], Any]]
-) -> None:
-    """Whatever breaks: every transition reaches every destination in order and under one id, no POST is one that a
-    second reading holds, or too soon, out of turn, after a 200 or not on disk, and what is due is approved at last."""
+def stories(*happenings: st.SearchStrategy[Happening], least: int = 12) -> st.SearchStrategy[Story]:
+    """Of a few kinds of happenings each, so that what belongs together meets more often than by chance."""
+    longest = 50 if LONG else 25
+
+    def of(some: list[st.SearchStrategy[Happening]]) -> st.SearchStrategy[Story]:
+        return st.lists(st.tuples(st.one_of(happenings[0], *some), LOOKS), min_size=least, max_size=longest)
+
+    return st.lists(st.sampled_from(happenings[1:]), min_size=2, max_size=6, unique_by=id).flatmap(of)
+
+
+def told(house: oracle.House, size: int, everything: bool, story: Story) -> None:
+    """The story, and then time enough for whatever waits."""
+    Tried.example(steps=sum(often for _, (often, _) in story))
     options = Options(policy_of(house), all_events=everything)
     with tempfile.TemporaryDirectory(prefix="azse-fleet-", dir=MEMORY) as root:
         fleet = Fleet(house, options, size, Path(root))
         try:
-            for (name, arguments), (often, after, *_) in story:
+            for (name, arguments), (often, after) in story:
                 fleet.happens(name, arguments)
                 fleet.runs(often, after)
             fleet.comes_to_rest()
         finally:
             fleet.ends()
+
+
+@settings(max_examples=examples(60))
+@given(HOMES, st.integers(1, 3), st.booleans(), stories(*PLATFORM, *TROUBLE))
+def test_a_fleet_in_any_weather_tells_all_and_approves_nothing_wrong(
+    house: oracle.House, size: int, everything: bool, story: Story
+) -> None:
+    """Whatever breaks: every transition reaches every destination in order and under one id, no POST is one that a
+    second reading holds, or too soon, out of turn, after a 200 or not on disk, and what is due is approved at last."""
+    told(house, size, everything, story)
+
+
+# -- the same world, where there is much to approve
+
+WILLING: Final = st.builds(
+    oracle.House,
+    coordination=st.sampled_from(["leader", "leader", "leader", "leader", "any", "single"]),
+    takeover_after=st.sampled_from([2.0, 10.0, 10.0, None]),
+    rules=st.sampled_from([DEFAULT, ({"event_type": ["Reboot"]},), ({"event_type": ["Reboot"], "settle": 5.0},)]),
+    hold_file=st.sampled_from(["", HOLD]),
+)
+SHARED: Final = st.sampled_from(
+    [["vm-0", "vm-1", "vm-2"], ["vm-2", "vm-1", "vm-0"], ["vm-1", "vm-0"], ["vm-1", "vm-2"], ["vm-0"]]
+)
+ONE: Final = st.just("a")
+PLAIN: Final = st.fixed_dictionaries(
+    {"EventType": st.just("Reboot"), "EventStatus": st.just("Scheduled")}
+    | {"EventSource": st.sampled_from(["User", "User", "User", "Platform"])}
+)
+OPENINGS: Final = st.tuples(
+    st.lists(happening("answers", MEMBERS, st.sampled_from(["503", "lost", "400"])), max_size=3),
+    happening("announces", ONE, SHARED, st.just(900), PLAIN),
+).map(lambda parts: [*parts[0], parts[1]])
+APPROVING: Final = (
+    happening("announces", st.sampled_from(["a", "b"]), SHARED, st.just(900), PLAIN),
+    happening("changes", ONE, st.fixed_dictionaries({"Resources": SHARED}), st.just(False)),
+    happening("changes", ONE, st.sampled_from([{"Description": "One."}, {"Description": "Other."}]), st.booleans()),
+    happening("is_over", ONE),
+    happening("shows_twins", st.booleans()),
+    happening("source_is", MEMBERS, st.sampled_from(["fine", "timeout", "old"]), st.sampled_from([0, 0, 6, -9])),
+    happening("answers", MEMBERS, st.sampled_from(["200", "503", "503", "lost", "refused"])),
+    happening("disk_is", MEMBERS, st.sampled_from(["", "full", "full"])),
+    happening("starts_without_its_disk", MEMBERS, AWAY) | happening("disk_is", MEMBERS, st.just("")),
+    happening("holds", MEMBERS, st.sampled_from(["absent", "present", "unknown"])),
+    happening("is_doomed", MEMBERS, st.sampled_from(["commit", "committed", "post", "posted"]), st.integers(1, 2)),
+    happening("is_killed", MEMBERS, AWAY, st.booleans(), st.just(0.0)),
+    happening("clock_is_set", MEMBERS, st.sampled_from([-3600.0, -4.0, 4.0, 3600.0])),
+    happening("freezes", MEMBERS, st.sampled_from([1.0, 9.0]), st.booleans()),
+)
+
+
+@settings(max_examples=examples(100))
+@given(WILLING, OPENINGS, st.integers(2, 3), stories(*APPROVING))
+def test_no_approval_of_a_fleet_is_wrong_or_missing(
+    house: oracle.House, opening: list[Happening], size: int, story: Story
+) -> None:
+    """As above, where refusals, crashes around the POST, clocks, takeovers and full disks are most of the weather."""
+    told(house, size, False, [(happened, (2, 1.0)) for happened in opening] + story)
+
+
+# -- and where there is much to tell
+
+TELLING: Final = (
+    happening("announces", IDENTS, SHARED, st.just(900), FIELDS),
+    happening("changes", IDENTS, CHANGES, st.booleans()),
+    happening("changes", IDENTS, CHANGES, st.booleans()),
+    happening("moves", IDENTS, st.sampled_from(["Started", "Scheduled"]), st.booleans()),
+    happening("is_over", IDENTS),
+    happening("disk_is", MEMBERS, st.sampled_from(["", "full", "gone"])),
+    happening("starts_without_its_disk", MEMBERS, AWAY) | happening("disk_is", MEMBERS, st.just("")),
+    happening("backend_is", MEMBERS, st.integers(0, 1), st.sampled_from(["fine", "down", "picky", "half", "mute"])),
+    happening("is_doomed", MEMBERS, st.sampled_from(BOUNDARIES), st.integers(1, 3)),
+    happening("is_killed", MEMBERS, AWAY, st.booleans(), st.just(0.0)),
+)
+
+
+@settings(max_examples=examples(60))
+@given(st.just(oracle.House(rules=DEFAULT)), st.integers(1, 2), st.booleans(), stories(*TELLING))
+def test_no_word_of_a_fleet_is_lost_or_twice(house: oracle.House, size: int, everything: bool, story: Story) -> None:
+    """As above, where changes, crashes and moody backends and disks are most of the weather."""
+    told(house, size, everything, story)

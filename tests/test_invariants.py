@@ -36,7 +36,7 @@ from exporter.records import Record, Vm
 from exporter.records_writer import Writer
 from tests import oracle
 from tests.core_documents import NOON, event
-from tests.effort import LONG, examples
+from tests.effort import LONG, Tried, examples
 
 HOLD: Final = "/etc/hold"
 
@@ -194,6 +194,7 @@ def test_every_decision_is_the_one_of_the_second_reading(
     raw: bytes, house: oracle.House, approved: bool, known: float, unchanged: float
 ) -> None:
     """On any document, by any policy, with any past: the same verdict for the same reason, for the same events."""
+    Tried.example()
     document = parse_document(raw)
     events = oracle.read(raw)
     state = advance(State(NOON), document, Instant(NOON, 0.0)).state
@@ -566,6 +567,7 @@ def test_a_platform_that_does_what_it_likes_is_told_and_approved_honestly(
 ) -> None:
     """Whatever happens in whatever order: no fact twice, none lost in a crash, none claimed that was not seen, and
     nothing approved that the second reading holds, that is out of turn, too soon or done already."""
+    Tried.example(steps=sum(often for _, (often, *_) in story))
     life = Life(house)
     for (name, *arguments), look in story:
         getattr(life, name)(*arguments)
