@@ -18,7 +18,7 @@ from exporter.config_destinations import otlp, section
 from exporter.config_kinds import Text, Unfit
 from exporter.config_otel import variables
 from exporter.config_schema import Setting
-from exporter.config_sources import CONFIG_ENV, Sources, given_flags, read_capped, read_toml
+from exporter.config_sources import Sources, config_path, given_flags, read_capped, read_toml
 from exporter.probe_report import World
 from exporter.webconfig import WebConfig, WebConfigError
 from exporter.webfile import read_web_file
@@ -58,7 +58,7 @@ def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_i
 
 def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
     """Where values come from. A settings file that can't be read is an error elsewhere, and here an empty one."""
-    path = getattr(args, "config.file", None) or environ.get(CONFIG_ENV, "")
+    path = config_path(args, environ)
     document = {}
     if path:
         with contextlib.suppress(Unfit):

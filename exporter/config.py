@@ -35,11 +35,11 @@ from exporter.config_schema import (
 )
 from exporter.config_secrets import Secret, redact
 from exporter.config_sources import (
-    CONFIG_ENV,
     FlagParser,
     ReadFile,
     Sources,
     add_flags,
+    config_path,
     given_flags,
     read_capped,
     read_toml,
@@ -80,7 +80,7 @@ class ConfigError(Exception):
 def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadFile = read_capped) -> Settings:
     """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors."""
     errors: list[str] = []
-    path = getattr(flags, "config.file", None) or environ.get(CONFIG_ENV, "")
+    path = config_path(flags, environ)
     document: dict[str, Any] = {}
     if path:
         try:

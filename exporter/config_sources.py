@@ -215,6 +215,12 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
     group.add_argument(setting.flag, dest=setting.name, metavar=setting.key.upper(), help=text)
 
 
+def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """The settings file: of the flag, else of the environment; "" for none. An empty flag means none, too."""
+    given: str | None = getattr(flags, "config.file", None)
+    return environ.get(CONFIG_ENV, "") if given is None else given
+
+
 def given_flags(namespace: argparse.Namespace) -> dict[str, str]:
     """The settings that were given as flags, by `section.key`."""
     names = {setting.name for setting in catalogue() if not setting.secret}

@@ -141,10 +141,11 @@ def test_names_are_the_published_ones() -> None:
 
 
 def test_the_file_may_be_named_by_the_environment() -> None:
-    """SCHEDULED_EVENTS_CONFIG_FILE names the file, and --config.file beats it."""
+    """SCHEDULED_EVENTS_CONFIG_FILE names the file, and --config.file beats it, also when it is empty: then no file."""
     environ = {"SCHEDULED_EVENTS_CONFIG_FILE": "good.toml"}
     assert loaded(environ=environ).source.vm_name == "web_3"
     assert loaded("--config.file=empty.toml", environ=environ).source.vm_name == ""
+    assert loaded("--config.file=", environ=environ) == loaded()
 
 
 def test_an_unusable_file_is_named() -> None:
