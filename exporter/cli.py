@@ -26,17 +26,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser(given).parse_args(given)
     command: Command = args.command
     try:
-        return command(args)
+        code = command(args)
+        sys.stdout.flush()
     except ConfigError as error:
         for line in error.errors:
             print(f"{PROGRAM}: {line}", file=sys.stderr)
         return BAD_USAGE
-    except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody left to tell.
+    except OSError as error:
+        # What is still in the buffer would fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # then whoever read our output has gone; nobody is left to tell
+            print(f"{PROGRAM}: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    return code
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:

@@ -85,7 +85,7 @@ def otlp(sources: Sources) -> OtlpSettings:
     endpoint, exact = _endpoint(sources, settings.pop("endpoint"))
     off = otel.switched_off(sources.environ)
     wanted = bool(endpoint.value or not endpoint.ok)
-    if wanted and off and endpoint.layer != "otel":
+    if wanted and off:
         sources.warnings.append(f"{endpoint.origin}: nothing is sent, since {off} is set")
     heard = wanted and not off
     picked = {key: _pick(sources, setting, heard) for key, setting in settings.items()}

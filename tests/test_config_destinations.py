@@ -143,6 +143,15 @@ def test_the_url_for_logs_is_the_specifications(environ: dict[str, str], url: st
     assert otlp.configured == bool(url)
 
 
+@pytest.mark.parametrize("switch", ["OTEL_SDK_DISABLED=true", "OTEL_LOGS_EXPORTER=none"])
+@pytest.mark.parametrize("endpoint", ["OTEL_EXPORTER_OTLP_ENDPOINT", "SCHEDULED_EVENTS_OTLP_ENDPOINT"])
+def test_an_endpoint_that_is_switched_off_is_said(endpoint: str, switch: str) -> None:
+    """Whoever gave the endpoint learns that nothing is sent there, and which variable says so."""
+    name, _, value = switch.partition("=")
+    (warning,) = loaded(environ={endpoint: "http://c:4318", name: value}).warnings
+    assert f"nothing is sent, since {switch} is set" in warning
+
+
 def test_otel_variables_fill_the_section() -> None:
     """Each standard variable arrives, and the one for logs beats the general one."""
     environ = {

@@ -1,0 +1,39 @@
+"""The console command as a shell sees it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPLAY = [sys.executable, "-m", "exporter", "replay"]
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> str:
+    path = tmp_path / "document.json"
+    path.write_text('{"DocumentIncarnation": 1, "Events": []}')
+    return str(path)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_a_sentence(document: str) -> None:
+    """A command whose output goes to a full disk ends with 1 and says why in one line."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*REPLAY, document], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("azure-scheduled-events-exporter: ")
+    assert "No space left" in line
+
+
+def test_a_reader_that_has_gone_is_no_news(document: str) -> None:
+    """A command whose reader has gone ends with 1 and says nothing."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        done = subprocess.run([*REPLAY, document], stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
