@@ -29,7 +29,8 @@ LABEL org.opencontainers.image.title="azure-scheduled-events-exporter" \
 COPY --from=build /opt/agent /opt/agent
 # The owner has to be there before VOLUME: a new named volume takes it over.
 COPY --from=build /state/ /var/lib/
-ENV PATH=/opt/agent/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# MALLOC_ARENA_MAX: of the memory that each thread once needed, glibc would keep some for every one of them.
+ENV PATH=/opt/agent/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=2
 # A number, so that Kubernetes can tell that it is not root (runAsNonRoot).
 USER 65532:65532
 VOLUME ["/var/lib/azure-scheduled-events-exporter"]

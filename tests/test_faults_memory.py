@@ -191,13 +191,15 @@ def test_the_shipped_score_lets_others_go_first(tmp_path: Path, cage: Cage) -> N
 
 def test_what_is_shipped_expects_the_killer() -> None:
     """The unit and the pod are not the first to be killed, have a limit of their own, are started again without end,
-    and keep the outbox where the next process finds it."""
+    keep the outbox where the next process finds it, and have malloc keep little for later."""
     service = unit()
     assert -1000 < int(service["OOMScoreAdjust"]) < 0, "spared, but not for ever: it has a limit of its own"
     assert (service["Restart"], service["StartLimitIntervalSec"]) == ("always", "0")
     assert service.get("OOMPolicy", "stop") in ("stop", "kill"), "continue would leave a dead agent"
     assert service["RestartPreventExitStatus"] == "2", "being killed is not among what ends the trying"
     assert in_bytes(service["MemoryMax"]) >= LIMIT
+    assert service["Environment"] == "MALLOC_ARENA_MAX=2"
+    assert re.search(r"^ENV .*\bMALLOC_ARENA_MAX=2$", (DEPLOY.parent / "Dockerfile").read_text(), re.MULTILINE)
     assert service["StateDirectory"] == "azure-scheduled-events-exporter"
     spec = pod()
     assert spec["priorityClassName"] == "system-node-critical", "by which the kubelet sets the score to -997"
