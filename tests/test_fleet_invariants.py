@@ -151,9 +151,17 @@ PLAIN: Final = st.fixed_dictionaries(
     | {"EventSource": st.sampled_from(["User", "User", "User", "Platform"])}
 )
 OPENINGS: Final = st.tuples(
-    st.lists(happening("answers", MEMBERS, st.sampled_from(["503", "lost", "400"])), max_size=3),
+    st.lists(
+        st.one_of(
+            happening("answers", MEMBERS, st.sampled_from(["503", "lost", "400"])),
+            happening("holds", MEMBERS, st.sampled_from(["present", "unknown", "unknown"])),
+            happening("disk_is", MEMBERS, st.just("full")),
+        ),
+        max_size=4,
+    ),
     happening("announces", ONE, SHARED, st.just(900), PLAIN),
 ).map(lambda parts: [*parts[0], parts[1]])
+"""What stands already when the first event comes."""
 APPROVING: Final = (
     happening("announces", st.sampled_from(["a", "b"]), SHARED, st.just(900), PLAIN),
     happening("changes", ONE, st.fixed_dictionaries({"Resources": SHARED}), st.just(False)),
@@ -167,7 +175,7 @@ APPROVING: Final = (
     happening("holds", MEMBERS, st.sampled_from(["absent", "present", "unknown"])),
     happening("is_doomed", MEMBERS, st.sampled_from(["commit", "committed", "post", "posted"]), st.integers(1, 2)),
     happening("is_killed", MEMBERS, AWAY, st.booleans(), st.just(0.0)),
-    happening("clock_is_set", MEMBERS, st.sampled_from([-3600.0, -4.0, 4.0, 3600.0])),
+    happening("clock_is_set", MEMBERS, st.sampled_from([-3600.0, -4.0, 4.0, 4.0, 3600.0])),
     happening("freezes", MEMBERS, st.sampled_from([1.0, 9.0]), st.booleans()),
 )
 

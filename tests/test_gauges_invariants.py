@@ -138,7 +138,7 @@ class Shown:
 
     def restarts(self, seconds: float) -> None:
         """At once after its last turn, on a disk that took it: all that it knew is there."""
-        if self.disk.is_dir():
+        if self.disk.is_dir() and self.world.writable:
             self.sheet.restarts()
             self.world.restart(seconds)
             self.agrees()
