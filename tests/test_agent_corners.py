@@ -12,7 +12,7 @@ from exporter.events import parse_document
 from exporter.keeper import reunited, unread
 from exporter.lifecycle import Instant, State, advance
 from exporter.metadata import Answer, MetadataError
-from tests.agent_world import REBOOT, Source, World, document, event, started
+from tests.agent_world import REBOOT, Source, World, document, event, policy, started
 from tests.core_documents import NOON
 
 
@@ -135,3 +135,16 @@ def test_after_a_clock_set_back_the_age_is_still_true(tmp_path: Path) -> None:
         shown = world.value("last_successful_poll_timestamp_seconds")
         assert shown is not None
         assert read - 5 <= shown <= read
+
+
+def test_a_clock_that_runs_ahead_brings_no_turn_forward(tmp_path: Path) -> None:
+    """The second name waits by both clocks: steps too small to be a gap do not count as time that it watched."""
+    with World(tmp_path, policy(takeover_after=20.0)) as world:
+        world.source.answer = document(2, event(REBOOT, "Reboot", "web-2", "web-1"))
+        began = world.clock.mono
+        for _ in range(15):
+            world.live(1)
+            world.clock.wall += 3
+        assert world.source.posts == []
+        world.live(25 - (world.clock.mono - began))
+        assert len(world.source.posts) == 1
