@@ -11,6 +11,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Authority:
     """A CA; `pem` is its certificate."""
@@ -18,16 +30,15 @@ class Authority:
     def __init__(self, name: str = "test CA") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _called(name)
-        builder = _builder(self._name, self._name, self._key, timedelta(days=1))
-        self._certificate = builder.add_extension(x509.BasicConstraints(True, None), critical=True).sign(
-            self._key, hashes.SHA256()
-        )
+        builder = _builder(self._name, self._name, self._key, timedelta(days=1), self._key)
+        builder = builder.add_extension(x509.BasicConstraints(True, None), critical=True)
+        self._certificate = builder.add_extension(SIGNS, critical=True).sign(self._key, hashes.SHA256())
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, *names: str, lasting: timedelta = timedelta(days=1)) -> tuple[str, str]:
         """Certificate and key, as PEM texts, for these names: DNS names, addresses or URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_called(names[0]), self._name, key, lasting)
+        builder = _builder(_called(names[0]), self._name, key, lasting, self._key)
         builder = builder.add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
         return _texts(builder.sign(self._key, hashes.SHA256()), key)
 
@@ -35,7 +46,9 @@ class Authority:
 def self_signed(name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH) -> tuple[str, str]:
     """Certificate and key, as PEM texts, of NAME on 127.0.0.1."""
     key, own = ec.generate_private_key(ec.SECP256R1()), _called(name)
-    builder = _builder(own, own, key, timedelta(days=1)).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    builder = _builder(own, own, key, timedelta(days=1), key).add_extension(
+        x509.ExtendedKeyUsage([usage]), critical=False
+    )
     builder = builder.add_extension(x509.SubjectAlternativeName([_name("127.0.0.1")]), critical=False)
     return _texts(builder.sign(key, hashes.SHA256()), key)
 
@@ -45,11 +58,18 @@ def _called(name: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, lasting: timedelta
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    lasting: timedelta,
+    signer: ec.EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    """With the key identifiers of RFC 5280, which Python insists on from 3.13 on."""
+    now, own, theirs = datetime.now(UTC), key.public_key(), signer.public_key()
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
-    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    builder = builder.public_key(own).serial_number(x509.random_serial_number())
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(theirs), critical=False)
     return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + lasting)
 
 
