@@ -36,4 +36,4 @@ def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
 def _same_not_before(old: Event, new: Event) -> bool:
     if old.not_before is not None and old.not_before == new.not_before:
         return True
-    return phase_of(new) is Phase.STARTED and new.raw.get("NotBefore", "") == ""
+    return phase_of(old) is not Phase.STARTED and phase_of(new) is Phase.STARTED and new.raw.get("NotBefore", "") == ""

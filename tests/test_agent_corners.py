@@ -148,3 +148,12 @@ def test_a_clock_that_runs_ahead_brings_no_turn_forward(tmp_path: Path) -> None:
         assert world.source.posts == []
         world.live(25 - (world.clock.mono - began))
         assert len(world.source.posts) == 1
+
+
+def test_what_a_started_event_says_of_its_time_and_takes_back_is_told(tmp_path: Path) -> None:
+    """Losing NotBefore is part of the start and of nothing else: later it is a field that changed."""
+    with World(tmp_path) as world:
+        given = started(event(EventSource="Platform"))
+        for number, not_before in enumerate(("", "soon", ""), start=2):
+            world.see(document(number, {**given, "NotBefore": not_before}), 2)
+        assert [record.kind for record in world.records("started", "updated")] == ["started", "updated", "updated"]
