@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -23,3 +25,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What `tests.properties` adds up."""
     if LONG:
         terminalreporter.write_line(f"tried {Tried.examples} examples of {Tried.steps} steps")
+
+
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts; the tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
