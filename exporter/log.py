@@ -198,16 +198,6 @@ class _Out:
         return True
 
 
-class NullLog(Log):
-    """A log that says nothing, to nobody."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def _log(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
-        pass
-
-
 def _due(trouble: _Trouble, reason: str, now: float) -> bool:
     said = trouble.said.get(reason)
     if said is None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from exporter.agent import Agent
 from exporter.approval import Mode, Policy
 from exporter.delivery import Delivery
-from exporter.log import NullLog
+from exporter.log import Log
 from exporter.metadata import Answer, MetadataError
 from exporter.outbox import Outbox
 from exporter.records import Record
@@ -170,7 +170,7 @@ def life(folder: Path, kill_at: int) -> None:
         *("publish", "polled", "transition", "decided", "approval_requested", "document_changed"),
     )
     senses = Senses(clock=clock.instant, who=lambda: Who(VM), look=look)
-    log = NullLog()
+    log = Log(None)
     agent = Agent(Options(policy=Policy(mode=Mode.ENFORCE)), source, outbox, sink, log=log, senses=senses)
     deliveries = [
         Delivery(

@@ -19,7 +19,7 @@ from exporter.agent import Agent
 from exporter.approval import Presence
 from exporter.delivery import Delivery
 from exporter.lifecycle import Instant
-from exporter.log import NullLog
+from exporter.log import Log
 from exporter.records import Record, Vm
 from exporter.sinks.prometheus import PrometheusSink
 from exporter.turn import Options, Senses, Who
@@ -136,12 +136,12 @@ class Member:
             who=self.who,
             look=lambda paths: {path: Presence(self.file(path)) for path in paths},
         )
-        self.agent = Agent(self.options, Source(self), self.outbox, sink, log=NullLog(), senses=senses)
+        self.agent = Agent(self.options, Source(self), self.outbox, sink, log=Log(None), senses=senses)
         self.deliveries = [self._delivery(backend, sink) for backend in self.backends]
 
     def _delivery(self, backend: Backend, sink: PrometheusSink) -> Delivery:
         clocks: dict[str, Callable[[], Any]] = {"monotonic": lambda: self.mono, "now": self.utc}
-        return Delivery(backend, self.outbox, sink, NullLog(), **clocks, jitter=lambda: 0.0)
+        return Delivery(backend, self.outbox, sink, Log(None), **clocks, jitter=lambda: 0.0)
 
     def turns(self) -> None:
         """As the loops do, once; dead or frozen it does not."""
