@@ -152,7 +152,8 @@ def test_corrupted_while_running(tmp_path: Path) -> None:
     assert len(set_aside(tmp_path, "corrupt")) == 1
     assert drained(outbox, "otlp") == [1_000, 1_001, 1_002]
     outbox.close()
-    assert opened(tmp_path / "o.db").load() == STATE
+    with closing(opened(tmp_path / "o.db")) as again:
+        assert again.load() == STATE
 
 
 # -- a file that can't be opened
