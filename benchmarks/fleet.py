@@ -20,6 +20,7 @@ from exporter.agent import Agent
 from exporter.approval import DEFAULT_RULES, Coordination, Mode, Policy
 from exporter.lifecycle import Instant
 from exporter.log import Log
+from exporter.looks import look
 from exporter.metadata import Answer, MetadataError
 from exporter.outbox import Outbox
 from exporter.records import Record, Vm
@@ -27,7 +28,6 @@ from exporter.simulator.play import Play
 from exporter.simulator.story import Deed, Scenario, Step
 from exporter.simulator.story import Vm as StoryVm
 from exporter.turn import Options, Senses, Who
-from exporter.wiring import look
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 ANNOUNCED_AFTER: Final = 3.4

@@ -17,6 +17,7 @@ from exporter.approver import Approver
 from exporter.attribution import Attribution
 from exporter.events import Document, DocumentError, Event, parse_document, unknown_words
 from exporter.failures import Failure
+from exporter.folding import alike, folded
 from exporter.health import SourceHealth, reason_of
 from exporter.keeper import Keeper
 from exporter.lifecycle import Instant, State, Step, Transition, advance
@@ -44,10 +45,11 @@ class Agent:
         self._last: tuple[bytes, Document] | None = None
         self._spoke = False
         self._attribution = Attribution(options.poll_interval, metrics, senses)
-        self._keeper = Keeper(store, metrics, log, senses)
+        self._keeper = Keeper(store, metrics, log, senses, options.history_bytes)
         self._health = SourceHealth(metrics, log)
         self._approver = Approver(options, source, self._keeper, metrics, log=log, senses=senses)
         self._evidence = self._boot_evidence()
+        self._approver.look()
         self._publish()
 
     def _boot_evidence(self) -> Mapping[str, Any]:
@@ -70,17 +72,20 @@ class Agent:
             self._poll(now)
         else:
             self._idle(now)
+        self._approver.send()
         self._keeper.hand_over()
         self._publish()
         mono = self._senses.clock().mono or 0.0
         outage = self._health.untold_for(self._keeper.state, mono)
-        return max(0.0, min(self._due - mono, self._due - mono if outage is None else outage))
+        waits = (self._due - mono, self._due - mono if outage is None else outage, self._approver.wait())
+        return max(0.0, min(waits))
 
     def _poll(self, began: Instant) -> None:
         start = began.mono or 0.0
         self._due = start + self._options.poll_interval
         try:
             answer = self._source.fetch()
+            self._approver.collect()  # Azure may have begun in this very document what it took before
             read = replace(self._senses.clock(), mono=answer.read_at_monotonic)
             self._senses.keep(answer.body, read.wall)
             document = self._parse(answer.body)
@@ -107,7 +112,8 @@ class Agent:
             self._odd(turn, "slow-first-answer")
         self._health.succeeded(turn)
         self._attribution.before(turn)
-        step = advance(turn.state, document, read, self._options.poll_interval)
+        options = self._options
+        step = advance(turn.state, document, read, options.poll_interval, options.history_bytes)
         self._count_unknown(turn, step)
         turn.dirty = turn.dirty or step.changed
         turn.state = step.state
@@ -115,11 +121,11 @@ class Agent:
         self._attribution.after(turn, step)
         if step.changed:
             self._approver.watch_approved(turn)
-        due = self._approver.decide_and_commit(turn, self._concerns)
+        self._approver.decide_and_commit(turn, self._concerns)
+        self._approver.seen(fresh)
         self._evidence = {}
         self._keeper.beat(read)
         turn.announce_all(self._log)
-        self._approver.act(due, fresh)
 
     def _failed(self, failure: Failure | DocumentError, began: Instant) -> None:
         now = self._senses.clock()
@@ -129,6 +135,7 @@ class Agent:
         self._health.failed(turn, failure, began, self._speak)
         self._keeper.save(turn)
         turn.announce_all(self._log)
+        self._approver.look()  # people see on the gauges whether the hold file holds
 
     def _idle(self, now: Instant) -> None:
         """Between two polls there is only an outage to become old enough."""
@@ -145,7 +152,7 @@ class Agent:
         vm = self._senses.who().vm
         self._keeper.take_up()
         state = self._keeper.state
-        if vm.id and state.vm_id and vm.id.casefold() != state.vm_id.casefold():
+        if vm.id and state.vm_id and not alike(vm.id, state.vm_id):
             self._disown(state, vm.id, now)
         turn = Turn.after(self._keeper.state, self._senses, self._options.policy.mode, now, incarnation, self._evidence)
         if vm.id and not turn.state.vm_id:
@@ -156,6 +163,7 @@ class Agent:
         """The outbox came with the disk of another VM, as a golden image's does: nothing in it is about us."""
         self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=state.vm_id)
         self._keeper.renew(State(birth=now.wall, boot_id=self._options.boot_id))
+        self._approver.forget()
         self._last = None
         self._evidence = {}
         self._spoke = False
@@ -223,10 +231,10 @@ class Agent:
         """Whether this change is the one that took this VM, or what may have been it, out of the event's resources."""
         if "Resources" not in transition.changed:
             return False
-        before, vm_name = transition.changed["Resources"][0], turn.writer.vm.name.casefold()
+        before, vm_name = transition.changed["Resources"][0], folded(turn.writer.vm.name)
         if not isinstance(before, list) or not all(isinstance(name, str) for name in before):
             return True
-        return any(name.casefold() == vm_name for name in before)
+        return any(folded(name) == vm_name for name in before)
 
     # -- showing
 
@@ -242,6 +250,7 @@ class Agent:
             decisions=self._approver.decisions,
             mode=self._options.policy.mode,
             coordination=self._options.policy.coordination,
+            held=self._approver.held,
             poll_interval=self._options.poll_interval,
             outbox=self._keeper.outbox,
             destinations=self._keeper.destinations,
@@ -250,6 +259,7 @@ class Agent:
 
     def stop(self) -> None:
         """Says that the agent stops, and makes it durable."""
+        self._approver.land()
         turn = self._turn(self._senses.clock())
         if self._speak(turn):
             self._attribution.last(turn)

@@ -1,6 +1,8 @@
 """The composition root: what `run` is made of, and the threads it runs on.
 
     main thread      the poll loop (`Agent.tick`), woken by signals
+    approval         one for each POST that is on its way
+    files            looks at the hold file and at those that rules ask for, only where configured
     web              the scrape endpoint's own asyncio loop
     identity         asks who this VM is
     observer, clock  notice that this VM stood still
@@ -29,6 +31,7 @@ from exporter.identity import Identity
 from exporter.interruption import Interruption
 from exporter.lifecycle import Instant
 from exporter.log import Log
+from exporter.looks import Looker
 from exporter.metadata import REASONS, Answer, MetadataClient
 from exporter.observer import Observer
 from exporter.outbox import Outbox
@@ -40,7 +43,7 @@ from exporter.systemd import Notifier
 from exporter.turn import Options, Senses
 from exporter.web import Accept, Response, WebServer
 from exporter.webconfig import WebConfig
-from exporter.wiring import STOP_SECONDS, DeliveryThread, boot_id, destinations_from, look, policy_from
+from exporter.wiring import STOP_SECONDS, DeliveryThread, boot_id, destinations_from, history_bytes, policy_from
 
 IDENTITY_PATIENCE_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 5.0
@@ -99,6 +102,7 @@ class App:
         self._log = log
         self._clock = clock
         self._stopping = threading.Event()
+        self._wake = threading.Event()
         self._notifier = Notifier(environ)
         self._loop = _Loop(time.monotonic())
         rules = settings.approval.rules
@@ -166,17 +170,21 @@ class App:
             all_events=settings.records.scope == "all",
             version=__version__,
             boot_id=boot_id(),
+            history_bytes=history_bytes(settings),
         )
         self._recorder = self._make_recorder()
         self._recorder.began(self._clock().wall, __version__, options.boot_id)
         senses = Senses(
             clock=self._clock,
             who=self._identity.who,
-            look=look,
+            look=Looker(),
             interruptions=self._interruptions,
             keep=self._recorder.keep,
             stopping=self._stopping.is_set,
             committed=self._committed,
+            posted=self._recorder.posted,
+            spawn=lambda task: threading.Thread(target=task, name="approval", daemon=True).start(),
+            wake=self._wake.set,
         )
         reading = _Reading(self._client, self._loop)
         source = Recorded(reading, self._recorder, lambda: self._clock().wall, self._stopping.is_set)
@@ -219,13 +227,15 @@ class App:
                 self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
                 wait = self._settings.source.poll_interval
             self._notifier.alive()
-            self._stopping.wait(min(wait, TURN_SECONDS))
+            self._wake.wait(min(wait, TURN_SECONDS))
+            self._wake.clear()
         self._end()
         return 0
 
     def stop(self) -> None:
         """Ends the run, from any thread or a signal handler; a request in flight is broken off."""
         self._stopping.set()
+        self._wake.set()
         self._identity.abort()
         self._client.abort()
 

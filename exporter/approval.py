@@ -31,7 +31,7 @@ from exporter.approval_policy import (
 )
 from exporter.approval_rules import Condition, Outcome, Trial, conditions, coordination_of, match, place_among, trials
 from exporter.events import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document
-from exporter.lifecycle import Phase, State, Tracked, phase_of
+from exporter.lifecycle import RESET_SECONDS, Phase, State, Tracked, phase_of
 
 __all__ = [
     "AFTER_A_RULE",
@@ -49,6 +49,7 @@ __all__ = [
     "Situation",
     "Verdict",
     "decide",
+    "decide_one",
     "explain",
     "files_to_look_at",
     "outdated",
@@ -57,11 +58,11 @@ __all__ = [
 ]
 
 
-def files_to_look_at(policy: Policy, document: Document) -> frozenset[str]:
-    """Every file that a decision on this document may ask for."""
-    if policy.mode is Mode.OFF:
-        return frozenset()
+def files_to_look_at(policy: Policy, document: Document | None) -> frozenset[str]:
+    """Every file that a decision on this document may ask for; the hold file always, for people want to see it."""
     found = {policy.hold_file} if policy.hold_file else set()
+    if policy.mode is Mode.OFF or document is None:
+        return frozenset(found)
     for rule in policy.rules:
         for event in document.events if rule.require_file else ():
             if rule.matches(event) and (path := prepared_path(rule, event)):
@@ -71,17 +72,17 @@ def files_to_look_at(policy: Policy, document: Document) -> frozenset[str]:
 
 def decide(policy: Policy, state: State, situation: Situation) -> tuple[Decision, ...]:
     """A decision for each event of the state's document, from the state alone."""
-    document = state.document
-    if document is None:
+    if state.document is None:
         return ()
-    return tuple(_decide(policy, state, situation, document, tracked) for tracked in state.tracked.values())
+    return tuple(decide_one(policy, state, situation, state.document, tracked) for tracked in state.tracked.values())
 
 
-def _decide(policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked) -> Decision:
+def decide_one(policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked) -> Decision:
+    """The decision on one event of the state's document."""
     reason = _before_the_rules(policy, situation, tracked)
     if reason is not Reason.NONE:
         return _decision(tracked, situation, reason, None)
-    rule, reason = _by_the_rules(policy, tracked)
+    rule, reason = _by_the_rules(policy, tracked, reset=state.reset is not None)
     if rule is not None:
         reason = _after_a_rule(policy, state, situation, document, tracked, rule)
     return _decision(tracked, situation, reason, rule)
@@ -111,9 +112,9 @@ def _before_the_rules(policy: Policy, situation: Situation, tracked: Tracked) ->
     event = tracked.event
     if policy.mode is Mode.OFF:
         return Reason.OFF
-    if phase_of(event) is not Phase.SCHEDULED:
+    if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
         return Reason.NOT_SCHEDULED
-    if not situation.vm_name:
+    if not situation.vm_name or not situation.confirmed:
         return Reason.IDENTITY_UNKNOWN
     if situation.conflict:
         return Reason.IDENTITY_CONFLICT
@@ -124,7 +125,7 @@ def _before_the_rules(policy: Policy, situation: Situation, tracked: Tracked) ->
     return Reason.NONE
 
 
-def _by_the_rules(policy: Policy, tracked: Tracked) -> tuple[Rule | None, Reason]:
+def _by_the_rules(policy: Policy, tracked: Tracked, *, reset: bool = False) -> tuple[Rule | None, Reason]:
     """The rule that matches, or what stands against it: a field that the rules can't read comes before all else."""
     event = tracked.event
     rule, reason = match(policy.rules, event)
@@ -134,6 +135,8 @@ def _by_the_rules(policy: Policy, tracked: Tracked) -> tuple[Rule | None, Reason
         return None, Reason.UNKNOWN_TYPE
     if tracked.approval.accepted_at is not None:
         return None, Reason.ALREADY_APPROVED
+    if reset:
+        return None, Reason.SOURCE_RESET
     return rule, reason
 
 
@@ -162,7 +165,7 @@ def _explain(policy: Policy, state: State, situation: Situation, decision: Decis
     tracked, document = state.tracked[decision.key], state.document
     if document is None or _before_the_rules(policy, situation, tracked) is not Reason.NONE:
         return Explanation(decision)
-    if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED):
+    if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
         return Explanation(decision)
     tried = tuple(trials(policy.rules, tracked.event))
     if not tried or tried[-1].outcome is not Outcome.MATCHES:
@@ -173,7 +176,7 @@ def _explain(policy: Policy, state: State, situation: Situation, decision: Decis
 
 def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
     """The values of `State.watched` still to come at which a decision may change by the mere passing of time."""
-    found = set()
+    found = {state.reset.watched + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
         found |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
         if policy.takeover_after is not None and tracked.event.names(vm_name):
@@ -195,7 +198,8 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
             not_before=event.not_before or tracked.not_before,
             faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
         )
-    anew = replace(tracked, event=as_scheduled, approval=replace(tracked.approval, accepted_at=None))
+    unsent = replace(tracked.approval, accepted_at=None)
+    anew = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
     reason = _before_the_rules(strict, Situation(vm_name), anew)
     if reason is Reason.NONE:
@@ -208,7 +212,7 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
 def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracked, Reason] | None:
     """An event that we approved and that has become outdated, with why, or is so no longer (`NONE`); None: no news."""
     approval = tracked.approval
-    if approval.accepted_at is None or approval.accepted_at < tracked.first_seen:
+    if approval.accepted_at is None:
         return None
     reason = outdated(policy, tracked, vm_name)
     stale = reason is not Reason.NONE

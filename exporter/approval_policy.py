@@ -47,6 +47,7 @@ class Reason(StrEnum):
     MALFORMED = "malformed"
     UNKNOWN_TYPE = "unknown-type"
     ALREADY_APPROVED = "already-approved"
+    SOURCE_RESET = "source-reset"
     NO_RULE = "no-rule"
     SEVERAL_RESOURCES = "several-resources"
     NOT_LEADER = "not-leader"
@@ -146,6 +147,8 @@ class Situation:
     """What `Policy`'s files were just found to be. A file that was not looked at is UNKNOWN."""
     writable: bool = True
     """The last decision could be recorded."""
+    confirmed: bool = True
+    """The metadata service gave the name, or has none to give: a configured name alone may be another VM's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from exporter.approval_policy import Coordination, Mode, Policy, Presence, Reason, Rule, Situation, prepared_path
 from exporter.events import Document, Event
+from exporter.folding import folded
 from exporter.lifecycle import Phase, State, Tracked, phase_of
 
 
@@ -99,7 +100,7 @@ def _place(event: Event, vm_name: str, watched: float) -> str:
 
 def place_among(event: Event, vm_name: str) -> int:
     """Our place among the VMs of an event that names us; the first is 0."""
-    return [name.casefold() for name in event.resources or ()].index(vm_name.casefold())
+    return [folded(name) for name in event.resources or ()].index(folded(vm_name))
 
 
 def coordination_of(policy: Policy, event: Event, vm_name: str, watched: float) -> Reason:

@@ -26,35 +26,39 @@ class StateWriter:
     """
 
     def __init__(self) -> None:
-        self._written: dict[int, tuple[Tracked, str]] = {}
+        self._written: dict[int, tuple[object, str]] = {}
         """By identity, which the value beside it keeps from being given to another."""
 
     def text(self, state: State) -> str:
         """Compact JSON. The document's events are written once, with their histories."""
-        rest = _encode(replace(state, document=None, tracked=EMPTY, closed=EMPTY))
-        del rest["tracked"], rest["closed"]
+        rest = _encode(replace(state, document=None, tracked=EMPTY, closed=EMPTY, sent=EMPTY, started_ids=EMPTY))
+        for name in ("tracked", "closed", "sent", "started_ids"):
+            del rest[name]
         if state.document is not None:
             rest["document"] = {
                 "incarnation": state.document.incarnation,
                 "order": [event.key for event in state.document.events],
                 "rejected": _encode(state.document.rejected),
             }
-        written: dict[int, tuple[Tracked, str]] = {}
+        written: dict[int, tuple[object, str]] = {}
         parts = [
             f'"version":{STATE_VERSION},"state":{_json(rest)[:-1]}',
             f'"tracked":{self._histories(state.tracked, written)}',
             f'"closed":{self._histories(state.closed, written)}',
+            f'"sent":{self._text(state.sent, written)}',
+            f'"started_ids":{self._text(state.started_ids, written)}',
         ]
         self._written = written
         return f"{{{','.join(parts)}}}}}"
 
-    def _histories(self, histories: Mapping[str, Tracked], written: dict[int, tuple[Tracked, str]]) -> str:
-        parts = []
-        for key, tracked in histories.items():
-            found = self._written.get(id(tracked)) or (tracked, _json(_encode(tracked)))
-            written[id(tracked)] = found
-            parts.append(f"{_json(key)}:{found[1]}")
+    def _histories(self, histories: Mapping[str, Tracked], written: dict[int, tuple[object, str]]) -> str:
+        parts = [f"{_json(key)}:{self._text(tracked, written)}" for key, tracked in histories.items()]
         return f"{{{','.join(parts)}}}"
+
+    def _text(self, value: object, written: dict[int, tuple[object, str]]) -> str:
+        found = self._written.get(id(value)) or (value, _json(_encode(value)))
+        written[id(value)] = found
+        return found[1]
 
 
 def dump_state(state: State) -> str:
@@ -83,16 +87,25 @@ def _state(found: Any) -> State:
         raise ValueError(f"state of version {found['version']!r}")
     document = found["state"].pop("document")
     state: State = _decode(State, {**found["state"], "document": None})
-    for histories in (state.tracked, state.closed):
-        if any(key != tracked.key for key, tracked in histories.items()):
-            raise ValueError("a history under another event's key")
+    given = state.tracked
+    state = replace(state, tracked=_by_key(state.tracked), closed=_by_key(state.closed))
     if document is None:
         return state
-    if sorted(document["order"]) != sorted(state.tracked):
+    if sorted(document["order"]) != sorted(given):
         raise ValueError("the document's events are not those that are tracked")
-    events = tuple(state.tracked[key].event for key in document["order"])
+    events = tuple(given[key].event for key in document["order"])
     rejected = _decode(_hints(Document)["rejected"], document["rejected"])
     return replace(state, document=Document(_decode(int, document["incarnation"]), events, rejected))
+
+
+def _by_key(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
+    """The histories by their events' keys; the version before folded letters in keys that are not ASCII, too."""
+    if any(key != tracked.key and key != tracked.event.event_id.casefold() for key, tracked in histories.items()):
+        raise ValueError("a history under another event's key")
+    found = {tracked.key: tracked for tracked in histories.values()}
+    if len(found) != len(histories):
+        raise ValueError("two histories of one event")
+    return found
 
 
 def _encode(value: Any) -> Any:

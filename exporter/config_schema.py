@@ -181,7 +181,9 @@ class OutboxSettings:
         "File that holds the state and the records not yet delivered.",
     )
     max_bytes: int = option(
-        _SIZE, 104857600, "Bound of that file; at the bound the oldest undelivered record is dropped."
+        Integer(1 << 20, 2**40, "bytes as an integer"),
+        104857600,
+        "Bound of that file; at the bound the oldest undelivered record is dropped.",
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from exporter.events_json import Misfit, Object, encodable, loads
 from exporter.events_time import parse_time
+from exporter.folding import folded
 
 MAX_EVENT_ID = 100
 MAX_EVENTS = 10_000
@@ -70,7 +71,7 @@ class Event:
     @property
     def key(self) -> str:
         """EventIds are compared case-insensitively."""
-        return self.event_id.casefold()
+        return folded(self.event_id)
 
     @property
     def faulty(self) -> bool:
@@ -81,8 +82,8 @@ class Event:
         """Whether `Resources` holds this VM, whole names, case-insensitively; None when `Resources` can't be read."""
         if self.resources is None:
             return None
-        wanted = vm_name.casefold()
-        return any(name.casefold() == wanted for name in self.resources)
+        wanted = folded(vm_name)
+        return any(folded(name) == wanted for name in self.resources)
 
     def may_name(self, vm_name: str) -> bool:
         """Whether it may be an event of this VM: not where it is known to be of others. An unknown name may be any."""
@@ -159,7 +160,7 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
         if fault:
             reject(fault, item)
             continue
-        key = item["EventId"].casefold()
+        key = folded(item["EventId"])
         if key in events:
             # The same id twice: no reader can know which one is meant, so neither may be acted on.
             events[key] = _also_faulty(events[key], "EventId")

@@ -6,6 +6,7 @@ import threading
 from typing import Any, Final, Protocol
 
 from exporter.failures import Failure
+from exporter.folding import alike
 from exporter.metadata import Compute
 from exporter.records import Vm
 from exporter.turn import Who
@@ -26,10 +27,15 @@ class Log(Protocol):
     def over(self, key: str, event: str, **fields: Any) -> None: ...
 
 
-def who_is(configured_name: str, node: str, compute: Compute | None) -> Who:
-    """This VM from what was configured and what Azure says; a configured name stands until Azure contradicts it."""
+def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: bool = True) -> Who:
+    """This VM from what was configured and what Azure says.
+
+    A configured name is shown until Azure contradicts it, and is confirmed once Azure gives the same, or says that it
+    has no such document (`silent` is false), as a stand-in does. Before, it may be that of the VM whose configuration
+    was cloned.
+    """
     found = compute or Compute()
-    conflict = bool(configured_name and found.name and configured_name.casefold() != found.name.casefold())
+    conflict = bool(configured_name and found.name and not alike(configured_name, found.name))
     vm = Vm(
         name=configured_name or found.name,
         id=found.vm_id,
@@ -43,7 +49,7 @@ def who_is(configured_name: str, node: str, compute: Compute | None) -> Who:
         priority=found.priority,
         node=node,
     )
-    return Who(vm, conflict)
+    return Who(vm, conflict, confirmed=bool(found.name) or not silent)
 
 
 class Identity:
@@ -58,6 +64,7 @@ class Identity:
         self._stop = threading.Event()
         self._asked = threading.Event()
         self._failures = 0
+        self._silent = True
         self._who = who_is(vm_name, node, None)
         self._thread = threading.Thread(target=self._run, name="identity", daemon=True)
 
@@ -95,6 +102,9 @@ class Identity:
         try:
             found = self._source.instance()
         except Failure as failure:
+            if failure.reason == "not-found" and self._silent:
+                self._silent = False
+                self._who = who_is(self._vm_name, self._node, self._compute, silent=False)
             return self._not_known(failure.reason, failure.detail)
         if not found.name and not found.vm_id:
             return self._not_known("malformed", "the instance document names no VM")
@@ -102,7 +112,7 @@ class Identity:
         self._log.over("identity", "identity.recovered")
         if found != self._compute:
             self._compute = found
-            self._who = who_is(self._vm_name, self._node, found)
+            self._who = who_is(self._vm_name, self._node, found, silent=self._silent)
             self._told()
         return REFRESH_SECONDS
 

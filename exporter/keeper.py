@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Final
 
 from exporter.failures import Failure
-from exporter.lifecycle import CLOSING, Instant, Kind, State, Tracked
+from exporter.folding import alike, folded
+from exporter.lifecycle import CLOSING, HISTORY_BYTES, Instant, Kind, State, Tracked, without_histories
 from exporter.records import Record
 from exporter.status import DestinationStatus, OutboxStatus
 from exporter.turn import Log, Metrics, Senses, Store, Turn
@@ -64,6 +65,8 @@ def reunited(found: State, lived: State) -> State:
         document=None if left else lived.document,
         tracked={**left, **tracked},
         closed={**found.closed, **closed},
+        sent={**lived.sent, **found.sent},
+        started_ids={**found.started_ids, **lived.started_ids},
         evictions=found.evictions + max(0, lived.evictions - unread(lived.birth).evictions),
         numbers=_numbers(found.numbers, lived.numbers),
         first_answer=found.first_answer or lived.first_answer,
@@ -90,7 +93,7 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
 
 def told_before(found: State, record: Record) -> bool:
     """Whether a first sight, in a life that did not know the file, is a fact that the file already had."""
-    before = found.tracked.get(record.subject.casefold())
+    before = found.tracked.get(folded(record.subject))
     if before is None or record.kind not in before.numbers:
         return False
     since = {Kind.SCHEDULED: before.scheduled_seen, Kind.STARTED: before.started_at is not None}
@@ -104,8 +107,11 @@ def _numbers(one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, i
 class Keeper:
     """The one place that commits. Without a disk nothing is lost but durability: records wait in memory, bounded."""
 
-    def __init__(self, store: Store, metrics: Metrics, log: Log, senses: Senses) -> None:
+    def __init__(  # what it is connected to
+        self, store: Store, metrics: Metrics, log: Log, senses: Senses, history_bytes: int = HISTORY_BYTES
+    ) -> None:
         self._store = store
+        self._history_bytes = history_bytes
         self._metrics = metrics
         self._log = log
         self._senses = senses
@@ -132,7 +138,7 @@ class Keeper:
             if found is None:
                 self.state = reunited(State(birth=lived.birth), lived)
                 return
-            if found.vm_id and lived.vm_id and found.vm_id.casefold() != lived.vm_id.casefold():
+            if found.vm_id and lived.vm_id and not alike(found.vm_id, lived.vm_id):
                 self._log.warn("outbox.of_another_vm", vm_id=lived.vm_id, was=found.vm_id)
                 self._store.renew("other-vm")
                 return
@@ -145,7 +151,7 @@ class Keeper:
         """Of each event the first record that waits may be of a fact that has its record already."""
         kept, begun = deque[Record](), set[str]()
         for record in self._unsaved:
-            key = record.subject.casefold() if record.kind in _LIFE else ""
+            key = folded(record.subject) if record.kind in _LIFE else ""
             if not key or key in begun or not told_before(found, record):
                 kept.append(record)
             begun.add(key)
@@ -160,6 +166,8 @@ class Keeper:
         if not self._loaded:
             return False
         try:
+            if turn.state.closed and self._store.crowded(len(self._unsaved)):
+                turn.state = self.state = without_histories(turn.state, turn.now.wall, self._history_bytes)
             dropped = self._store.commit(turn.state, tuple(self._unsaved))
         except Failure as failure:
             self._failed(failure)

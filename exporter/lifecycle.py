@@ -20,20 +20,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from exporter.events import Document, Event, Rejected
 from exporter.lifecycle_changes import changes, phase_of
+from exporter.lifecycle_memory import CLOSED_KEPT, close, memory_full, without_histories
 from exporter.lifecycle_sight import (
     ANOMALIES,
+    RESET_SECONDS,
     UNBROKEN_POLLS,
     UNBROKEN_SECONDS,
     Sight,
+    aged,
     anomaly_of,
     blind,
+    reset_after,
     same,
     sight_of,
 )
@@ -47,6 +51,7 @@ from exporter.lifecycle_state import (
     Outage,
     Phase,
     Rejection,
+    Reset,
     Seen,
     StartedBy,
     State,
@@ -62,8 +67,10 @@ __all__ = [
     "CLOSED_KEPT",
     "CLOSING",
     "EMPTY",
+    "HISTORY_BYTES",
     "MOVES",
     "REJECTIONS_TOLD",
+    "RESET_SECONDS",
     "UNBROKEN_POLLS",
     "UNBROKEN_SECONDS",
     "Approval",
@@ -73,6 +80,7 @@ __all__ = [
     "Outage",
     "Phase",
     "Rejection",
+    "Reset",
     "Seen",
     "StartedBy",
     "State",
@@ -80,12 +88,16 @@ __all__ = [
     "Tracked",
     "Transition",
     "advance",
+    "aged",
+    "memory_full",
     "number",
     "phase_of",
     "with_tracked",
+    "without_histories",
 ]
 
-CLOSED_KEPT: Final = 128
+EARLY_SECONDS: Final = 10.0
+"""A start so much before NotBefore is somebody's; a smaller difference may be of the clocks."""
 REJECTIONS_TOLD: Final = 20  # of one document: a flood of nonsense must not drown the outbox
 
 
@@ -110,8 +122,16 @@ MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
 """Last phase and next phase (None: not in the document) to the transition. Unseen, CANCELED becomes ENDED."""
 
 
-def advance(state: State, document: Document, now: Instant, poll_interval: float = 1.0) -> Step:
-    """The state after a good document, and every transition that it shows. Total: every document leads somewhere."""
+HISTORY_BYTES: Final = 4 << 20
+
+
+def advance(
+    state: State, document: Document, now: Instant, poll_interval: float = 1.0, history_bytes: int = HISTORY_BYTES
+) -> Step:
+    """The state after a good document, and every transition that it shows. Total: every document leads somewhere.
+
+    `poll_interval` is in seconds; `history_bytes` bounds what is remembered of events that are over.
+    """
     sight = sight_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
     touched = replace(
@@ -120,6 +140,7 @@ def advance(state: State, document: Document, now: Instant, poll_interval: float
         watched=sight.watched,
         first_answer=now.wall if state.first_answer is None or anomaly == "number-restarted" else state.first_answer,
         document_rejected="",
+        reset=reset_after(state, document, sight),
     )
     if state.document is not None and same(document, state.document):
         return Step(_with_gap(touched, sight))
@@ -131,7 +152,8 @@ def advance(state: State, document: Document, now: Instant, poll_interval: float
         if transition:
             transitions.append(transition)
     gone = [_leave(before, sight) for key, before in state.tracked.items() if key not in tracked]
-    after_all = _close(replace(touched, document=document, tracked=tracked), [leave.tracked for leave in gone])
+    seen = replace(touched, document=document, tracked=tracked)
+    after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
     final, rejections = _reject(after_all, document)
     return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
 
@@ -151,7 +173,12 @@ def _gapped(tracked: Tracked, sight: Sight) -> Tracked:
 
 def _before(state: State, key: str) -> Tracked:
     """The history of an id: known, or known from an earlier life, or new (its numbers begin where no other began)."""
-    return state.history(key) or replace(_NEW, numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY)
+    return state.history(key) or replace(
+        _NEW,
+        numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY,
+        approval=state.sent.get(key, _NEW.approval),
+        started_before=key in state.started_ids,
+    )
 
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -189,6 +216,7 @@ def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
         unchanged_at=sight.watched,
         first_not_before=event.not_before,
         approval=replace(before.approval, last_failure="", outdated=False),
+        started_before=before.was_started,
         numbers=before.numbers,
     )
 
@@ -212,16 +240,20 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, s
 
 
 def _started_by(before: Tracked, sight: Sight) -> StartedBy:
-    """Who let it start. Before NotBefore and not by us means somebody else: another VM, ARM, an automatic approval."""
-    accepted = before.approval.accepted_at
-    if accepted is not None and accepted >= before.first_seen:
+    """Who let it start. Well before NotBefore and not by us: another VM, ARM, an automatic approval.
+
+    An id is of one event alone: an approval of it that was taken counts, whatever the clocks did since, and in
+    whichever of its lives it was sent.
+    """
+    if before.approval.accepted_at is not None:
         return StartedBy.US
     if not before.scheduled_seen or before.not_before is None or before.approval.doubtful:
         return StartedBy.UNKNOWN
-    if sight.now.wall < before.not_before:
+    late = (sight.now.wall - before.not_before).total_seconds()
+    if late < -EARLY_SECONDS:
         return StartedBy.NOT_US
-    last_scheduled_late = sight.gap is not None and (sight.now.wall - before.not_before).total_seconds() >= sight.gap
-    return StartedBy.TIME if sight.steady or last_scheduled_late else StartedBy.UNKNOWN
+    last_scheduled_late = sight.gap is not None and late >= sight.gap
+    return StartedBy.TIME if late >= 0 and (sight.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
 def _leave(before: Tracked, sight: Sight) -> Transition:
@@ -252,18 +284,6 @@ def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
     elif sight.now.wall >= ahead:
         found.append("not-before-passed")
     return tuple(found)
-
-
-def _close(state: State, gone: Iterable[Tracked]) -> State:
-    """Keep the histories of what is gone, the newest `CLOSED_KEPT` of them, and none of what came back."""
-    closed = {key: tracked for key, tracked in state.closed.items() if key not in state.tracked}
-    for tracked in gone:
-        closed.pop(tracked.key, None)
-        closed[tracked.key] = tracked
-    excess = len(closed) - CLOSED_KEPT
-    for key in list(closed)[: max(0, excess)]:
-        del closed[key]
-    return replace(state, closed=closed, evictions=state.evictions + max(0, excess))
 
 
 def _reject(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.events import Document
-from exporter.lifecycle_state import Instant, Seen, State
+from exporter.lifecycle_state import Instant, Reset, Seen, State
 
 UNBROKEN_SECONDS: Final = 5.0
 UNBROKEN_POLLS: Final = 3
+RESET_SECONDS: Final = 10.0
+RESET_DOCUMENTS: Final = 3
+"""After a number that went down nothing is approved for so long, in seconds of good polling, and so many documents:
+an answer of another server behind the same address, or of a restarted one, may show what is over."""
 ANOMALIES: Final = (
     "number-restarted",
     "number-skipped",
@@ -61,6 +65,22 @@ def sight_of(state: State, document: Document, now: Instant, poll_interval: floa
         unseen.append("number-unchanged")
     watched = state.watched + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
     return Sight(now, watched, max(wall, mono or 0.0, 0.0), tuple(unseen), steady)
+
+
+def reset_after(state: State, document: Document, sight: Sight) -> Reset | None:
+    """Whether the document's number went down just now, or so recently that no answer may be acted on yet."""
+    if state.document is not None and document.incarnation < state.document.incarnation:
+        return Reset(sight.watched)
+    return aged(state.reset, sight.watched, 1)
+
+
+def aged(reset: Reset | None, watched: float, documents: int) -> Reset | None:
+    """The same after so many more good documents, at that `State.watched`; None once it is long enough ago."""
+    if reset is None:
+        return None
+    older = replace(reset, documents=reset.documents + documents)
+    over = older.documents >= RESET_DOCUMENTS and watched - reset.watched >= RESET_SECONDS
+    return None if over else older
 
 
 def same(one: Document, other: Document) -> bool:

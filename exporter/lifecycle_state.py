@@ -75,6 +75,10 @@ class Approval:
     """Seconds for which the last answer asked us to leave it alone (`Retry-After`)."""
 
     @property
+    def last_attempt_at(self) -> datetime | None:
+        return self.last_attempt.wall if self.last_attempt is not None else None
+
+    @property
     def doubtful(self) -> bool:
         """Whether Azure may have taken an approval that it did not confirm."""
         return self.in_flight or self.unanswered
@@ -110,6 +114,8 @@ class Tracked:
     approval: Approval = Approval()
     decided: tuple[str, str, str] | None = None
     """The last published decision: verdict, reason, rule."""
+    started_before: bool = False
+    """An earlier life of this id was Started."""
     felt: Felt = Felt()
     updates: int = 0
     updates_while_started: int = 0
@@ -120,10 +126,17 @@ class Tracked:
     """How many records of each kind this event had: the number in a record's id."""
     closed_at: datetime | None = None
     outcome: Kind | None = None
+    weight: int = 0
+    """About how many bytes this history takes on disk; known once the event is gone."""
 
     @property
     def key(self) -> str:
         return self.event.key
+
+    @property
+    def was_started(self) -> bool:
+        """Whether this id was ever seen Started."""
+        return self.started_before or self.started_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +150,14 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
+class Reset:
+    """The document's number went down: at that `State.watched`, and so many good documents ago."""
+
+    watched: float
+    documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that must outlive a crash. Replaced whole, never changed."""
 
@@ -147,6 +168,10 @@ class State:
     document: Document | None = None
     tracked: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
     closed: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
+    sent: Mapping[str, Approval] = field(default_factory=lambda: EMPTY)
+    """What we sent for ids whose histories are forgotten: for 30 days nobody asks twice."""
+    started_ids: Mapping[str, datetime] = field(default_factory=lambda: EMPTY)
+    """Ids that were seen Started and whose histories are forgotten, with when that was."""
     evictions: int = 0
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     rejected: frozenset[str] = frozenset()
@@ -158,6 +183,8 @@ class State:
     outage: Outage | None = None
     document_rejected: str = ""
     boot_id: str = ""
+    reset: Reset | None = None
+    """Set while a lower number is too recent to act on any answer."""
 
     def history(self, key: str) -> Tracked | None:
         """What is known of an id: of an event in the document, or of one that is gone."""
@@ -207,9 +234,11 @@ def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
 
 
 def with_tracked(state: State, tracked: Tracked) -> State:
-    """The state with this event's history replaced where it stands; one that was already forgotten stays so."""
+    """The state with this event's history replaced where it stands. Of one that was forgotten only what was sent is."""
     if tracked.key in state.tracked:
         return replace(state, tracked={**state.tracked, tracked.key: tracked})
     if tracked.key in state.closed:
         return replace(state, closed={**state.closed, tracked.key: tracked})
+    if tracked.approval.attempts:
+        return replace(state, sent={**state.sent, tracked.key: tracked.approval})
     return state

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -101,8 +102,16 @@ def _plain(value: Any, cap: int) -> str:
     return value if isinstance(value, str) and len(value) <= cap and value.isprintable() else ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Posting:
+    """What one POST is sent by; several may be on their way."""
+
+    wire: Wire
+    client: httpx.Client
+
+
 class MetadataClient:
-    """One client for the life of the agent, used from one thread at a time; `abort` may come from any.
+    """One client for the life of the agent, used from one thread at a time; `approve` and `abort` may come from any.
 
     `url` is the service's base, `http://169.254.169.254` as a rule; httpx.InvalidURL when it is none. Until the first
     200 a poll may take `first_deadline` seconds, since that first request enables the service; afterwards `deadline`.
@@ -129,9 +138,13 @@ class MetadataClient:
         self._deadline = deadline
         self._first_deadline = first_deadline
         self._max_bytes = max_bytes
-        self._wire = Wire(monotonic=monotonic, resolve=resolve, connect_seconds=deadline)
+        self._make_wire = partial(Wire, monotonic=monotonic, resolve=resolve, connect_seconds=deadline)
+        self._wire = self._make_wire()
         self._polling = http_client(self._wire, tls)
-        self._posting = http_client(self._wire, tls)
+        self._tls = tls
+        self._aborted = False
+        self._posting: list[_Posting] = []
+        self._idle = [self._another()]
         base = url.rstrip("/") + "/metadata/"
         self._events = self._polling.build_request("GET", base + "scheduledevents", params={"api-version": api_version})
         self._compute = self._polling.build_request(
@@ -164,13 +177,33 @@ class MetadataClient:
         """Ask for the event to start now. Returns on 200 alone; sent once, whatever happens.
 
         Each approval has a connection of its own: on one kept alive, a peer that is just closing it would leave open
-        whether the request arrived. An answer's body is not needed and not read, only an error's beginning.
+        whether the request arrived. An answer's body is not needed and not read, only an error's beginning. Callable
+        from any thread, and from several at once.
         """
-        request = self._posting.build_request(
-            "POST", self._events.url, json={"StartRequests": [{"EventId": event_id}]}, headers={"Connection": "close"}
-        )
-        self._wire.begin(self._deadline, allowance=_HEADER_BYTES)
-        self._exchange(self._posting, request, max_bytes=None)
+        try:
+            posting = self._idle.pop()
+        except IndexError:
+            posting = self._another()
+        try:
+            request = posting.client.build_request(
+                "POST",
+                self._events.url,
+                json={"StartRequests": [{"EventId": event_id}]},
+                headers={"Connection": "close"},
+            )
+            posting.wire.begin(self._deadline, allowance=_HEADER_BYTES)
+            self._exchange(posting.wire, posting.client, request, max_bytes=None)
+        finally:
+            self._idle.append(posting)
+
+    def _another(self) -> _Posting:
+        """One more place to post from: they are kept, since as many are needed as once hung together."""
+        wire = self._make_wire()
+        posting = _Posting(wire, http_client(wire, self._tls))
+        self._posting.append(posting)
+        if self._aborted:  # by another thread, perhaps just before this one was in the list
+            wire.abort()
+        return posting
 
     def instance(self) -> Compute:
         """Who this VM is. Raises MetadataError as `fetch` does."""
@@ -178,52 +211,60 @@ class MetadataClient:
 
     def abort(self) -> None:
         """End whatever is in flight within a second, and every later call at once, with the reason `aborted`."""
+        self._aborted = True
         self._wire.abort()
+        for posting in list(self._posting):
+            posting.wire.abort()
 
     def close(self) -> None:
         """Close the connections. Not while a call is in flight: `abort` it first."""
         self._polling.close()
-        self._posting.close()
+        for posting in self._posting:
+            posting.client.close()
 
     def _get(self, request: httpx.Request, seconds: float) -> bytes:
         # Chunk framing may double a body made of tiny chunks; more than that is not an answer.
         self._wire.begin(seconds, allowance=2 * self._max_bytes + _HEADER_BYTES)
         try:
-            return self._exchange(self._polling, request, max_bytes=self._max_bytes)
+            return self._poll(request)
         except MetadataError as error:
             # A connection kept alive that the peer closed meanwhile says nothing about the service: once more, at once.
             if error.reason != "reset" or self._wire.connected or self._wire.received:
                 raise
         self._wire.restart()
-        return self._exchange(self._polling, request, max_bytes=self._max_bytes)
+        return self._poll(request)
 
-    def _exchange(self, client: httpx.Client, request: httpx.Request, max_bytes: int | None) -> bytes:
+    def _poll(self, request: httpx.Request) -> bytes:
+        return self._exchange(self._wire, self._polling, request, max_bytes=self._max_bytes)
+
+    def _exchange(self, wire: Wire, client: httpx.Client, request: httpx.Request, max_bytes: int | None) -> bytes:
         try:
-            self._wire.slice()  # once aborted, nothing begins
+            wire.slice()  # once aborted, nothing begins
             response = client.send(request, stream=True)
-            self.headers = response.headers
+            if wire is self._wire:
+                self.headers = response.headers
             try:
-                if not self._wire.received:
+                if not wire.received:
                     # The library had it from before: it would pass for the answer to this request.
                     raise MetadataError("reset", "an answer that came before it was asked for")
-                self._check_status(response)
-                return b"" if max_bytes is None else self._read(response, max_bytes)
+                self._check_status(wire, response)
+                return b"" if max_bytes is None else self._read(wire, response, max_bytes)
             finally:
                 response.close()
         except FOREIGN as error:
-            raise translate(error, self._wire) from error
+            raise translate(error, wire) from error
 
-    def _check_status(self, response: httpx.Response) -> None:
+    def _check_status(self, wire: Wire, response: httpx.Response) -> None:
         code = response.status_code
         if code == httpx.codes.OK:
             return
         retry_after = parse_retry_after(response.headers.get("retry-after", ""), self._clock())
-        detail = f"HTTP {code} {self._snippet(response)}".rstrip()
+        detail = f"HTTP {code} {self._snippet(wire, response)}".rstrip()
         raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 
-    def _snippet(self, response: httpx.Response) -> str:
+    def _snippet(self, wire: Wire, response: httpx.Response) -> str:
         """The beginning of an error's text, as far as it comes quickly, safe for one line of a log."""
-        self._wire.shorten(_SNIPPET_SECONDS)
+        wire.shorten(_SNIPPET_SECONDS)
         text = bytearray()
         try:
             for part in response.iter_raw():
@@ -236,7 +277,7 @@ class MetadataClient:
             pass  # the status is the news
         return one_line(text[:_SNIPPET_BYTES].decode("utf-8", "replace"))
 
-    def _read(self, response: httpx.Response, max_bytes: int) -> bytes:
+    def _read(self, wire: Wire, response: httpx.Response, max_bytes: int) -> bytes:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise MetadataError("encoding", "a content encoding that was not asked for", status_code=200)
         announced = response.headers.get("content-length", "")
@@ -247,5 +288,5 @@ class MetadataClient:
             body += part
             if len(body) > max_bytes:
                 raise MetadataError("too-large", f"more than {max_bytes} bytes", status_code=200)
-            self._wire.slice()
+            wire.slice()
         return bytes(body)

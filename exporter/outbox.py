@@ -31,6 +31,7 @@ from exporter.records import Record
 __all__ = ["HISTORY", "Outbox", "OutboxBusy", "OutboxUnwritable", "Queued"]
 
 HISTORY: Final = 1_000
+RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 UNSETTLED: Final = 10_000
 """So many records a destination may take whose acknowledgement the disk does not; then it waits for the disk."""
 Body = tuple[Record, bytes]
@@ -153,6 +154,10 @@ class Outbox(HeldFile):
         """Bytes that the content takes."""
         with self._mine, translated():
             return used_bytes(self._agent) if self._agent is not None else 0
+
+    def crowded(self, records: int) -> bool:
+        """Whether so many more records may leave no room for those that wait."""
+        return self.used() + (records + 2) * RECORD_BYTES > self.capacity * 0.9
 
     # -- the deliveries' side
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from exporter.folding import folded
 from exporter.outbox_file import transaction
 from exporter.outbox_room import DELIVERED
 from exporter.records import Record
@@ -70,7 +71,7 @@ def enqueue(db: sqlite3.Connection, destinations: Sequence[str], record: Record,
     ).fetchone()
     if row is None:
         return 0
-    rows = [(name, row[0], record.subject.casefold()) for name in destinations]  # ids are compared so
+    rows = [(name, row[0], folded(record.subject)) for name in destinations]  # ids are compared so
     db.executemany("INSERT INTO queue VALUES (?, ?, ?, NULL)", rows)
     return int(row[0])
 

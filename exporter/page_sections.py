@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from exporter.folding import alike
 from exporter.lifecycle import Outage, Phase, Tracked
 from exporter.page_html import NOTHING, Html, join, listed, moment, outside, table, tag, terms, text
 from exporter.page_words import (
@@ -114,7 +115,7 @@ def _resources(tracked: Tracked, vm_name: str) -> Html:
     names = tracked.event.resources
     if names is None:
         return text("resources that can't be read")
-    own = [name for name in names if vm_name and name.casefold() == vm_name.casefold()]
+    own = [name for name in names if vm_name and alike(name, vm_name)]
     others = [name for name in names if name not in own]
     shown = [text("this VM")] if own else []
     shown += [outside(name, limit=80) for name in others[:MAX_RESOURCES]]

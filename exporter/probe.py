@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from exporter.config import Settings
+from exporter.folding import alike
 from exporter.probe_metadata import probe_metadata
 from exporter.probe_outbox import probe_hold_file, probe_outbox, probe_recorder
 from exporter.probe_report import ClockReading, Finding, Report, World, fail, ok, warn
@@ -94,7 +95,7 @@ def _told(named: Mapping[str, Probe], reports: Mapping[str, Report], total: floa
 
 
 def _ownership(vm_id: str, owner: str) -> list[Finding]:
-    if not vm_id or not owner or vm_id.casefold() == owner.casefold():
+    if not vm_id or not owner or alike(vm_id, owner):
         return []
     return [
         warn(

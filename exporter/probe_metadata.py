@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from exporter.config import Settings
 from exporter.events import Document, DocumentError, parse_document
+from exporter.folding import alike
 from exporter.metadata import Compute, MetadataClient, MetadataError
 from exporter.metadata_errors import one_line
 from exporter.probe_metadata_words import explained, not_a_document, only_late, stranger, unreachable
@@ -145,7 +146,7 @@ def _named(found: Compute, configured: str) -> Finding:
     if not found.name:
         scale_set = f"; in the scale set {found.vmss_name} it is {found.vmss_name}_NUMBER" if found.vmss_name else ""
         return fail("identity", f"Azure says no name of this VM (compute.name is empty): {_NAMELESS}{scale_set}")
-    if configured and configured.casefold() != found.name.casefold():
+    if configured and not alike(configured, found.name):
         hint = "in a scale set the host name is not it; " if found.vmss_name else ""
         return fail(
             "identity",

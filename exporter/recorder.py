@@ -34,7 +34,6 @@ BEAT: Final = timedelta(seconds=60)
 QUEUE_ITEMS: Final = 256
 QUEUE_BYTES: Final = 32 << 20
 STOP_SECONDS: Final = 1.0
-ACCEPTED: Final = 200
 
 
 class Log(Protocol):
@@ -146,7 +145,7 @@ class NoRecorder:
 
 
 class Recorded:
-    """A source whose failures and answered approvals are recorded; its documents come by `Recorder.keep`."""
+    """A source whose failures are recorded; its documents come by `Recorder.keep`, approvals by `Recorder.posted`."""
 
     def __init__(
         self,
@@ -169,13 +168,8 @@ class Recorded:
             raise
 
     def approve(self, event_id: str) -> None:
-        try:
-            self._source.approve(event_id)
-        except Failure as failure:
-            status = getattr(failure, "status_code", None)
-            self._recorder.posted(self._now(), event_id, status, failure.reason)
-            raise
-        self._recorder.posted(self._now(), event_id, ACCEPTED)
+        """On whichever thread; what came of it is recorded when the agent takes note of it."""
+        self._source.approve(event_id)
 
 
 class _Writer:

@@ -18,6 +18,8 @@ from typing import Any, BinaryIO, Final, TextIO
 from exporter.approval import Policy, Presence
 from exporter.config import Settings, add_flags, load
 from exporter.config_sources import environ_of
+from exporter.folding import folded
+from exporter.looks import look
 from exporter.records import Record
 from exporter.replay_entries import read_time
 from exporter.replay_input import Found, InputError, read_input
@@ -112,7 +114,7 @@ def _replay(args: argparse.Namespace, settings: Settings, standard_input: Binary
 
 def _tell(play: Play, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
     """One story. Answers how many documents it had."""
-    from exporter.wiring import look, policy_from  # noqa: PLC0415  # the agent's root: needed once all else is right
+    from exporter.wiring import policy_from  # noqa: PLC0415  # the agent's root: needed once all else is right
 
     policy = policy_from(settings)
     options = Options(
@@ -167,7 +169,7 @@ def _about_files(policy: Policy, assumed: str) -> list[str]:
 def _hints(story: Story) -> list[str]:
     """What to give so that the next try says more."""
     names = list(story.findings.names)
-    if not names or (story.vm.name and story.vm.name.casefold() in {name.casefold() for name in names}):
+    if not names or (story.vm.name and folded(story.vm.name) in {folded(name) for name in names}):
         return []
     shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST_NAMES)
     if not story.vm.name:

@@ -26,9 +26,10 @@ from exporter.approval import (
 from exporter.approval_attempts import accepted, attempting, not_accepted
 from exporter.approval_rules import match
 from exporter.events import Document, DocumentError, Event, parse_document
+from exporter.folding import alike, folded
 from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt
-from exporter.lifecycle import Instant, Outage, State, advance, with_tracked
+from exporter.lifecycle import Instant, Outage, State, advance, aged, with_tracked
 from exporter.records import DOCUMENT_REJECTED, Record, Vm
 from exporter.records_writer import Writer
 from exporter.replay_entries import (
@@ -92,13 +93,10 @@ class Story:
         """Who this VM is: as asked for, else as recorded, else as configured, else as the scenario says."""
         options = self._options
         self.conflict = bool(
-            not options.vm_name
-            and options.configured
-            and known.name
-            and options.configured.casefold() != known.name.casefold()
+            not options.vm_name and options.configured and known.name and not alike(options.configured, known.name)
         )
         wanted = options.vm_name or options.configured
-        if wanted and wanted.casefold() != known.name.casefold():
+        if wanted and not alike(wanted, known.name):
             return Vm(name=wanted)
         return known if known.name else replace(known, name=self._play.vm_name)
 
@@ -142,7 +140,9 @@ class Story:
         begin, end = self._state.watched, self._state.watched + (until - last.wall).total_seconds()
         for mark in (*(m for m in turning_points(self._policy, self._state, self.vm.name) if m < end), end):
             at = last.wall + timedelta(seconds=mark - begin)
-            self._state = replace(self._state, last_good=self._instant(at), watched=mark)
+            polls = int((mark - self._state.watched) / self._options.poll_interval)
+            reset = aged(self._state.reset, mark, polls)
+            self._state = replace(self._state, last_good=self._instant(at), watched=mark, reset=reset)
             self._decide(at)
 
     def _restart(self, entry: Began) -> None:
@@ -217,7 +217,7 @@ class Story:
 
     def _posted(self, entry: Posted) -> None:
         """An approval as it was asked for at the time, whatever the policy given now would have done."""
-        tracked = self._state.history(entry.event_id.casefold())
+        tracked = self._state.history(folded(entry.event_id))
         if tracked is None:
             return
         now, before = self._instant(entry.at), tracked.approval

@@ -65,6 +65,8 @@ class Status:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER
+    held: bool = False
+    """The hold file holds: it is there, or not clearly absent."""
     poll_interval: float = 1.0
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()

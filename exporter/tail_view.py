@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
+from exporter.folding import alike, folded
 from exporter.records import Record
 from exporter.tail_outbox import Kept
 from exporter.timeline import record_lines
@@ -52,9 +53,9 @@ class View:
         args = self.args
         vm = record.data.get("vm")
         name = vm.get("name") if isinstance(vm, Mapping) else ""
-        if args.vm and str(name).casefold() != args.vm.casefold():
+        if args.vm and not alike(str(name), args.vm):
             return False
-        if args.event_id and not record.subject.casefold().startswith(args.event_id.casefold()):
+        if args.event_id and not folded(record.subject).startswith(folded(args.event_id)):
             return False
         return not args.kind or record.kind in args.kind
 

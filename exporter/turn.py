@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from exporter.approval import Decision, Mode, Policy, Presence
 from exporter.interruption import Interruption
-from exporter.lifecycle import Instant, State, Tracked, Transition, with_tracked
+from exporter.lifecycle import HISTORY_BYTES, Instant, State, Tracked, Transition, with_tracked
 from exporter.records import Record, Vm
 from exporter.records_writer import Writer
 from exporter.status import Status
@@ -53,6 +53,7 @@ class Store(Protocol):
     def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]: ...
     def beat(self, seen: datetime) -> None: ...
     def renew(self, why: str) -> None: ...
+    def crowded(self, records: int) -> bool: ...
     def used(self) -> int: ...
     def queues(self) -> Mapping[str, Any]: ...
 
@@ -88,6 +89,8 @@ class Who:
 
     vm: Vm = field(default_factory=Vm)
     conflict: bool = False
+    confirmed: bool = True
+    """The metadata service gave this name, or has none to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class Options:
     all_events: bool = False
     version: str = ""
     boot_id: str = ""
+    history_bytes: int = HISTORY_BYTES
+    """The bound of what is remembered of events that are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,12 @@ class Senses:
     stopping: Callable[[], bool] = lambda: False
     committed: Callable[[], None] = lambda: None
     """Called when there is something new to deliver."""
+    posted: Callable[[datetime, str, int | None, str], None] = lambda _at, _event_id, _status, _reason: None
+    """Takes the answer to each POST for the recording: its status, or none and why."""
+    spawn: Callable[[Callable[[], None]], None] = lambda task: task()
+    """Runs what may take seconds, on a thread of its own."""
+    wake: Callable[[], None] = lambda: None
+    """Called, from such a thread, when there is something for the next turn."""
 
 
 class Turn:

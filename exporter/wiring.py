@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from exporter.approval import Coordination, Mode, Policy, Presence, Rule
+from exporter.approval import Coordination, Mode, Policy, Rule
 from exporter.config import Settings
 from exporter.config_rules import RuleSettings
 from exporter.delivery import Delivery, Destination
+from exporter.lifecycle import HISTORY_BYTES
 from exporter.log import Log
 from exporter.outbox import Outbox
 from exporter.sinks.prometheus import PrometheusSink
@@ -23,24 +22,6 @@ if TYPE_CHECKING:
 RETRY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 2.0
 """For all destinations together and the thread that asks who we are: the whole end takes less than 5 s."""
-
-
-def look(paths: Iterable[str]) -> dict[str, Presence]:
-    """What is at each path now. A link counts as itself for ABSENT, and what it leads to for PRESENT."""
-    return {path: _look(path) for path in paths}
-
-
-def _look(path: str) -> Presence:
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return Presence.ABSENT
-    except (OSError, ValueError):
-        return Presence.UNKNOWN
-    try:
-        return Presence.PRESENT if stat.S_ISREG(os.stat(path).st_mode) else Presence.UNKNOWN
-    except (OSError, ValueError):
-        return Presence.UNKNOWN
 
 
 def boot_id() -> str:
@@ -73,6 +54,11 @@ def policy_from(settings: Settings) -> Policy:
         hold_file=approval.hold_file,
         rules=tuple(rule_from(rule) for rule in approval.rules),
     )
+
+
+def history_bytes(settings: Settings) -> int:
+    """The bound of what is remembered of events that are over: of a small outbox a quarter."""
+    return min(HISTORY_BYTES, settings.outbox.max_bytes // 4)
 
 
 def destinations_from(settings: Settings) -> dict[str, Callable[[], Destination]]:

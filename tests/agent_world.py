@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,12 @@ from exporter.failures import Failure
 from exporter.interruption import Interruption
 from exporter.lifecycle import Instant, State
 from exporter.log import Log
+from exporter.looks import look
 from exporter.metadata import REASONS, Answer, MetadataError
 from exporter.outbox import Outbox
 from exporter.records import Record, Vm
 from exporter.sinks.prometheus import PrometheusSink
 from exporter.turn import Options, Senses, Who
-from exporter.wiring import look
 from tests.metrics_reading import value
 
 START: Final = 1_790_000_000.0
@@ -36,6 +37,7 @@ DESTINATIONS: Final = ("event_hubs", "otlp")
 CAPACITY: Final = 10 << 20
 REBOOT: Final = "A123BC45-1234-5678-AB90-ABCDEF123456"
 FREEZE: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+POST_SECONDS: Final = 5.0
 TIMEOUT: Final = MetadataError("timeout", "no answer")
 
 
@@ -97,8 +99,14 @@ class Source:
     failures: int = 0
     asked: Callable[[], None] = lambda: None
     """Called when a POST arrives."""
+    hangs: Callable[[str], float] | None = None
+    """Seconds that the answer to a POST takes; from five on there is none. POSTs are then on threads of their own."""
+    hanging: dict[threading.Event, float] = field(default_factory=dict)
+    """Until when each POST that hangs does."""
+    polls: list[float] = field(default_factory=list)
 
     def fetch(self) -> Answer:
+        self.polls.append(self.clock.mono)
         if isinstance(self.answer, Failure):
             self.failures += 1
             if isinstance(self.answer, MetadataError):
@@ -115,6 +123,13 @@ class Source:
     def approve(self, event_id: str) -> None:
         self.posts.append((self.clock.wall, event_id))
         self.asked()
+        seconds = self.hangs(event_id) if self.hangs else 0.0
+        if seconds:
+            end = threading.Event()
+            self.hanging[end] = self.clock.mono + seconds
+            assert end.wait(60), "nobody ended a POST that hangs"
+        if seconds >= POST_SECONDS:
+            raise MetadataError("timeout", "no answer")
         if self.refusal is not None:
             raise self.refusal
 
@@ -161,6 +176,7 @@ class World:
         self.felt: list[Interruption] = []
         self.kept: list[bytes] = []
         self.stopping = False
+        self.threads: list[threading.Thread] = []
         self.text = io.StringIO()
         self.start()
 
@@ -183,6 +199,7 @@ class World:
             interruptions=self._interruptions,
             keep=lambda body, _read: self.kept.append(body),
             stopping=lambda: self.stopping,
+            spawn=self._spawn,
         )
         log = Log(self.text, clock=lambda: self.clock.wall)
         self.agent = Agent(self.options, self.source, self.outbox, self.sink, log=log, senses=senses)
@@ -207,6 +224,28 @@ class World:
         found, self.felt = self.felt, []
         return found
 
+    def _spawn(self, task: Callable[[], None]) -> None:
+        """Runs a POST at once, or until it hangs."""
+        if self.source.hangs is None:
+            task()
+            return
+        hanging = len(self.source.hanging)
+        thread = threading.Thread(target=task, daemon=True)
+        thread.start()
+        while thread.is_alive() and len(self.source.hanging) == hanging:
+            thread.join(0.001)
+        self.threads.append(thread)
+
+    def _end_posts(self) -> None:
+        """The POSTs whose time is over are answered."""
+        over = [end for end, at in self.source.hanging.items() if at <= self.clock.mono + 1e-6]
+        for end in over:
+            del self.source.hanging[end]
+            end.set()
+        while sum(thread.is_alive() for thread in self.threads) > len(self.source.hanging):
+            for thread in self.threads:
+                thread.join(0.001)
+
     # -- turning
 
     def see(self, answer: bytes | Failure, seconds: float = 1.0) -> None:
@@ -218,7 +257,9 @@ class World:
         """Turn as the loop does until that much time has passed."""
         end = self.clock.mono + seconds
         while True:
+            self._end_posts()
             wait = self.agent.tick()
+            wait = min([wait, *(at - self.clock.mono for at in self.source.hanging.values())])
             if self.clock.mono + max(wait, 0.01) > end + 1e-6:
                 self.clock.go(max(0.0, end - self.clock.mono))
                 return

@@ -17,7 +17,7 @@ from exporter.approval import (
     Verdict,
     decide,
 )
-from exporter.lifecycle import Approval, State, with_tracked
+from exporter.lifecycle import Approval, Reset, State, with_tracked
 from tests.core_documents import KEY, NOON, Watcher, event, started
 
 ANY_REBOOT = Rule("all", frozenset({"Reboot"}))
@@ -36,6 +36,7 @@ class Case:
     situation: Situation = OURS
     approval: Approval = UNTRIED
     known_for: float = 0.0
+    number_restarted: bool = False
 
     def state(self) -> State:
         watcher = Watcher.fresh()
@@ -43,7 +44,8 @@ class Case:
         for _ in range(int(self.known_for)):
             watcher.sees(event(**self.fields), *self.others, up=0)
         tracked = watcher.state.tracked[KEY]
-        return with_tracked(watcher.state, replace(tracked, approval=self.approval))
+        state = with_tracked(watcher.state, replace(tracked, approval=self.approval))
+        return replace(state, reset=Reset(state.watched)) if self.number_restarted else state
 
     def decision(self) -> Decision:
         decisions = decide(self.policy, self.state(), self.situation)
@@ -72,6 +74,7 @@ SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
     Reason.MALFORMED: lambda case: replace(case, fields={**case.fields, "NotBefore": "soon"}),
     Reason.UNKNOWN_TYPE: lambda case: replace(case, fields={**case.fields, "ResourceType": "Disk"}),
     Reason.ALREADY_APPROVED: lambda case: replace(case, approval=Approval(1, accepted_at=NOON)),
+    Reason.SOURCE_RESET: lambda case: replace(case, number_restarted=True),
     Reason.NO_RULE: lambda case: case.rules(event_type=frozenset({"Freeze"})),
     Reason.SEVERAL_RESOURCES: lambda case: replace(
         case,

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from exporter.events import Document, DocumentError, Event, parse_document
-from exporter.lifecycle import Approval, Instant, State, Step, Transition, advance, with_tracked
+from exporter.folding import folded
+from exporter.lifecycle import Approval, Instant, State, Step, Transition, advance, number, with_tracked
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
 NOT_BEFORE: Final = "Fri, 21 Nov 2025 12:15:00 GMT"
 EVENT_ID: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
-KEY: Final = EVENT_ID.casefold()
+KEY: Final = folded(EVENT_ID)
 
 
 def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
@@ -87,6 +88,11 @@ class Watcher:
         found = advance(self.state, parsed(*events, number=self.number), Instant(self.wall, self.mono))
         self.state = found.state
         return found
+
+    def publishes(self) -> None:
+        """A record about each event of the document is written."""
+        for tracked in self.state.tracked.values():
+            self.state = with_tracked(self.state, number(tracked, "scheduled")[1])
 
     def restarts(self) -> None:
         """The monotonic clock of the last process means nothing to the next."""

@@ -25,12 +25,12 @@ from exporter.agent import Agent
 from exporter.approval import Mode, Policy
 from exporter.delivery import Delivery
 from exporter.log import Log
+from exporter.looks import look
 from exporter.metadata import Answer, MetadataError
 from exporter.outbox import Outbox
 from exporter.records import Record
 from exporter.sinks.prometheus import PrometheusSink
 from exporter.turn import Options, Senses, Who
-from exporter.wiring import look
 from tests.agent_world import DESTINATIONS, START, VM, Clock, document, event, started
 
 MOST_LIVES: Final = 40

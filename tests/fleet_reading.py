@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from exporter.folding import folded
 from tests import oracle
 
 FIRST: Final = ("scheduled", "started")
@@ -47,7 +48,7 @@ class Account:
         self.watched += seconds
         shown: dict[str, dict[str, Any]] = {}
         for item in items:
-            shown.setdefault(item["EventId"].casefold(), item)
+            shown.setdefault(folded(item["EventId"]), item)
         self.seen |= set(shown)
         for key in [key for key in self.present if key not in shown]:
             gone = self.present.pop(key)
@@ -159,7 +160,7 @@ class Reading:
         self._last = (true, touched)
         self._pending = (self.events, seconds)
         for item in self.events:
-            self._first.setdefault(item["EventId"].casefold(), true)
+            self._first.setdefault(folded(item["EventId"]), true)
 
     def is_read(self, vm_name: str) -> None:
         """What was served last is worked through, by a VM that knows itself by this name, or does not yet."""
@@ -175,15 +176,15 @@ class Reading:
         self.durable = deepcopy(self.lived)
 
     def is_accepted(self, event_id: str) -> None:
-        self.lived.accepted.add(event_id.casefold())
+        self.lived.accepted.add(folded(event_id))
 
     # -- judging
 
     def judges(self, event_id: str, house: oracle.House, post: Post) -> None:
         """A POST arrives: everything that must not stand against it."""
-        key = event_id.casefold()
+        key = folded(event_id)
         assert key in self.lived.present, "an event that is not there"
-        place = next(place for place, item in enumerate(self.events) if item["EventId"].casefold() == key)
+        place = next(place for place, item in enumerate(self.events) if folded(item["EventId"]) == key)
         assert oracle.judge(self.events, place, house, self.lived.past(key)) == ("approve", ""), "should be held"
         assert key not in self.lived.accepted, "after a 200"
         assert post.true - self.read_at <= RECENT, "on an old document"
@@ -197,14 +198,14 @@ class Reading:
 
     def _in_turn(self, item: dict[str, Any], house: oracle.House, post: Post) -> None:
         """By the true time, which neither stops nor jumps."""
-        k = [name.casefold() for name in item["Resources"]].index(house.vm_name.casefold()) + 1
+        k = [folded(name) for name in item["Resources"]].index(folded(house.vm_name)) + 1
         if house.coordination == "single":
             assert len(item["Resources"]) == 1, "an event of others as well"
         if house.coordination != "leader" or k == 1:
             return
         assert item.get("EventSource") == "User", "a platform's event by one who is not first"
         assert house.takeover_after is not None, "by one who is not first"
-        waited = post.true - self._first[item["EventId"].casefold()]
+        waited = post.true - self._first[folded(item["EventId"])]
         assert waited >= (k - 1) * house.takeover_after, "before its turn"
 
     def ought_to_be_accepted(self, house: oracle.House) -> set[str]:
@@ -213,5 +214,5 @@ class Reading:
         for place, item in enumerate(self.events):
             ripe = oracle.Past(seconds_known=1e9, seconds_unchanged=1e9)
             if oracle.judge(self.events, place, house, ripe) == ("approve", ""):
-                found.add(item["EventId"].casefold())
+                found.add(folded(item["EventId"]))
         return found

@@ -18,6 +18,7 @@ from typing import Any, Final
 from exporter.agent import Agent
 from exporter.approval import Presence
 from exporter.delivery import Delivery
+from exporter.folding import folded
 from exporter.lifecycle import Instant
 from exporter.log import Log
 from exporter.records import Record, Vm
@@ -114,7 +115,7 @@ class Member:
         self.azure.posts.append((self.azure.true, self.name, event_id))
         assert not self.disk, "without a disk"
         self.reading.judges(event_id, self.house_now(), Post(self.azure.true, self.life, self.offset))
-        about = [record for record in self.on_disk() if record.subject.casefold() == event_id.casefold()]
+        about = [record for record in self.on_disk() if folded(record.subject) == folded(event_id)]
         verdicts = [record.data["decision"]["verdict"] for record in about if record.kind == "approval.decided"]
         assert verdicts[-1:] == ["approve"], "before its decision was on disk"
 
@@ -268,9 +269,9 @@ class Fleet:
             for record in firsts:
                 kind = "ended" if record.kind == "canceled" else record.kind
                 if kind in LIFE:
-                    found.setdefault(record.subject.casefold(), []).append(kind)
+                    found.setdefault(folded(record.subject), []).append(kind)
             assert found == expected, f"{member.name} to {backend.name}"
-            accepted = [record.subject.casefold() for record in firsts if record.kind == "approval.accepted"]
+            accepted = [folded(record.subject) for record in firsts if record.kind == "approval.accepted"]
             assert sorted(accepted) == sorted(member.reading.lived.accepted)
             assert in_order(firsts) == in_order(member.on_disk()), f"{member.name} to {backend.name}"
 
@@ -295,5 +296,5 @@ def in_order(records: list[Record]) -> dict[str, list[str]]:
     """The ids of each event's records, one after the other."""
     found: dict[str, list[str]] = {}
     for record in records:
-        found.setdefault(record.subject.casefold(), []).append(record.id)
+        found.setdefault(folded(record.subject), []).append(record.id)
     return found

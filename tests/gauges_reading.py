@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from exporter.folding import folded
 from tests import oracle
 
 TYPES: Final = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
@@ -36,7 +37,7 @@ def key_of(item: Any) -> str:
     """The id by which an element can be followed; empty where there is none."""
     event_id = item.get("EventId") if isinstance(item, dict) else None
     usable = isinstance(event_id, str) and 0 < len(event_id) <= 100 and oracle.clean(event_id)
-    return str(event_id).casefold() if usable else ""
+    return folded(str(event_id)) if usable else ""
 
 
 def names_of(item: Mapping[str, Any]) -> list[str] | None:
@@ -93,7 +94,7 @@ class Sheet:
         self.last_poll, self.up = None, False
 
     def is_accepted(self, event_id: str, wall: float) -> None:
-        self.accepted[event_id.casefold()] = wall
+        self.accepted[folded(event_id)] = wall
 
     def events(self) -> dict[str, Mapping[str, Any]]:
         """What can be followed: of an id that stands there twice, the first."""

@@ -138,7 +138,12 @@ def get(events: list[Any], index: int, name: str) -> Any:
 
 
 def same(one: str, other: str) -> bool:
-    return one.casefold() == other.casefold()
+    """Letter by letter; A to Z alone have two cases."""
+
+    def plain(text: str) -> list[str]:
+        return [chr(ord(letter) + 32) if "A" <= letter <= "Z" else letter for letter in text]
+
+    return plain(one) == plain(other)
 
 
 def resources(events: list[Any], index: int) -> list[str] | None:

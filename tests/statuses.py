@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from exporter.approval import Mode, Policy, Situation, decide
 from exporter.events import parse_document
+from exporter.folding import folded
 from exporter.lifecycle import Approval, Instant, State, Transition, advance
 from exporter.records import Vm
 from exporter.status import DestinationStatus, OutboxStatus, SourceStatus, Status
@@ -96,7 +97,7 @@ class Story:
 
     def approved(self, event_id: str, rule: str) -> None:
         """Azure accepted our approval of an event just now."""
-        tracked = self.state.tracked[event_id.casefold()]
+        tracked = self.state.tracked[folded(event_id)]
         approval = Approval(1, self._instant(), self.now, rule)
         self.state = replace(
             self.state, tracked={**self.state.tracked, tracked.key: replace(tracked, approval=approval)}

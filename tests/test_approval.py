@@ -42,6 +42,7 @@ CONTRACT = [
     "malformed",
     "unknown-type",
     "already-approved",
+    "source-reset",
     "no-rule",
     "several-resources",
     "not-leader",

@@ -134,12 +134,13 @@ def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> Non
 
 
 def test_files_are_looked_at_only_where_they_can_matter() -> None:
-    """Not with approvals off, nor for events that the rule is not about."""
+    """Those of a rule not with approvals off, nor for events that it is not about; the hold file always, to be shown."""
     rules = (replace(ANY_REBOOT, require_file="/run/ready"),)
     policy = replace(ENFORCE, hold_file="/etc/hold", rules=rules)
     assert files_to_look_at(policy, parsed(event())) == {"/etc/hold", "/run/ready"}
     assert files_to_look_at(policy, parsed(event(EventType="Freeze"))) == {"/etc/hold"}
-    assert files_to_look_at(replace(policy, mode=Mode.OFF), parsed(event())) == frozenset()
+    assert files_to_look_at(replace(policy, mode=Mode.OFF), parsed(event())) == {"/etc/hold"}
+    assert files_to_look_at(policy, None) == {"/etc/hold"}
 
 
 # -- explaining

@@ -16,16 +16,19 @@ ROOT: Final = Path(exporter.__file__).parent
 LONGEST: Final = 320
 
 CORE: Final[Mapping[str, frozenset[str]]] = {
+    "folding": frozenset(),
     "events_json": frozenset(),
     "events_time": frozenset(),
-    "events": frozenset({"events_json", "events_time"}),
+    "events": frozenset({"events_json", "events_time", "folding"}),
     "lifecycle_state": frozenset({"events"}),
     "lifecycle_sight": frozenset({"events", "lifecycle_state"}),
+    "lifecycle_memory": frozenset({"lifecycle_state"}),
     "lifecycle_changes": frozenset({"events", "lifecycle_state"}),
-    "lifecycle": frozenset({"events", "lifecycle_changes", "lifecycle_state", "lifecycle_sight"}),
+    "lifecycle": frozenset({"events", "lifecycle_changes", "lifecycle_memory", "lifecycle_state"})
+    | {"lifecycle_sight"},
     "approval_policy": frozenset({"events"}),
     "approval_attempts": frozenset({"lifecycle"}),
-    "approval_rules": frozenset({"approval_policy", "events", "lifecycle"}),
+    "approval_rules": frozenset({"approval_policy", "events", "folding", "lifecycle"}),
     "approval": frozenset({"approval_policy", "approval_rules", "events", "lifecycle"}),
     "records": frozenset({"events_json", "lifecycle"}),
     "records_words": frozenset({"approval", "events", "lifecycle", "records"}),
@@ -37,7 +40,7 @@ CORE: Final[Mapping[str, frozenset[str]]] = {
 """The pure core: what each of its modules imports from the package, and nothing of the shell."""
 PURE: Final = frozenset(
     {"__future__", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib", "json", "math", "re"}
-    | {"types", "typing", "urllib", "uuid"}
+    | {"string", "types", "typing", "urllib", "uuid"}
 )
 """The standard library that the core may use: no clock, no I/O, no logging, no threads, no randomness."""
 EFFECTS: Final = {"now", "utcnow", "today", "time", "monotonic", "open", "print", "input", "uuid1", "uuid4", "random"}

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.codec import dump_state, load_state
+from exporter.folding import folded
 from exporter.lifecycle import Approval, Felt, Instant, Outage, StartedBy, State, with_tracked
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, started
 
-KEY = EVENT_ID.casefold()
+KEY = folded(EVENT_ID)
 
 
 def full() -> State:

@@ -31,6 +31,7 @@ from exporter.approval_attempts import attempt_due, attempting
 from exporter.codec import dump_state, load_state
 from exporter.events import Document, parse_document
 from exporter.events_time import parse_time
+from exporter.folding import folded
 from exporter.lifecycle import CLOSING, Approval, Instant, Kind, State, Step, Tracked, advance, with_tracked
 from exporter.records import Record, Vm
 from exporter.records_writer import Writer
@@ -181,7 +182,7 @@ def places(events: list[Any]) -> dict[str, int]:
     for place, item in enumerate(events):
         event_id = item.get("EventId") if isinstance(item, dict) else None
         if isinstance(event_id, str) and oracle.clean(event_id) and 0 < len(event_id) <= 100:
-            found.setdefault(event_id.casefold(), place)
+            found.setdefault(folded(event_id), place)
     return found
 
 
@@ -372,7 +373,7 @@ class Life:
             assert self.last_read is not None
             wall = (now.wall - self.last_read[0]).total_seconds()
             self.watched += max(0.0, min(wall, (now.mono or 0.0) - self.last_read[1]))
-        present = {item["EventId"].casefold(): item for item in reversed(items)}
+        present = {folded(item["EventId"]): item for item in reversed(items)}
         for key in set(self.accounts) - set(present):
             del self.accounts[key]
         for key, item in present.items():
@@ -483,7 +484,7 @@ class Life:
             assert self.true - earlier[-1] >= min(60.0, 5.0 * 2 ** (len(earlier) - 1))
         if self.house.coordination != "leader" or decision.event.resources is None:
             return
-        place = [name.casefold() for name in decision.event.resources].index(self.house.vm_name.casefold())
+        place = [folded(name) for name in decision.event.resources].index(folded(self.house.vm_name))
         if place > 0:
             assert decision.event.source == "User"
             assert self.house.takeover_after is not None

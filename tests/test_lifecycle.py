@@ -246,9 +246,11 @@ def test_what_is_gone_is_remembered_for_a_while_and_then_forgotten_without_a_rep
     """Only so many histories are kept; an id that comes back after that starts with numbers nobody had."""
     watcher = Watcher.fresh()
     watcher.sees(event("old"))
+    watcher.publishes()
     watcher.sees()
     crowd = [event(str(number)) for number in range(CLOSED_KEPT)]
     watcher.sees(*crowd)
+    watcher.publishes()
     watcher.sees()
     assert "old" not in watcher.state.closed
     assert len(watcher.state.closed) == CLOSED_KEPT

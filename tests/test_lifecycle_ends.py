@@ -181,14 +181,34 @@ def test_time_lets_it_start_when_it_was_still_scheduled_at_its_time() -> None:
     assert only(watcher.sees(started())).tracked.started_by is StartedBy.TIME
 
 
-def test_an_approval_of_an_earlier_life_did_not_start_this_one() -> None:
-    """The id came back and started before its time: that was not our approval of the day before."""
+def test_an_approval_counts_also_where_the_event_was_away_in_between() -> None:
+    """An id is of one event alone: what Azure took of us before one answer without it let it start."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     approved(watcher, accepted_at=watcher.wall)
+    watcher.publishes()
     watcher.sees()
     watcher.sees(event())
-    assert only(watcher.sees(started())).tracked.started_by is not StartedBy.US
+    assert only(watcher.sees(started())).tracked.started_by is StartedBy.US
+
+
+def test_an_approval_counts_whatever_the_clock_did_since() -> None:
+    """A clock set back by two minutes between the first sight and the approval takes nothing back."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    watcher.sees(event(), wall=-120.0, up=0)
+    approved(watcher, accepted_at=watcher.wall)
+    assert only(watcher.sees(started())).tracked.started_by is StartedBy.US
+
+
+@pytest.mark.parametrize(("early", "by"), [(11, StartedBy.NOT_US), (9, StartedBy.UNKNOWN), (0, StartedBy.TIME)])
+def test_somebody_else_let_it_start_only_well_before_its_time(early: int, by: StartedBy) -> None:
+    """Two clocks may differ by some seconds: within ten of NotBefore nobody is accused."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(NotBefore="Fri, 21 Nov 2025 12:00:30 GMT"))  # it is 12:00:02
+    for _ in range(27 - early):
+        watcher.sees(event(NotBefore="Fri, 21 Nov 2025 12:00:30 GMT"), up=0)
+    assert only(watcher.sees(started())).tracked.started_by is by
 
 
 # -- clocks

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from exporter.approval import Mode
+from exporter.folding import folded
 from exporter.lifecycle import Felt, State
 from exporter.page import render_page
 from exporter.page_words import distance, duration, span
@@ -140,7 +141,7 @@ def test_what_is_over_has_its_account() -> None:
     assert freeze["Approved by"] == "us (rule short-freeze)"
     assert freeze["Lasted"] == "6 s"
     assert freeze["Interruption felt"] == "none observed (≥ 0.2 s)"
-    key = FREEZE["EventId"].casefold()
+    key = folded(FREEZE["EventId"])
     felt = replace(story.state.closed[key], felt=Felt(2, 5.2, 4.9), gaps=1, gap_seconds=35)
     story.state = replace(story.state, closed={key: felt})
     told = rows(tables(shown(story.status()))["The last events that are over, newest first"])

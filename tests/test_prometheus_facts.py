@@ -8,6 +8,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.approval import BEFORE_A_RULE
+from exporter.folding import folded
 from exporter.lifecycle import Kind
 from exporter.sinks.catalogue import FAMILIES, PREFIX
 from exporter.sinks.prometheus import PrometheusSink
@@ -130,7 +131,7 @@ def test_facts_bump_their_counters() -> None:
     sink.interruption("sleepwalk", True, 5.0, "abc")
     sink.interruption("clock_step", True, -5.0, "abc")
     story = statuses.scheduled_story()
-    decision = story.status().decisions[FREEZE["EventId"].casefold()]
+    decision = story.status().decisions[folded(FREEZE["EventId"])]
     sink.decided(decision)
     sink.decided(replace(decision, rule="a rule of yesterday"))
     assert value(sink, "polls_total") == 3

@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.approval import Mode, Policy, Situation, decide
+from exporter.folding import folded
 from exporter.lifecycle import Approval, Felt, Rejection, State, with_tracked
 from exporter.records import KINDS, Record, Vm, timestamp
 from exporter.records_account import account
 from exporter.records_writer import NAMESPACE, Writer
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, started
 
-KEY = EVENT_ID.casefold()
+KEY = folded(EVENT_ID)
 VM_ID = "5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"
 RESOURCE_ID = "/subscriptions/0b1f6471/resourceGroups/shop (prod)/providers/Microsoft.Compute/virtualMachines/vm-0"
 VM = Vm(name="vm-0", id=VM_ID, resource_id=RESOURCE_ID, location="westeurope")

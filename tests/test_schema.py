@@ -15,12 +15,13 @@ import pytest
 
 from exporter import records as published
 from exporter.approval import Mode, Policy, Reason, Situation, decide
+from exporter.folding import folded
 from exporter.lifecycle import ANOMALIES, Approval, Felt, Kind, Rejection, Seen, StartedBy, State, with_tracked
 from exporter.records import KINDS, Record, Vm
 from exporter.records_writer import Writer
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, started
 
-KEY: Final = EVENT_ID.casefold()
+KEY: Final = folded(EVENT_ID)
 SCHEMA: Final[Mapping[str, Any]] = json.loads(
     files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8")
 )

@@ -10,6 +10,7 @@ import base64
 import uuid
 from typing import Any
 
+from exporter.folding import folded
 from exporter.simulator.story import Vm
 
 # Azure's own list [Azure Instance Metadata Service, Supported API versions]. Each is answered with all fields: what an
@@ -56,7 +57,7 @@ _USUAL = {
 
 def compute(vm: Vm) -> dict[str, Any]:
     """The `compute` object of that VM; its own fields go over the usual ones, and ids follow from its name."""
-    named = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, vm.name.casefold()))}
+    named = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
     fields: dict[str, Any] = {**_USUAL, **named, **vm.fields}
     fields.setdefault("resourceId", _resource_id(fields))
     fields["osProfile"] = {

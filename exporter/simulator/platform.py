@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, NamedTuple
 
+from exporter.folding import folded
 from exporter.simulator.story import Deed, Phase, Scenario, Step
 
 API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
@@ -64,7 +65,7 @@ class Change:
 
     def knows(self, event_id: str) -> bool:
         """True if that EventId, letter case aside, is in the document: Scheduled or Started [Start an event]."""
-        return any(str(event["EventId"]).casefold() == event_id.casefold() for event in self.events)
+        return any(folded(str(event["EventId"])) == folded(event_id) for event in self.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ class _Run:
     def _approval(self, event_id: str) -> Callable[[datetime], None]:
         def approve(now: datetime) -> None:
             for event in list(self._events.values()):
-                if str(event.fields["EventId"]).casefold() != event_id.casefold() or event.started or event.approved:
+                if folded(str(event.fields["EventId"])) != folded(event_id) or event.started or event.approved:
                     continue
                 event.approved = now
                 self._reached(event.step.event, Phase.APPROVED, now)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from exporter.folding import folded
 from exporter.simulator.platform import Approval, Change, Platform, current
 from exporter.simulator.story import Scenario
 
@@ -46,7 +47,7 @@ class Play:
             if not all(shown.knows(event_id) for event_id in event_ids):
                 return False
             known = {approval.event_id for approval in self._approvals}
-            new = {event_id.casefold() for event_id in event_ids} - known
+            new = {folded(event_id) for event_id in event_ids} - known
             self._approvals += [Approval(event_id, now) for event_id in sorted(new)]
             self._timeline = self._platform.timeline(self._approvals)
             return True

@@ -70,7 +70,7 @@ def checked_api_version(request: Request) -> str:
         raise Refusal(answer._replace(headers=(*answer.headers, ("Allow", ", ".join(allowed)))))
     if "x-forwarded-for" in request.headers:
         raise refuse(400, f"Bad request. A request must not be forwarded. {_MORE}")
-    if request.headers.get("metadata", "").casefold() != "true":
+    if request.headers.get("metadata", "").lower() != "true":
         raise refuse(400, f"Bad request. Required metadata header not specified. {_MORE}")
     versions: tuple[str, ...] = instance.API_VERSIONS
     if path == EVENTS_PATH:

@@ -39,6 +39,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from exporter.folding import folded
 from exporter.simulator.story import DEFAULT_START, TEN_MINUTES, Deed, Phase, Scenario, ScenarioError, Step, Vm
 
 __all__ = ["Deed", "Phase", "Scenario", "ScenarioError", "Step", "Vm", "is_scenario", "load", "names", "parse"]
@@ -118,7 +119,7 @@ class _Reader:
         if not vms:
             self._fault("vms", "expected at least one VM")
         self._vm_names = {vm.name for vm in vms}
-        if len({name.casefold() for name in self._vm_names}) < len(vms):
+        if len({folded(name) for name in self._vm_names}) < len(vms):
             self._fault("vms", "a name occurs twice")
         steps = tuple(self._step(step, f"steps[{i}]") for i, step in enumerate(self._list("steps")))
         scenario = Scenario(
@@ -208,9 +209,9 @@ class _Reader:
         if not isinstance(value, str) or not _is_guid(value):
             self._fault(place, "expected a GUID")
             return
-        if value.casefold() in self._ids:
+        if folded(value) in self._ids:
             self._fault(place, "an id is used once")
-        self._ids.add(value.casefold())
+        self._ids.add(folded(value))
 
     def _after(self, value: object, place: str) -> tuple[str, Phase] | None:
         label, _, word = value.rpartition(" ") if isinstance(value, str) else ("", "", "")

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from exporter.folding import folded
 from exporter.simulator import protocol, transport
 from exporter.simulator.faults import HANGING, Fault, Faults, is_delay, spoiled
 from exporter.simulator.platform import Change, utc
@@ -169,8 +170,8 @@ class MetadataService:
         fixed = self._fixed
         if fixed is None:
             return self.platform.approve(event_ids, utc(self._clock()))
-        known = {event_id.casefold() for event_id in _event_ids(fixed)}
-        return all(event_id.casefold() in known for event_id in event_ids)
+        known = {folded(event_id) for event_id in _event_ids(fixed)}
+        return all(folded(event_id) in known for event_id in event_ids)
 
     def _tell(self) -> None:
         with self._news:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from exporter.folding import folded
+
 DEFAULT_START = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 TEN_MINUTES = 600.0  # "Typical run: ... Started to gone 10 min" [High level overview]
 
@@ -78,6 +80,6 @@ class Scenario:
         if name is None:
             return self.vms[0]
         for vm in self.vms:
-            if vm.name.casefold() == name.casefold():
+            if folded(vm.name) == folded(name):
                 return vm
         raise ScenarioError(f"no VM {name!r} in scenario {self.name}; it has {', '.join(vm.name for vm in self.vms)}")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from exporter.agent import Agent
 from exporter.approval import DEFAULT_RULES, Coordination, Mode, Policy
 from exporter.codec import dump_state, load_state
+from exporter.folding import folded
 from exporter.lifecycle import Instant, State
 from exporter.log import Log
 from exporter.metadata import Answer
@@ -60,6 +61,9 @@ class Memory:
     def beat(self, seen: datetime) -> None:
         """Not kept."""
 
+    def crowded(self, records: int) -> bool:
+        return records < 0
+
     def renew(self, why: str) -> None:
         raise AssertionError(f"renewed: {why}")
 
@@ -89,7 +93,7 @@ class Service:
         assert len(meant) == 1, "approved what does not stand there once"
         event = meant[0]
         assert event["EventStatus"] == "Scheduled"
-        assert NAME in [name.casefold() for name in event["Resources"]]
+        assert NAME in [folded(name) for name in event["Resources"]]
         short = event["EventType"] == "Freeze" and 0 <= event["DurationInSeconds"] <= 8
         asked = event["EventType"] in ("Reboot", "Redeploy") and event["EventSource"] == "User"
         assert short or asked, "approved without a rule"
