@@ -1,7 +1,7 @@
 """Decides, and acts on what was decided: the last steps of the line.
 
-The state is read and replaced by the agent's thread alone. Only the request itself is made on another: a POST that hangs
-keeps neither the polls nor, for more than a moment, the POST of another event waiting.
+The state is read and replaced by the agent's thread alone. Only the request itself is made on another: a POST that
+hangs keeps neither the polls nor, for more than a moment, the POST of another event waiting.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ class Account:
     present: dict[str, Known] = field(default_factory=dict)
     told: dict[str, list[str]] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+    """Ids that were seen Started."""
     seen: set[str] = field(default_factory=set)
     watched: float = 0.0
 
@@ -50,6 +52,7 @@ class Account:
         for item in items:
             shown.setdefault(folded(item["EventId"]), item)
         self.seen |= set(shown)
+        self.begun |= {key for key, item in shown.items() if item["EventStatus"] == "Started"}
         for key in [key for key in self.present if key not in shown]:
             gone = self.present.pop(key)
             word = "completed" if gone.phase == "Started" else "ended"
@@ -92,11 +95,13 @@ class Account:
             if key not in self.seen:
                 self.present[key] = Known(known.item, known.phase, self.watched, self.watched)
         self.seen |= durable.seen
+        self.begun |= durable.begun
         self.accepted |= durable.accepted
 
     def past(self, key: str) -> oracle.Past:
         known = self.present[key]
-        return oracle.Past(key in self.accepted, self.watched - known.first, self.watched - known.unchanged)
+        known_for, unchanged_for = self.watched - known.first, self.watched - known.unchanged
+        return oracle.Past(key in self.accepted, known_for, unchanged_for, key in self.begun)
 
 
 def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:

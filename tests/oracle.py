@@ -40,6 +40,10 @@ class Past:
     approved: bool = False
     seconds_known: float = 0.0
     seconds_unchanged: float = 0.0
+    started: bool = False
+    """It was seen Started at some time."""
+    reset: bool = False
+    """The document's number went down a moment ago."""
 
 
 def read(body: bytes) -> list[Any]:
@@ -157,8 +161,8 @@ def off(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
     return house.mode == "off"
 
 
-def not_scheduled(events: list[Any], index: int, _house: House, _past: Past) -> bool:
-    return bool(get(events, index, "EventStatus") != "Scheduled")
+def not_scheduled(events: list[Any], index: int, _house: House, past: Past) -> bool:
+    return past.started or bool(get(events, index, "EventStatus") != "Scheduled")
 
 
 def identity_unknown(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
@@ -217,6 +221,10 @@ def unknown_type(events: list[Any], index: int, _house: House, _past: Past) -> b
 
 def already_approved(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
     return past.approved
+
+
+def source_reset(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
+    return past.reset
 
 
 def rule_of(events: list[Any], index: int, house: House) -> dict[str, Any] | None:
@@ -293,6 +301,7 @@ QUESTIONS: tuple[tuple[str, Question], ...] = (
     ("malformed", malformed),
     ("unknown-type", unknown_type),
     ("already-approved", already_approved),
+    ("source-reset", source_reset),
     ("no-rule", no_rule),
     ("several-resources", several_resources),
     ("not-leader", not_leader),

@@ -134,7 +134,7 @@ def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> Non
 
 
 def test_files_are_looked_at_only_where_they_can_matter() -> None:
-    """Those of a rule not with approvals off, nor for events that it is not about; the hold file always, to be shown."""
+    """Those of a rule not with approvals off, nor for events it is not about; the hold file always, to be shown."""
     rules = (replace(ANY_REBOOT, require_file="/run/ready"),)
     policy = replace(ENFORCE, hold_file="/etc/hold", rules=rules)
     assert files_to_look_at(policy, parsed(event())) == {"/etc/hold", "/run/ready"}

@@ -31,12 +31,47 @@ def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, io.StringIO
         ("WEB-1", KNOWN, "WEB-1", False),
         ("web-2", KNOWN, "web-2", True),
         ("web-2", Compute(vm_id="id-1"), "web-2", False),
+        ("kelvin-k", Compute(name="kelvin-\u212a"), "kelvin-k", True),
     ],
 )
 def test_who_is(configured: str, azure: Compute | None, name: str, conflict: bool) -> None:
     """A configured name stands; where Azure gives another, whatever its letter case, that is a conflict."""
     who = who_is(configured, "", azure)
     assert (who.vm.name, who.conflict) == (name, conflict)
+
+
+@pytest.mark.parametrize(
+    ("fault", "confirmed"), [("instance/404", True), ("instance/500", False), ("instance/hang:1", False)]
+)
+def test_a_configured_name_is_confirmed_by_azure_alone(fault: str, confirmed: bool) -> None:
+    """Silence and errors confirm nothing: the configuration may be another VM's. A stand-in that has no such document
+    is no objection."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, _ = asking(service.url, vm_name="vm-1")
+        assert not identity.who().confirmed
+        service.fault(fault)
+        identity.refresh()
+        assert (identity.who().vm.name, identity.who().confirmed) == ("vm-1", confirmed)
+        service.fault(None)
+        identity.refresh()
+        assert (identity.who().confirmed, identity.who().conflict) == (True, False)
+        service.fault(fault)
+        identity.refresh()
+        assert identity.who().confirmed
+        client.close()
+
+
+def test_a_name_that_azure_contradicts_after_it_had_none_to_give_is_a_conflict() -> None:
+    """A 404 is no word for ever."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, _ = asking(service.url, vm_name="vm-9")
+        service.fault("instance/404")
+        identity.refresh()
+        assert (identity.who().confirmed, identity.who().conflict) == (True, False)
+        service.fault(None)
+        identity.refresh()
+        assert identity.who().conflict
+        client.close()
 
 
 def test_asked_until_known() -> None:

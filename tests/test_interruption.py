@@ -296,6 +296,7 @@ def story() -> Iterator[State]:
     watcher = Watcher.fresh()
     for document in ([event()], [started()], []):
         watcher.sees(*document, after=60)
+        watcher.publishes()
         yield watcher.state
 
 

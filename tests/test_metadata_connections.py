@@ -219,3 +219,35 @@ def test_an_abort_ends_a_poll_in_flight(where: str) -> None:
         over.set()
         assert [error.reason for error in errors] == ["aborted"]
         assert failure(client.fetch).reason == failure(lambda: client.approve("A")).reason == "aborted"
+
+
+def test_approvals_hang_side_by_side_and_keep_no_poll_waiting() -> None:
+    """Five POSTs that are not answered, each on a thread of its own, and a poll between them that is."""
+    hanging, over = threading.Semaphore(0), threading.Event()
+
+    def answers_polls_alone(peer: Peer) -> None:
+        while head := peer.request():
+            if head.startswith(b"POST"):
+                hanging.release()
+                over.wait(120)
+                return
+            peer.send(ok(DOCUMENT))
+
+    with RawServer(answers_polls_alone) as server, client_of(server.url, deadline=60.0) as client:
+        errors: list[MetadataError] = []
+        ids = [f"event-{number}" for number in range(5)]
+        asking = [
+            threading.Thread(target=lambda name=name: errors.append(failure(lambda: client.approve(name))))  # type: ignore[misc]  # a lambda's default can't be annotated
+            for name in ids
+        ]
+        for thread in asking:
+            thread.start()
+        for _ in ids:
+            assert hanging.acquire(timeout=30)
+        assert client.fetch().body == DOCUMENT
+        client.abort()
+        for thread in asking:
+            thread.join(30)
+        over.set()
+        assert [error.reason for error in errors] == ["aborted"] * 5
+        assert failure(lambda: client.approve("late")).reason == "aborted"

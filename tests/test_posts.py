@@ -25,6 +25,10 @@ def neighbours(count: int) -> list[dict[str, Any]]:
     return [event(name, "Freeze", f"web-{name}", EventSource="Platform") for name in ids(count, "near")]
 
 
+def held(world: World) -> bool:
+    return world.agent.status.held
+
+
 # -- once
 
 
@@ -186,12 +190,12 @@ def test_a_hold_file_whose_folder_is_missing_holds(tmp_path: Path) -> None:
         world.see(document(2, event()), 5)
         assert world.source.posts == []
         assert world.reasons() == ["held"]
-        assert world.agent.status.held
+        assert held(world)
         assert ["found=unknown" in line for line in world.said("approval.hold_file")] == [True]
         hold.parent.mkdir()
         world.live(2)
         assert len(world.source.posts) == 1
-        assert not world.agent.status.held
+        assert not held(world)
         assert ["found=absent" in line for line in world.said("approval.hold_file")] == [False, True]
 
 
@@ -200,10 +204,10 @@ def test_whether_it_is_held_is_known_while_the_source_is_down(tmp_path: Path) ->
     hold = tmp_path / "hold"
     for mode in ("off", "enforce"):
         with World(tmp_path / mode, policy(mode, hold_file=str(hold))) as world:
-            assert not world.agent.status.held
+            assert not held(world)
             hold.touch()
             world.see(TIMEOUT, 12)
-            assert world.agent.status.held
+            assert held(world)
             hold.unlink()
 
 
@@ -219,7 +223,7 @@ def test_posts_that_hang_leave_no_gap_in_the_polls(tmp_path: Path) -> None:
         world.see(document(2, *stuck, near), 300)
         assert max(later - earlier for earlier, later in pairwise(world.source.polls)) < 1.5
         assert max(tracked.gaps for tracked in world.agent.status.state.tracked.values()) == 0
-        assert world.value("approval_requests_total") >= 8 * 5
+        assert len(world.source.posts) >= 8 * 5
         world.source.hangs = None
         world.see(document(3, *stuck), 70)
         assert world.value("document_events") == 8

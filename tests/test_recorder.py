@@ -244,7 +244,8 @@ class _Source:
 
 
 def test_a_recorded_source_is_the_source(tmp_path: Path) -> None:
-    """What the source raises is raised, what it answers is answered, and both are recorded; not while stopping."""
+    """What the source raises is raised, what it answers is answered. Its failures are recorded, but not while stopping;
+    what came of an approval is recorded once the agent notes it."""
     path, failure = tmp_path / "rec", Retryable("timeout", "too slow")
     with recording(path) as recorder:
         bad = Recorded(_Source(failure), recorder, lambda: at(0))
@@ -252,7 +253,9 @@ def test_a_recorded_source_is_the_source(tmp_path: Path) -> None:
             with pytest.raises(Retryable) as caught:
                 ask()
             assert caught.value is failure
+        recorder.posted(at(0), "A", None, failure.reason)
         Recorded(_Source(None), recorder, lambda: at(1)).approve("B")
+        recorder.posted(at(1), "B", 200)
         with pytest.raises(Retryable):
             Recorded(_Source(Retryable("aborted")), recorder, lambda: at(2), lambda: True).fetch()
     assert [line.get("failure") or (line["post"], line["status"]) for line in lines(path)] == [

@@ -325,3 +325,28 @@ def test_many_scrapers_do_not_slow_the_polls(tmp_path: Path) -> None:
                 over.set()
         assert run.stop() == 0
         assert os.path.getsize(tmp_path / "outbox.db") < 1 << 20
+
+
+def test_posts_that_hang_keep_neither_polls_nor_other_approvals_waiting(tmp_path: Path) -> None:
+    """Six events whose POSTs get no answer: the source stays up without a gap, another event is approved at once, and
+    a hold file made meanwhile keeps what is still to be sent."""
+    hold = tmp_path / "hold"
+    stuck = [mine(f"stuck-{number}") for number in range(6)]
+    with (
+        quiet() as service,
+        Run(service.url, tmp_path, "--approval.mode=enforce", f"--approval.hold-file={hold}") as run,
+    ):
+        run.wait_for(lambda: run.metric("up") == 1)
+        service.fault("post-hang:60*6")
+        service.set_document(document(2, *stuck))
+        run.wait_for(lambda: len(service.posts) == 6)
+        service.set_document(document(3, *stuck, mine()))
+        run.wait_for(lambda: (REBOOT,) in [post.event_ids for post in service.posts])
+        hold.touch()
+        run.wait_for(lambda: "found=present" in " ".join(run.said("approval.hold_file")))
+        sent = len(service.posts)
+        run.wait_for(lambda: (run.metric("approval_request_failures_total", reason="timeout") or 0) >= 6)
+        assert run.metric("poll_failures_total", reason="timeout") == 0
+        assert run.metric("approvals_outdated_total") == 0
+        assert len(service.posts) == sent
+        assert run.stop() == 0
