@@ -237,7 +237,7 @@ def test_approvals_hang_side_by_side_and_keep_no_poll_waiting() -> None:
         errors: list[MetadataError] = []
         ids = [f"event-{number}" for number in range(5)]
         asking = [
-            threading.Thread(target=lambda name=name: errors.append(failure(lambda: client.approve(name))))  # type: ignore[misc]  # a lambda's default can't be annotated
+            threading.Thread(target=lambda name=name: errors.append(failure(lambda: client.approve(name))))
             for name in ids
         ]
         for thread in asking:
