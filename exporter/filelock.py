@@ -6,6 +6,9 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import Final
+
+_OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class FileLock:
@@ -22,7 +25,7 @@ class FileLock:
         """
         if self._descriptor is not None and self._still_there(self._descriptor):
             return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o640)
+        descriptor = os.open(self._path, _OPEN, 0o600)
         try:
             _lock(descriptor)
         except BlockingIOError:

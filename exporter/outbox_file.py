@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from exporter.codec import load_state
+from exporter.private_file import make_private, narrow
 
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1
 PAGE: Final = 4096
 BUSY_SECONDS: Final = 1.0
+_BESIDE: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
 _SCHEMA: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, body BLOB NOT NULL,"
@@ -31,6 +34,7 @@ _SCHEMA: Final = (
 
 def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
     """A connection in WAL mode with the hard bound set; autocommit, so that transactions are said."""
+    make_private(path)  # SQLite gives its journal the mode that the file has
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     pages = max(16, capacity // PAGE)
     try:
@@ -104,6 +108,12 @@ def is_corrupt(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+def files_of(path: Path) -> list[Path]:
+    """The outbox's file and what stands beside it under our own names: journal, lock, copy, what was set aside."""
+    ours = re.compile(re.escape(path.name) + _BESIDE)
+    return [path.with_name(name) for name in sorted(os.listdir(path.parent)) if ours.fullmatch(name)]
+
+
 def set_aside(path: Path, why: str, now: datetime) -> str:
     """Renames the file, with its journal, to a name that says why and when; answers a sentence for the log."""
     base = f"{path.name}.{why}-{now:%Y%m%dT%H%M%SZ}"
@@ -113,6 +123,7 @@ def set_aside(path: Path, why: str, now: datetime) -> str:
         count += 1
         target = path.with_name(f"{base}-{count}")
     for suffix in ("-wal", "-shm", ""):
+        narrow(Path(f"{path}{suffix}"))  # it may be one that was put here
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{path}{suffix}", f"{target}{suffix}")
     return f"{path} was {why} and is now {target.name}; a new outbox was begun"

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from exporter.filelock import FileLock
 from exporter.outbox_errors import OutboxBusy, OutboxUnwritable, translated
-from exporter.outbox_file import connect, open_or_set_aside, set_aside
+from exporter.outbox_file import connect, files_of, open_or_set_aside, set_aside
 from exporter.outbox_queue import Standing, standing_of
+from exporter.private_file import make_private, narrow
 
 
 class HeldFile:
@@ -41,7 +42,8 @@ class HeldFile:
         self._names = tuple(destinations)
         self._mine = threading.RLock()
         self._theirs = threading.RLock()
-        self._lock = FileLock(self.path.with_name(self.path.name + ".lock"))
+        self._lock_path = self.path.with_name(self.path.name + ".lock")
+        self._lock = FileLock(self._lock_path)
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
         self._standing = {name: Standing() for name in self._names}
@@ -61,6 +63,7 @@ class HeldFile:
             raise OutboxUnwritable("gone", "the outbox was closed")
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._acquire()
+        self.notes += filter(None, map(narrow, files_of(self.path)))
         with self._theirs:
             if self._aside:
                 self.notes.append(set_aside(self.path, self._aside, self._now()))
@@ -68,6 +71,7 @@ class HeldFile:
             return self._open()
 
     def _acquire(self) -> None:
+        make_private(self._lock_path)
         if not self._lock.acquire():
             raise OutboxBusy("busy", f"another agent works on {self.path}")
 
@@ -121,6 +125,7 @@ class HeldFile:
         self._acquire()
         fresh = self.path.with_name(self.path.name + ".new")
         fresh.unlink(missing_ok=True)
+        make_private(fresh)
         with contextlib.closing(sqlite3.connect(fresh)) as copy:
             self._agent.backup(copy)
         with self._theirs:

@@ -188,6 +188,9 @@ def probe_hold_file(settings: Settings, world: World) -> Report:
     try:
         os.lstat(path)
     except FileNotFoundError:
+        if not os.path.isdir(folder := os.path.dirname(path)):
+            missing = f"the folder {folder} is missing, which holds every approval: make it, or correct the path"
+            return Report((warn("hold_file", missing),))
         return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "not a usable path"
@@ -205,5 +208,7 @@ def probe_recorder(settings: Settings, world: World) -> Report:
     """Whether a recording could be written."""
     del world
     path = Path(settings.recorder.path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        return Report((fail("recorder", f"{path} is a link or no regular file, which is not written to: correct it"),))
     found = try_folder("recorder", path.parent, "recorder.path")
     return Report((found or ok("recorder", f"{path} can be written"),))

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from exporter.private_file import MODE
+
 _OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-_OPEN_WHERE_KNOWN: Final = ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
+_OPEN_WHERE_KNOWN: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
 
 Line = dict[str, Any]
 
@@ -77,13 +79,16 @@ class Files:
         flags = _OPEN
         for name in _OPEN_WHERE_KNOWN:
             flags |= getattr(os, name, 0)
+        if self.path.is_symlink():  # where O_NOFOLLOW is not known, and for its sentence where it is
+            raise OSError(f"{self.path} is a link, which is not followed")
         descriptor = os.open(self.path, flags, 0o600)
         self._descriptor, self._whole = descriptor, False
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{self.path} is not a regular file")
-        if hasattr(os, "fchmod") and stat.S_IMODE(found.st_mode) & 0o077:
-            os.fchmod(descriptor, 0o600)  # somebody made it for us, and for more eyes than ours
+        if hasattr(os, "fchmod") and stat.S_IMODE(found.st_mode) != MODE:
+            # Somebody made it for us and for more eyes than ours, or the umask took from its owner too.
+            os.fchmod(descriptor, MODE)
         self._size = found.st_size
         if self._size:
             self._append(b"\n")  # the last line may be torn; an empty one is passed over
@@ -115,7 +120,7 @@ class Files:
 
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except OSError:
         return False
 

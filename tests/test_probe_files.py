@@ -61,6 +61,10 @@ def test_an_outbox_that_cannot_be_made(tmp_path: Path) -> None:
     recorder = loaded(f"--recorder.path={tmp_path}/file/recording")
     says(only(probe_recorder, recorder), FAIL, "recorder", "a part of its path is a file", "(recorder.path)")
     says(only(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
+    (tmp_path / "link").symlink_to(tmp_path / "recording")
+    os.mkfifo(tmp_path / "pipe")
+    for odd in ("link", "pipe"):
+        says(only(probe_recorder, loaded(f"--recorder.path={tmp_path}/{odd}")), FAIL, "recorder", "not written to")
 
 
 def test_a_disk_that_is_full_or_read_only(tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_an_outbox_that_is_none(tmp_path: Path) -> None:
 
 
 def test_the_hold_file(tmp_path: Path) -> None:
-    """Absent is ok; there, or not to be looked at, is a warning that nothing is approved."""
+    """Absent from a folder that is there is ok; all else is a warning that nothing is approved."""
     path = tmp_path / "hold"
     settings = loaded(f"--approval.hold-file={path}")
     says(only(probe_hold_file, settings), OK, "hold_file", "is absent")
@@ -152,6 +156,8 @@ def test_the_hold_file(tmp_path: Path) -> None:
     says(only(probe_hold_file, settings), WARN, "hold_file", "nothing is approved until it is removed")
     below = loaded(f"--approval.hold-file={path}/hold")
     says(only(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
+    astray = loaded(f"--approval.hold-file={tmp_path}/missing/hold")
+    says(only(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
 
 
 # --- the address to listen on

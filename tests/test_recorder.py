@@ -229,6 +229,54 @@ def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) 
         assert log.said[0][0] == "recorder.failed"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="making a link takes a privilege there")
+@pytest.mark.parametrize("target", ["file", "nothing", "itself"])
+def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
+    """A link where the recording should be is refused and said, and what it leads to is left as it was."""
+    path, victim = tmp_path / "rec", tmp_path / "victim"
+    if target == "file":
+        victim.write_text("mine")
+        victim.chmod(0o644)
+    path.symlink_to(path if target == "itself" else victim)
+    log = _Log()
+    with recording(path, log=log) as recorder:
+        recorder.keep(b"a", at(0))
+        assert log.spoken.wait(10)
+    assert log.said[0][0] == "recorder.failed"
+    if target == "file":
+        assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("mine", 0o644)
+    else:
+        assert not victim.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="making a link takes a privilege there")
+def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> None:
+    """Whoever moves the recording and leaves a link to it behind gets nothing more written through that link."""
+    log, path = _Log(), tmp_path / "rec"
+    with recording(path, log=log) as recorder:
+        recorder.keep(b"a", at(0))
+        _until(lambda: path.exists() and b'"a"' in path.read_bytes())
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+        recorder.keep(b"b", at(1))
+        assert log.spoken.wait(10)
+    assert log.said[0][0] == "recorder.failed"
+    assert b'"b"' not in (tmp_path / "moved").read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize("mask", [0o000, 0o277], ids=oct)
+def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    """Mode 0600 with a umask that takes nothing, and with one that takes from the owner too."""
+    before = os.umask(mask)
+    try:
+        with recording(tmp_path / "rec") as recorder:
+            recorder.keep(b"a", at(0))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "rec").stat().st_mode) == 0o600
+
+
 class _Source:
     def __init__(self, failure: Failure | None) -> None:
         self._failure = failure
