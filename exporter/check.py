@@ -57,7 +57,7 @@ def validated(args: argparse.Namespace, world: World) -> Settings:
     errors: tuple[str, ...] = ()
     settings = Settings()
     try:
-        settings = load(args, world.environ)
+        settings = load(args, world.environ, mounts=world.mounts)
     except ConfigError as error:
         errors = error.errors
     errors += tuple(error for error in file_errors(args, world.environ) if error not in errors)

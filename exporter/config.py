@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from exporter.config_checks import KNOWN_API_VERSIONS, split_address
 from exporter.config_destinations import event_hubs, otlp, section
 from exporter.config_eventhubs import parse_connection_string
 from exporter.config_kinds import Unfit, format_duration, parse_duration
+from exporter.config_places import MOUNTS, unseen
 from exporter.config_rules import RuleSettings, read_rules, show_rules
 from exporter.config_schema import (
     SECTIONS,
@@ -77,8 +79,16 @@ class ConfigError(Exception):
         self.errors = errors
 
 
-def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadFile = read_capped) -> Settings:
-    """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors."""
+def load(
+    flags: argparse.Namespace,
+    environ: Mapping[str, str],
+    read_file: ReadFile = read_capped,
+    mounts: Path = MOUNTS,
+) -> Settings:
+    """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors.
+
+    `mounts` is what this process has mounted, as /proc/self/mountinfo tells it.
+    """
     errors: list[str] = []
     path = config_path(flags, environ)
     document: dict[str, Any] = {}
@@ -102,6 +112,7 @@ def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadF
         config_file=path,
     )
     _check_together(settings, sources)
+    _check_places(settings, sources, mounts)
     if errors:
         raise ConfigError(tuple(errors))
     return replace(settings, warnings=tuple(sources.warnings))
@@ -138,6 +149,14 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         sources.errors.append(
             f"{sources.key('recorder', 'path')}: expected another file than outbox.path, found the same"
         )
+
+
+def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:
+    """Files that a person is to make from outside, where this process may not see them: an error where that is sure."""
+    approval = settings.approval
+    hold = sources.pick(section("approval")["hold_file"]).origin if approval.hold_file else ""
+    sentences, sure = unseen(approval, hold, sources.key("approval", "rules"), mounts)
+    (sources.errors if sure else sources.warnings).extend(sentences)
 
 
 def settings_table() -> str:

@@ -64,6 +64,7 @@ class World:
     patience: Patience = Patience()
     chassis: Path = Path("/sys/class/dmi/id/chassis_asset_tag")
     processes: Path = Path("/proc")
+    mounts: Path = Path("/proc/self/mountinfo")
 
     @property
     def in_kubernetes(self) -> bool:
