@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import posixpath
 import re
 import shutil
 import signal
@@ -25,6 +26,7 @@ from packaging.requirements import Requirement
 
 from deploy import healthcheck
 from exporter.config import catalogue, load
+from exporter.config_places import HOLD_FILE, READY_FILE
 from exporter.simulator.scenario import load as load_scenario
 from exporter.simulator.service import MetadataService
 from tests.certificates import Authority, write
@@ -35,6 +37,7 @@ DEPLOY: Final = ROOT / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "azure-scheduled-events-exporter.service"
 KUBERNETES: Final = DEPLOY / "kubernetes"
 COMPOSE: Final = DEPLOY / "compose"
+EXAMPLE: Final = DEPLOY / "systemd" / "config.toml"
 SETTINGS: Final = {setting.env for setting in catalogue()} | {"SCHEDULED_EVENTS_CONFIG_FILE"}
 EXPOSURE: Final = 11
 """The unit's exposure in tenths, as `systemd-analyze security` of systemd 252 counts it."""
@@ -85,6 +88,44 @@ def test_the_unit_is_hardened() -> None:
     ]
     done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def directives(text: str) -> dict[str, str]:
+    """The unit's lines, the last of each name."""
+    return dict(re.findall(r"^([A-Za-z]+)=(.*)$", text, re.MULTILINE))
+
+
+def test_a_hold_file_has_a_place_that_is_seen_from_inside(tmp_path: Path) -> None:
+    """The unit makes the folders of the example's hold file and ready files, and no /tmp of its own hides them."""
+    unit = directives(UNIT.read_text(encoding="utf-8"))
+    assert unit["PrivateTmp"] == "yes"
+    (mounts := tmp_path / "mountinfo").write_text(
+        "91 60 8:1 /tmp/systemd-private-0-azse.service-1/tmp /tmp rw - ext4 / rw"
+    )
+    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {}, mounts=mounts)
+    assert settings.warnings == ()
+    assert settings.approval.mode == "dry-run"
+    assert settings.approval.hold_file == HOLD_FILE
+    assert posixpath.dirname(HOLD_FILE) == f"/etc/{unit['ConfigurationDirectory']}"
+    assert int(unit["ConfigurationDirectoryMode"], 8) & 0o005 == 0o005
+    (ready,) = [rule.require_file for rule in settings.approval.rules if rule.require_file]
+    assert ready == READY_FILE
+    assert posixpath.dirname(ready) in unit["ExecStartPre"].split()
+    assert "RuntimeDirectory" not in unit
+
+
+def test_the_folder_of_ready_files_is_open_and_left_to_its_owner(tmp_path: Path) -> None:
+    """What the unit runs first makes both folders readable under its own umask, and changes none that is there."""
+    unit = directives(UNIT.read_text(encoding="utf-8"))
+    command = unit["ExecStartPre"].lstrip("-+").replace("/run/", f"{tmp_path}/")
+    ready = tmp_path / "azure-scheduled-events-exporter" / "ready"
+    script = f"umask {unit['UMask']} && {command}"
+    subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)
+    assert [folder.stat().st_mode & 0o777 for folder in (ready.parent, ready)] == [0o755, 0o755]
+    ready.chmod(0o2770)
+    (ready / "event").touch()
+    subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)
+    assert (ready.stat().st_mode & 0o7777, (ready / "event").exists()) == (0o2770, True)
 
 
 def test_the_units_know_the_settings_they_name() -> None:
@@ -193,6 +234,7 @@ def test_kustomize_builds_the_overlays() -> None:
     for folder in (KUBERNETES, KUBERNETES / "overlays" / "example"):
         done = subprocess.run(["kubectl", "kustomize", str(folder)], text=True, capture_output=True, check=True)
         built = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+        assert {document["apiVersion"] for document in built.values()} == {"v1", "apps/v1"}
         kubernetes_validate.validate(built["DaemonSet"], "1.29", strict=True)
         spaces = {document["metadata"].get("namespace") for kind, document in built.items() if kind != "Namespace"}
         assert spaces == {"azure-scheduled-events"}
@@ -201,6 +243,40 @@ def test_kustomize_builds_the_overlays() -> None:
     }
     env = {entry["name"] for entry in pod_of(built["DaemonSet"])["containers"][0]["env"]}
     assert {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"} <= env
+
+
+def test_nothing_that_is_applied_needs_a_crd() -> None:
+    """Base and overlays are made of Kubernetes' own kinds; what needs an operator is a component of none of them."""
+    for path in [
+        KUBERNETES / "kustomization.yaml",
+        *KUBERNETES.glob("base/k*.yaml"),
+        *KUBERNETES.glob("overlays/*/k*.yaml"),
+    ]:
+        assert {"v1", "apps/v1"} >= {made["apiVersion"] for made in reached(path)}, path
+
+
+def reached(path: Path) -> Iterator[dict[str, Any]]:
+    """All that a kustomization brings, through the ones that it names."""
+    told = one(path)
+    for name in (*told.get("resources", ()), *told.get("components", ())):
+        found = path.parent / name
+        if found.is_dir():
+            yield from reached(found / "kustomization.yaml")
+        else:
+            yield one(found)
+
+
+def test_the_pod_monitor_is_one_line_away(tmp_path: Path) -> None:
+    """With the line of the example uncommented the overlay builds with the PodMonitor, in the namespace of the rest."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed here, and Debian has no package of it")
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    overlay = tmp_path / "kubernetes" / "overlays" / "example"
+    text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
+    (overlay / "kustomization.yaml").write_text(text.replace("# - ../", "- ../"))
+    done = subprocess.run(["kubectl", "kustomize", str(overlay)], text=True, capture_output=True, check=True)
+    built = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+    assert built["PodMonitor"]["metadata"]["namespace"] == built["DaemonSet"]["metadata"]["namespace"]
 
 
 def pod_of(daemonset: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +291,8 @@ def test_the_pod_has_what_it_needs_and_no_more() -> None:
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert pod["automountServiceAccountToken"] is False
-    assert pod["volumes"][0]["hostPath"]["type"] == "DirectoryOrCreate"
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["outbox"]["hostPath"]["type"] == "DirectoryOrCreate"
     (container,), (init,) = pod["containers"], pod["initContainers"]
     for each in (container, init):
         context = each["securityContext"]
@@ -225,6 +302,12 @@ def test_the_pod_has_what_it_needs_and_no_more() -> None:
     assert "add" not in container["securityContext"]["capabilities"]
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert env["SCHEDULED_EVENTS_APPROVAL_MODE"] == "off"
+    # The folder is there also without the ConfigMap: a hold file whose folder is missing holds.
+    assert env["SCHEDULED_EVENTS_APPROVAL_HOLD_FILE"] == HOLD_FILE
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    place = mounts[posixpath.dirname(HOLD_FILE)]
+    assert place["readOnly"] is True
+    assert volumes[place["name"]]["configMap"]["optional"] is True
     load(argparse.Namespace(), {name: value for name, value in env.items() if value})
 
 
