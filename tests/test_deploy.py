@@ -23,6 +23,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from deploy import healthcheck
 from exporter.config import catalogue, load
@@ -357,26 +358,133 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
 
 
 def test_the_image_is_not_roots() -> None:
-    """The image ends as a numeric user that owns its one volume, with a health check, from the base that is tried."""
+    """The image ends as a numeric user that owns its one volume, with a health check."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert "USER 65532:65532" in text
     assert "\nHEALTHCHECK " in text
     assert 'VOLUME ["/var/lib/azure-scheduled-events-exporter"]' in text
-    base = re.search(r"ARG PYTHON_IMAGE=(\S+)", text)
-    assert base
-    assert f"base={base[1]}\n" in (DEPLOY / "image-test").read_text(encoding="utf-8")
 
 
-def test_the_lock_fits_the_project() -> None:
-    """Each dependency, of the extra `identity` too, is locked with hashes, at a version that is allowed."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    text = (DEPLOY / "constraints.txt").read_text(encoding="utf-8")
-    locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", text, re.MULTILINE))
-    for line in (*project["dependencies"], *project["optional-dependencies"]["identity"]):
-        wanted = Requirement(line)
-        version = locked[wanted.name.lower()]
-        assert wanted.specifier.contains(version), f"{line} is locked at {version}: make lock"
-    assert text.count("==") <= text.count("--hash=sha256:")
+def test_the_base_of_the_image_is_one_and_the_same() -> None:
+    """Every stage begins from the one base, which is named by tag and digest; what is tried stands in for that tag."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
+    assert set(bases) == {"${PYTHON_IMAGE}"}
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", text, re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/python:3\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    (line,) = re.findall(r"^base=.*$", (DEPLOY / "image-test").read_text(encoding="utf-8"), re.MULTILINE)
+    script = f'{line}\nprintf %s "$base"'
+    done = subprocess.run(["/bin/sh", "-c", script], cwd=ROOT, text=True, capture_output=True, check=True, timeout=30)
+    assert done.stdout == base.partition("@")[0]
+
+
+def test_the_image_has_a_place_for_the_hold_file() -> None:
+    """The folder is in the image: where nothing is mounted there, a hold file is clearly absent."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    name = posixpath.basename(posixpath.dirname(HOLD_FILE))
+    assert re.search(rf"^RUN mkdir -p .*/places/{name}\b", text, re.MULTILINE)
+    assert f"COPY --from=build /places/ {posixpath.dirname(posixpath.dirname(HOLD_FILE))}/\n" in text
+
+
+LOCKS: Final = sorted(DEPLOY.glob("*.txt"))
+
+
+def locked(path: Path) -> dict[str, str]:
+    """What a lock names, with its version; every one of them has a hash."""
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", path.read_text(encoding="utf-8")):
+        if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", entry):
+            assert "--hash=sha256:" in entry, f"{path.name}: {match[1]}"
+            found[match[1].lower()] = match[2]
+        else:
+            assert entry.startswith("#"), f"{path.name}: {entry}"
+    return found
+
+
+def test_the_locks_fit_the_project() -> None:
+    """Each dependency, of the extra too, and each build requirement is locked at a version that is allowed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    told = project["project"]
+    runs = (*told["dependencies"], *told["optional-dependencies"]["identity"])
+    for name, lines in {"constraints.txt": runs, "build.txt": project["build-system"]["requires"]}.items():
+        versions = locked(DEPLOY / name)
+        for line in lines:
+            wanted = Requirement(line)
+            version = versions[wanted.name.lower()]
+            assert wanted.specifier.contains(version), f"{line} is locked at {version}: make lock"
+    for source in DEPLOY.glob("*.in"):
+        named = {Requirement(line).name for line in source.read_text(encoding="utf-8").split()}
+        assert named <= set(locked(source.with_suffix(".txt"))), f"{source.name}: make lock"
+
+
+def test_the_locks_agree() -> None:
+    """One thing has one version, in whatever locks it stands: they are installed beside each other."""
+    assert {path.name for path in LOCKS} == {"build.txt", "constraints.txt", "release.txt", "standalone.txt"}
+    versions: dict[str, set[str]] = {}
+    for path in LOCKS:
+        for name, version in locked(path).items():
+            versions.setdefault(name, set()).add(version)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+FLOORS: Final = {
+    "azure-core": "1.38.0",  # CVE-2026-21226
+    "azure-identity": "1.16.1",  # CVE-2024-35255
+    "aiohttp": "3.14.3",  # CVE-2026-69244
+    "certifi": "2024.7.4",  # CVE-2024-39689
+    "cryptography": "50.0.0",  # CVE-2026-69247
+    "h11": "0.16.0",  # CVE-2025-43859
+    "idna": "3.15",  # CVE-2026-45409
+    "protobuf": "6.33.5",  # CVE-2026-0994
+    "pyjwt": "2.12.0",  # CVE-2026-32597
+    "requests": "2.33.0",  # CVE-2026-25645, CVE-2024-47081
+    "setuptools": "78.1.1",  # CVE-2025-47273
+    "urllib3": "2.7.0",  # CVE-2026-44431, CVE-2026-44432
+}
+"""The first version of each that is above the advisory that is known of it."""
+
+
+@pytest.mark.parametrize(("name", "first"), FLOORS.items(), ids=FLOORS)
+def test_a_plain_install_takes_nothing_with_a_known_advisory(name: str, first: str) -> None:
+    """The project's own bounds keep out what is below, for those who install it without the lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    told = project["project"]
+    lines = (*told["dependencies"], *told["optional-dependencies"]["identity"], *project["build-system"]["requires"])
+    (wanted,) = [found for line in lines if (found := Requirement(line)).name.lower() == name]
+    (floor,) = [bound.version for bound in wanted.specifier if bound.operator == ">="]
+    assert Version(floor) >= Version(first)
+
+
+def installs(text: str) -> list[str]:
+    """Each command of a script or Dockerfile that has pip install something, continued lines joined."""
+    joined = re.sub(r"\\\n\s*(&& )?", lambda match: "\n" if match[1] else " ", text)
+    return [
+        line for line in joined.splitlines() if re.search(r"(pip\"?|PIP\)) install\b", line) and "#" not in line[:1]
+    ]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Makefile", "deploy/standalone", "deploy/image-test"])
+def test_what_is_handed_out_is_built_of_what_is_locked(name: str) -> None:
+    """Nothing is installed for a release but wheels with hashes, and our own code by a builder that is one of them."""
+    found = installs((ROOT / name).read_text(encoding="utf-8"))
+    if name == "Makefile":  # what tests are made with may be new
+        found = [line for line in found if not re.search(r"--editable|atheris", line)]
+    for line in found:
+        hashed = "--require-hashes" in line and "--only-binary :all:" in line
+        ours = "--no-deps" in line and "--no-build-isolation" in line and re.search(r" \.( |$)", line)
+        assert hashed or ours, line
+    assert bool(found) is (name != "deploy/image-test")
+
+
+def test_a_wheel_is_built_of_what_is_locked() -> None:
+    """`make dist` fetches no build environment: what builds is installed with the release's tools."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all("--no-isolation" in line for line in text.splitlines() if "-m build" in line)
+    for file in ("build.txt", "release.txt"):
+        assert f"--requirement deploy/{file}" in text
+    inside = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY ((?:deploy/\S+ )+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(f"!{path}\n" in inside for line in copied for path in line.split())
 
 
 @pytest.mark.parametrize(
