@@ -111,7 +111,11 @@ def is_corrupt(error: sqlite3.Error) -> bool:
 def files_of(path: Path) -> list[Path]:
     """The outbox's file and what stands beside it under our own names: journal, lock, copy, what was set aside."""
     ours = re.compile(re.escape(path.name) + _BESIDE)
-    return [path.with_name(name) for name in sorted(os.listdir(path.parent)) if ours.fullmatch(name)]
+    try:
+        names = sorted(os.listdir(path.parent))
+    except OSError:  # a folder that may be used but not listed
+        names = [f"{path.name}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")]
+    return [path.with_name(name) for name in names if ours.fullmatch(name)]
 
 
 def set_aside(path: Path, why: str, now: datetime) -> str:

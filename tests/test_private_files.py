@@ -132,6 +132,26 @@ def test_a_file_that_is_not_ours_to_narrow_is_used_and_told_of() -> None:
         again.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_folder_that_cannot_be_listed_is_used() -> None:
+    """A state folder that the agent may use but not list is as good as another, and what it holds is narrowed."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
+        folder = Path(name)
+        folder.chmod(0o300)
+        os.chown(folder, 65534, -1)
+        for _ in range(2):
+            os.seteuid(65534)
+            try:
+                outbox = opened(folder / "o.db")
+                outbox.commit(STATE, [a_record(1)])
+                assert outbox.notes == []
+                outbox.close()
+            finally:
+                os.seteuid(0)
+            assert all_private(folder), modes(folder)
+            widened(folder)
+
+
 def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
     """A link where the lock should be is refused: nothing is made or locked behind it."""
     (tmp_path / "o.db.lock").symlink_to(tmp_path / "elsewhere")
