@@ -8,10 +8,11 @@ they lack is the accept loop and the clocks, not the parsing; h11 parses, is san
 
 The rules, all in `Limits`: a client that has not finished a request's head 5 s after it connected (TLS handshake
 included) is closed, and so is one that has not taken its answer after 9 s, or asked again 9 s after its last answer.
-When room is needed, the connection that has been idle longest makes it, then the one that has been asking longest; a
-newcomer is never refused. A page is rendered at most five times a second.
+When room is needed, one of those who have the most connections makes it (see `webroom`); a newcomer is never refused. A
+page is rendered at most five times a second.
 
-With a web-config file (`webconfig`) every path wants its password, `/-/healthy` too, as with the exporter-toolkit.
+With a web-config file (`webconfig`) every path wants its password, `/-/healthy` too, as with the exporter-toolkit. Its
+`rate_limit` counts strangers: else a crowd that uses it up would shut the scraper and the probes out.
 """
 
 from __future__ import annotations
@@ -24,12 +25,24 @@ import sys
 import threading
 from typing import Final
 
-from exporter.webanswers import ROUTES, Accept, Answer, Answers, Application, Response, choose_accept, in_thread, plain
+from exporter.webanswers import (
+    HEALTH,
+    ROUTES,
+    Accept,
+    Answer,
+    Answers,
+    Application,
+    Response,
+    choose_accept,
+    in_thread,
+    plain,
+)
 from exporter.webauth import Passwords, TokenBucket
 from exporter.webconfig import WebConfig
 from exporter.webconnection import Connection, Limits, Request
 from exporter.webfile import WebSettings
 from exporter.weblog import Log, Silence
+from exporter.webroom import first_to_go, peer_of
 from exporter.webstream import PlainStream, TlsStream
 
 __all__ = ["Accept", "Application", "Limits", "Response", "WebServer", "parse_listen_address", "room_for"]
@@ -148,7 +161,7 @@ class WebServer:
             except OSError as error:
                 await self._after_failed_accept(error)
                 continue
-            self._begin(accepted, str(remote[0]))
+            self._begin(accepted, peer_of(str(remote[0])))
 
     async def _somebody_knocks(self) -> None:
         # Not `sock_accept`: cancelled at the wrong moment, it loses a connection that it has already accepted.
@@ -171,7 +184,8 @@ class WebServer:
 
     async def _make_room(self) -> None:
         """Close the one that will be missed least, and come back when its descriptor is free."""
-        task = min(self._open, key=lambda task: (self._open[task].rank, self._open[task].since))
+        goes = first_to_go(self._open.values(), self._loop.time())
+        task = next(task for task, connection in self._open.items() if connection is goes)
         task.cancel()
         await asyncio.wait([task])
 
@@ -211,14 +225,16 @@ class WebServer:
         return (await self._admit(request, settings)).with_headers(settings.headers)
 
     async def _admit(self, request: Request, settings: WebSettings) -> Answer:
-        if not self._within_rate(settings):
-            return plain(429, "Too many requests.")
+        verdict = None
         if settings.users:
             verdict = await self._passwords.judge(settings.users, request.authorization, request.peer)
-            if verdict == "busy":
-                return plain(503, "Too many passwords are being checked, come back later.", (("Retry-After", "5"),))
-            if verdict == "refused":
-                return plain(401, "Unauthorized", (CHALLENGE,))
+        known = verdict == "in" or (verdict is None and request.certified)
+        if not known and request.path not in HEALTH and not self._within_rate(settings):
+            return plain(429, "Too many requests.")
+        if verdict == "busy":
+            return plain(503, "Too many passwords are being checked, come back later.", (("Retry-After", "5"),))
+        if verdict == "refused":
+            return plain(401, "Unauthorized", (CHALLENGE,))
         if request.path not in ROUTES:
             return plain(404, "Not found. There are /, /metrics, /-/healthy and /-/ready.")
         if request.method not in METHODS:

@@ -23,6 +23,8 @@ Accept = Literal["text", "openmetrics"]
 """The two answers `/metrics` has: Prometheus' text format 0.0.4, and OpenMetrics 1.0.0."""
 
 ROUTES: Final = frozenset({"/", "/metrics", "/-/healthy", "/-/ready"})
+HEALTH: Final = frozenset(path for path in ROUTES if path.startswith("/-/"))
+"""What probes ask for: `rate_limit` does not count it."""
 NOT_WORTH_PACKING: Final = 512
 """Bytes: under this a gzip body is not noticeably smaller."""
 
@@ -160,7 +162,9 @@ class Answers:
             self._rendering[key] = in_thread(lambda: self._render(*key), f"web{path}")
             self._rendering[key].add_done_callback(lambda done: self._keep(key, done))
         try:
-            return await asyncio.wait_for(asyncio.shield(self._rendering[key]), self.patience_seconds)
+            # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
+            async with asyncio.timeout(self.patience_seconds):
+                return await asyncio.shield(self._rendering[key])
         except TimeoutError:
             return plain(503, "This page could not be produced in time.", (("Retry-After", "5"),))
 

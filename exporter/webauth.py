@@ -1,10 +1,11 @@
 """Who may scrape: basic authentication without a user oracle, and without a way to buy our CPU with wrong passwords.
 
-bcrypt is slow on purpose, so a flood of wrong passwords is a flood of work. One comparison runs at a time, on a thread;
-after a wrong one the thread rests as long as it worked. A right password is remembered apart from wrong ones, so that
-no flood pushes it out: an admitted scraper never waits again. Who is not yet known waits in a queue that a flood keeps
-full, hence its order: addresses take turns; within one, a password that was asked about before and got no answer goes
-first (a scraper comes again with the same, a guesser has no reason to), then the newest, not the oldest.
+bcrypt is slow on purpose, so a flood of wrong passwords is a flood of work. One password is checked at a time, on a
+thread; after a wrong one the thread rests as long as it worked. A right password is remembered apart from wrong ones,
+so that no flood pushes it out: an admitted scraper never waits again. Who is not yet known waits among the others: the
+address goes first whose turn is longest ago, of those the one that asks least; within an address, a password that was
+asked about before and got no answer (a scraper comes again with the same, a guesser has no reason to), then the newest.
+A question outlives the connection that asked it, so that whoever had to leave is known when it comes again.
 """
 
 from __future__ import annotations
@@ -15,25 +16,31 @@ import binascii
 import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar
 
 from exporter.webanswers import in_thread
 
 Verdict = Literal["in", "refused", "busy"]
 
 REMEMBERED: Final = 100
-UNANSWERED: Final = 1000
-WAITING: Final = 64
+UNANSWERED: Final = 10_000
+"""What a hundred newcomers a second ask between two visits of a scraper, and more."""
+TURNS: Final = 1000
+WAITING: Final = 256
 PATIENCE_SECONDS: Final = 4.0
 BCRYPT_BYTES: Final = 72
 """What bcrypt looks at; htpasswd and Go cut longer passwords there in silence, the Python library refuses them."""
+KEY_BYTES: Final = 16
 
 NOBODY: Final = b"QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 """Salt and digest of a hash that is nobody's; the toolkit compares unknown users with the same one."""
 
 Compare = Callable[[bytes, bytes], bool]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def bcrypt_matches(password: bytes, hashed: bytes) -> bool:
@@ -57,8 +64,9 @@ class Passwords:
     _right: dict[bytes, None] = field(default_factory=dict)
     _wrong: dict[bytes, None] = field(default_factory=dict)
     _unanswered: dict[bytes, None] = field(default_factory=dict)
-    _asked: dict[bytes, asyncio.Future[Verdict]] = field(default_factory=dict)
-    _turns: dict[str, list[_Question]] = field(default_factory=dict)
+    _asked: dict[bytes, _Question] = field(default_factory=dict)
+    _turns: dict[str, int] = field(default_factory=dict)
+    _turn: int = 0
     _worker: asyncio.Task[None] | None = None
 
     async def judge(self, users: Mapping[bytes, bytes], authorization: bytes, peer: str) -> Verdict:
@@ -67,101 +75,112 @@ class Passwords:
         if credentials is None:
             return "refused"
         user, password = credentials
-        hashed = users.get(user, hash_of_nobody(users))
-        key = self._key(user, hashed, password)
+        key = self._key(user, users.get(user, b""), password)
         if key in self._right:
             return "in"
         if key in self._wrong:
             return "refused"
-        if key not in self._asked:
+        question = self._asked.get(key)
+        if question is None:
             answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-            self._ask(_Question(key, password, hashed, user in users, key in self._unanswered, answer), peer)
-        elif key in self._unanswered:
-            self._put_first(key, peer)
+            question = _Question(key, peer, password[:BCRYPT_BYTES], hashes_for(users, user), user in users, answer)
+            self._ask(question)
+        question.again = question.again or key in self._unanswered
+        verdict: Verdict = "busy"
         try:
-            verdict = await asyncio.wait_for(asyncio.shield(self._asked[key]), self.patience_seconds)
+            # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
+            async with asyncio.timeout(self.patience_seconds):
+                verdict = await asyncio.shield(question.answer)
         except TimeoutError:
-            verdict = "busy"
-        if verdict == "busy":
-            _remember(self._unanswered, key, UNANSWERED)
+            pass
+        finally:
+            if verdict == "busy":
+                _remember(self._unanswered, key, None, UNANSWERED)
         return verdict
 
     def _key(self, *parts: bytes) -> bytes:
         """What is remembered instead of a password: of no use to anyone who reads this process's memory later."""
-        digest = hashlib.blake2b(key=self._salt)
+        digest = hashlib.blake2b(key=self._salt, digest_size=KEY_BYTES)
         for part in parts:
             digest.update(len(part).to_bytes(8, "big") + part)
         return digest.digest()
 
-    def _ask(self, question: _Question, peer: str) -> None:
-        self._asked[question.key] = question.answer
-        waiting = self._turns.setdefault(peer, [])
-        # The next is taken from the end: those that ask again, before them the others, each in the order they came.
-        waiting.insert(len(waiting) if question.again else sum(not other.again for other in waiting), question)
-        if sum(map(len, self._turns.values())) > WAITING:
-            self._settle(max(self._turns.values(), key=len).pop(0), "busy")
+    def _ask(self, question: _Question) -> None:
+        self._asked[question.key] = question
+        waiting = self._waiting()
+        if len(waiting) > WAITING:
+            crowds = Counter(other.peer for other in waiting)
+            self._settle(min(waiting[:-1], key=lambda other: (-crowds[other.peer], other.again)), "busy")
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
-    def _put_first(self, key: bytes, peer: str) -> None:
-        waiting = self._turns.get(peer, [])
-        for question in [found for found in waiting if found.key == key]:
-            waiting.remove(question)
-            waiting.append(replace(question, again=True))
+    def _waiting(self) -> list[_Question]:
+        return [question for question in self._asked.values() if not question.begun]
 
     def _settle(self, question: _Question, verdict: Verdict) -> None:
         del self._asked[question.key]
         question.answer.set_result(verdict)
 
     def _next(self) -> _Question | None:
-        while self._turns:
-            peer = next(iter(self._turns))
-            waiting = self._turns.pop(peer)
-            if not waiting:
-                continue
-            question = waiting.pop()
-            if waiting:
-                self._turns[peer] = waiting  # at the end: the other addresses come first
-            return question
-        return None
+        waiting = self._waiting()
+        if not waiting:
+            return None
+        crowds = Counter(question.peer for question in waiting)
+        # The newest first, since the first of equals is taken.
+        question = min(
+            reversed(waiting),
+            key=lambda each: (self._turns.get(each.peer, 0), crowds[each.peer], not each.again),
+        )
+        self._turn += 1
+        _remember(self._turns, question.peer, self._turn, TURNS)
+        question.begun = True
+        return question
 
     async def _work(self) -> None:
-        question = self._next()
-        while question is not None:
-            verdict, rest = await self._compare(question)
-            # Chosen before the answer goes out, or whoever was wrong would be back in time to be the newest.
-            following = self._next()
-            self._settle(question, verdict)
-            await asyncio.sleep(rest)
-            question = following or self._next()
+        while (question := self._next()) is not None:
+            self._settle(question, await self._check(question))
 
-    async def _compare(self, question: _Question) -> tuple[Verdict, float]:
-        """The verdict, and how many seconds to rest after it."""
+    async def _check(self, question: _Question) -> Verdict:
+        """The verdict; on a wrong password after a rest. Then the next is chosen before whoever was wrong is back."""
         begun = self.clock()
         try:
-            matches = await in_thread(lambda: self.compare(question.password, question.hashed), "web-password")
+            matches = await in_thread(lambda: question.compared(self.compare), "web-password")
         except Exception:  # whatever went wrong, the worker goes on and nobody gets in
-            return "busy", 0.1
-        if matches and question.known:
-            _remember(self._right, question.key, REMEMBERED)
-            return "in", 0.0
-        _remember(self._wrong, question.key, REMEMBERED)
-        return "refused", self.clock() - begun
+            await asyncio.sleep(0.1)
+            return "busy"
+        if matches:
+            _remember(self._right, question.key, None, REMEMBERED)
+            return "in"
+        _remember(self._wrong, question.key, None, REMEMBERED)
+        await asyncio.sleep(self.clock() - begun)
+        return "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Question:
+    """Whether a password is right: the first of `hashes` tells, if the user is `known`."""
+
     key: bytes
+    peer: str
     password: bytes = field(repr=False)
-    hashed: bytes = field(repr=False)
+    hashes: tuple[bytes, ...] = field(repr=False)
     known: bool
-    again: bool
     answer: asyncio.Future[Verdict]
+    again: bool = False
+    begun: bool = False
+
+    def compared(self, compare: Compare) -> bool:
+        """Blocks for as long as the costliest user's hash takes, unless the password is right."""
+        if compare(self.password, self.hashes[0]) and self.known:
+            return True
+        for hashed in self.hashes[1:]:
+            compare(self.password, hashed)
+        return False
 
 
-def _remember(known: dict[bytes, None], key: bytes, most: int) -> None:
+def _remember(known: dict[K, V], key: K, value: V, most: int) -> None:
     known.pop(key, None)
-    known[key] = None
+    known[key] = value
     if len(known) > most:
         del known[next(iter(known))]
 
@@ -178,10 +197,30 @@ def read_credentials(authorization: bytes) -> tuple[bytes, bytes] | None:
     return (user, password) if colon else None
 
 
+def hashes_for(users: Mapping[bytes, bytes], user: bytes) -> tuple[bytes, ...]:
+    """What a password of this user is compared with: its own hash, or nobody's, and what is missing to equal work.
+
+    The work doubles with each step of cost, so a hash of cost 10 takes nobody's hashes of costs 10 and 11 beside it to
+    be as much as one of cost 12, the costliest: time tells neither who is a user nor whose hash is cheap.
+    """
+    costliest = _cost(hash_of_nobody(users))
+    own = users.get(user)
+    if own is None:
+        return (hash_of_nobody(users),)
+    return (own, *(_nobody(cost) for cost in range(_cost(own), costliest)))
+
+
 def hash_of_nobody(users: Mapping[bytes, bytes]) -> bytes:
-    """What an unknown user's password is compared with: as costly as the costliest user's, so time tells nothing."""
-    cost = max((hashed.split(b"$")[2] for hashed in users.values()), default=b"10")
-    return b"$2b$" + cost + b"$" + NOBODY
+    """What an unknown user's password is compared with: as costly as the costliest user's."""
+    return _nobody(max(map(_cost, users.values()), default=10))
+
+
+def _cost(hashed: bytes) -> int:
+    return int(hashed.split(b"$")[2])
+
+
+def _nobody(cost: int) -> bytes:
+    return b"$2b$%02d$" % cost + NOBODY
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import h11
 
 from exporter.webanswers import Answer, plain, takes_gzip
+from exporter.webroom import Rank
 from exporter.webstream import READ_BYTES, Stream, reset_on_close, unsent_bytes
 
 
@@ -30,6 +31,8 @@ class Limits:
     idle_seconds: float = 9.0
     """Between two requests of one client. One that never reads looks from here like a scraper that waits, since the
     kernels in between take a page whole. A scraper that comes each 15 to 60 s connects anew: some milliseconds."""
+    taking_seconds: float = 0.5
+    """From the end of a request until its answer should have been taken. Who is later is the first to make room."""
     render_seconds: float = 3.0
     """How long the application may take for a page before the scraper is told to come back."""
     fresh_seconds: float = 0.2
@@ -43,13 +46,17 @@ class Limits:
     stop_seconds: float = 0.9
 
 
-class Rank(enum.IntEnum):
-    """Who goes first when room is needed; among equals the one that has been so for longest."""
+class Step(enum.Enum):
+    """Where a connection is in its conversation."""
 
-    LEAVING = 0
-    IDLE = 1
-    ASKING = 2
-    ANSWERED = 3
+    ASKING = enum.auto()
+    """From the connection, or a later request's first byte, to the end of the request's head."""
+    ANSWERED = enum.auto()
+    """Its password is checked, its page rendered, its answer written."""
+    IDLE = enum.auto()
+    """The kernel has all of the answer, and the client may ask again."""
+    LEAVING = enum.auto()
+    """Nothing more will be said to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,8 @@ class Request:
     accept: str
     authorization: bytes
     peer: str
+    certified: bool = False
+    """A certificate of the client was verified."""
 
 
 Answering = Callable[[Request], Awaitable[Answer]]
@@ -72,19 +81,32 @@ TRIFLE: Final = 4096
 
 
 class Connection:
-    """A connection and what it is doing. `rank` and `since` (loop time) are for whoever has to make room."""
+    """A connection and what it is doing. `peer`, `rank` and `since` (loop time) are for whoever has to make room."""
 
     def __init__(self, sock: socket.socket, peer: str, stream: Stream, limits: Limits, answering: Answering) -> None:
-        self._socket, self._peer, self._stream, self._limits, self._answering = sock, peer, stream, limits, answering
+        self._socket, self.peer, self._stream, self._limits, self._answering = sock, peer, stream, limits, answering
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._loop = asyncio.get_running_loop()
         self._heard = False
         self._welcome = False
         self._deadline = self._loop.time() + limits.exchange_seconds
-        self._enter(Rank.ASKING)
+        self._enter(Step.ASKING)
 
-    def _enter(self, rank: Rank) -> None:
-        self.rank, self.since = rank, self._loop.time()
+    def rank(self, now: float) -> Rank:
+        """How little it will be missed at this loop time."""
+        if self._step is Step.ASKING:
+            return Rank.BUSY
+        if self._has_taken():
+            return Rank.IDLE
+        return Rank.STUCK if now - self.since > self._limits.taking_seconds else Rank.BUSY
+
+    def _enter(self, step: Step) -> None:
+        self._step, self.since, self._taken = step, self._loop.time(), False
+
+    def _has_taken(self) -> bool:
+        """True if the client has all of its answer and has not begun to ask again."""
+        self._taken = self._taken or (self._step is Step.IDLE and not unsent_bytes(self._socket))
+        return self._taken
 
     async def run(self) -> None:
         """Talk until one side has enough. `close` is the caller's: a task cancelled at birth never gets here."""
@@ -94,7 +116,8 @@ class Connection:
             await self._until_taken()
         except (TimeoutError, asyncio.CancelledError):
             # Not raised on: kept by the finished task, its traceback would hold all buffers until a full collection.
-            reset_on_close(self._socket)
+            if not self._has_taken():
+                reset_on_close(self._socket)
         except OSError:
             return  # the client left, or there was no agreement on TLS (ssl.SSLError)
 
@@ -129,7 +152,7 @@ class Connection:
             if not first:
                 return
             begun = self._loop.time()
-            self._enter(Rank.ASKING)
+            self._enter(Step.ASKING)
 
     async def _read_request(self, received: bytes) -> h11.Request | None:
         if received:
@@ -142,7 +165,7 @@ class Connection:
 
     async def _exchange(self, head: h11.Request) -> bool:
         """Answer one request; True if the client may ask again on this connection."""
-        self._enter(Rank.ANSWERED)
+        self._enter(Step.ANSWERED)
         headers = dict(head.headers)
         if b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0"):
             await self._send(head.method, plain(413, "This server takes no request bodies."), packed=False, last=True)
@@ -150,7 +173,7 @@ class Connection:
             return False
         self._http.next_event()  # the empty body's end; what is left in h11 now was sent without waiting for us
         pipelined = bool(self._http.trailing_data[0])
-        answer = await self._answering(_request_of(head, headers, self._peer))
+        answer = await self._answering(_request_of(head, headers, self.peer, self._stream.certified))
         packed = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
         # Only who was given a page may wait in silence for the next one.
         self._welcome = answer.response.status < http.HTTPStatus.BAD_REQUEST
@@ -191,12 +214,20 @@ class Connection:
         await self._stream.write(body)
 
     async def _wait_for_more(self) -> bytes:
-        """The first bytes of the next request; b"" when the client left, or took neither its answer nor its leave."""
-        self._enter(Rank.IDLE)
+        """The first bytes of the next request; b"" when the client left, or asks on without taking its answer.
+
+        Who has read an answer acknowledges it with the next request at the latest. Who does not would else be given
+        the time of one more request each time, until the kernel's buffers are full.
+        """
+        self._enter(Step.IDLE)
+        first = await self._next_bytes()
+        return first if self._has_taken() else b""
+
+    async def _next_bytes(self) -> bytes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._deadline):
                 return await self._stream.read()
-        if unsent_bytes(self._socket) or not self._welcome:
+        if not (self._welcome and self._has_taken()):
             raise TimeoutError
         async with asyncio.timeout_at(self.since + self._limits.idle_seconds):
             return await self._stream.read()
@@ -205,7 +236,7 @@ class Connection:
         if self._http.our_state is not h11.IDLE:
             return
         texts = {431: "The request's head is too large.", 501: "This transfer encoding is not supported."}
-        self._enter(Rank.ANSWERED)
+        self._enter(Step.ANSWERED)
         async with asyncio.timeout_at(self._deadline):
             await self._send(
                 b"GET", plain(status, texts.get(status, "This is no HTTP request.")), packed=False, last=True
@@ -214,7 +245,7 @@ class Connection:
 
     async def _linger(self) -> None:
         """Read on for a moment after a refusal: closing at once would reset the connection and eat our answer."""
-        self._enter(Rank.LEAVING)
+        self._enter(Step.LEAVING)
         self._stream.say_last(b"")
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -227,7 +258,7 @@ class Connection:
 
     async def _until_taken(self) -> None:
         """Wait for the client to take its answer. Closing earlier leaves the kernel trying, for minutes, unseen."""
-        self._enter(Rank.LEAVING)
+        self._enter(Step.LEAVING)
         async with asyncio.timeout_at(self._deadline):
             while unsent_bytes(self._socket):
                 await asyncio.sleep(LOOK_AT_UNSENT_SECONDS)
@@ -246,7 +277,7 @@ def _reason(status: int) -> str:
     return ""
 
 
-def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str) -> Request:
+def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certified: bool) -> Request:
     target = head.target.decode("latin-1")
     if not target.startswith("/"):
         with contextlib.suppress(ValueError):  # an absolute form that is no URL is simply not found
@@ -257,4 +288,5 @@ def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str) -> Re
         accept=",".join(value.decode("latin-1") for name, value in head.headers if name == b"accept"),
         authorization=headers.get(b"authorization", b""),
         peer=peer,
+        certified=certified,
     )

@@ -32,6 +32,9 @@ T = TypeVar("T")
 class Stream(Protocol):
     """One connection's bytes. `read` gives b"" at the end; both raise OSError (ssl.SSLError is one)."""
 
+    certified: bool
+    """True once a certificate of the client was verified."""
+
     async def open(self) -> None: ...
     async def read(self) -> bytes: ...
     async def write(self, data: bytes) -> None: ...
@@ -44,6 +47,8 @@ class Stream(Protocol):
 
 class PlainStream:
     """A connection without TLS. The socket is non-blocking and belongs to the running loop."""
+
+    certified = False
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -70,7 +75,7 @@ class TlsStream:
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, allowed_sans: frozenset[str]) -> None:
         self._socket, self._context, self._allowed_sans = sock, context, allowed_sans
-        self._agreed = False
+        self._agreed = self.certified = False
 
     async def open(self) -> None:
         # OpenSSL sets its buffers aside when a handshake begins: for a client that says nothing, none does.
@@ -87,7 +92,7 @@ class TlsStream:
             raise
         if self._allowed_sans and self._allowed_sans.isdisjoint(names_of_peer(self._tls)):
             raise ssl.SSLError("the client's certificate has none of client_allowed_sans")
-        self._agreed = True
+        self._agreed, self.certified = True, bool(self._tls.getpeercert())
 
     async def read(self) -> bytes:
         try:

@@ -30,16 +30,19 @@ SLOWEST_SECONDS = 3.0
 
 
 class Pages:
-    """An application that counts how often each page is asked of it."""
+    """An application that counts how often each page is asked of it. `before` makes `/metrics` longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: bytes = b"") -> None:
         self.asked: list[tuple[str, Accept]] = []
+        self._metrics = before + METRICS
 
     def respond(self, path: str, accept: Accept) -> Response:
         self.asked.append((path, accept))
         if path != "/metrics":
             return Response(200, "text/plain; charset=utf-8", b"fine\n")
-        return Response(200, TEXT, METRICS) if accept == "text" else Response(200, OPENMETRICS, METRICS + b"# EOF\n")
+        if accept == "text":
+            return Response(200, TEXT, self._metrics)
+        return Response(200, OPENMETRICS, self._metrics + b"# EOF\n")
 
 
 @contextmanager
@@ -160,13 +163,14 @@ def main() -> None:
     parser.add_argument("--nofile", type=int)
     parser.add_argument("--waste", type=int, default=0)
     parser.add_argument("--web-config")
+    parser.add_argument("--kib", type=int, default=0)
     options = parser.parse_args()
     if options.nofile and sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.nofile, options.nofile))
     web_config = WebConfig(Path(options.web_config)) if options.web_config else None
-    server = WebServer("127.0.0.1:0", Pages(), web_config=web_config, log=Log(sys.stderr))
+    server = WebServer("127.0.0.1:0", Pages(b"# filled\n" * (options.kib * 1024 // 9)), web_config=web_config, log=Log(sys.stderr))
     server.start()
     wasted = [os.dup(0) for _ in range(options.waste)]
     print(server.address[1], flush=True)
