@@ -33,9 +33,10 @@ class Rank(enum.IntEnum):
 class Guest(Protocol):
     """A connection as seen by who makes room. `since` is when its present step began, as `now`."""
 
-    peer: str
-    since: float
-
+    @property
+    def peer(self) -> str: ...
+    @property
+    def since(self) -> float: ...
     def rank(self, now: float) -> Rank: ...
 
 
@@ -46,14 +47,14 @@ def first_to_go(guests: Collection[G], now: float) -> G:
     """Whose room a newcomer gets. There must be a guest."""
     crowds = Counter(guest.peer for guest in guests)
     largest = max(crowds.values())
-    found, lowest = None, Rank.BUSY
-    for guest in sorted((guest for guest in guests if crowds[guest.peer] == largest), key=lambda guest: guest.since):
+    oldest_first = sorted((guest for guest in guests if crowds[guest.peer] == largest), key=lambda guest: guest.since)
+    found, lowest = oldest_first[0], Rank.BUSY
+    for guest in oldest_first:
         rank = guest.rank(now)
         if rank is Rank.STUCK:
-            return guest
-        if found is None or rank < lowest:
+            return guest  # and the others, hundreds perhaps, need not be asked
+        if rank < lowest:
             found, lowest = guest, rank
-    assert found is not None
     return found
 
 

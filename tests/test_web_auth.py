@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+import time
 
+import bcrypt
 import pytest
 
-from exporter.webauth import Passwords, TokenBucket, hash_of_nobody, read_credentials
+from exporter.webauth import (
+    WAITING,
+    Passwords,
+    TokenBucket,
+    bcrypt_matches,
+    hash_of_nobody,
+    hashes_for,
+    read_credentials,
+)
 
 USERS = {b"alice": b"$2b$12$" + b"a" * 53, b"bob": b"$2b$10$" + b"b" * 53}
 
@@ -46,6 +56,41 @@ def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:
     assert asyncio.run(ask()) == ["refused"] * 4
     assert [hashed for _, hashed in compare.asked] == [USERS[b"alice"], hash_of_nobody(USERS)]
     assert hash_of_nobody(USERS).startswith(b"$2b$12$")
+
+
+def test_a_user_with_a_cheaper_hash_costs_as_much_as_an_unknown_one() -> None:
+    """Whatever the costs of the configured hashes, each wrong password makes as much work: the sum of 2 to the cost."""
+    users = {b"costly": USERS[b"alice"], b"middle": USERS[b"bob"], b"cheap": b"$2y$04$" + b"c" * 53}
+    compare = Comparison()
+
+    async def work(user: str) -> int:
+        compare.asked.clear()
+        assert await Passwords(compare=compare).judge(users, header(user, "wrong"), "peer") == "refused"
+        assert all(password == b"wrong" for password, _ in compare.asked)
+        return sum(2 ** int(hashed.split(b"$")[2]) for _, hashed in compare.asked)
+
+    assert {asyncio.run(work(user)) for user in ("costly", "middle", "cheap", "nobody")} == {2**12}
+
+
+def test_with_real_hashes_of_different_costs_time_tells_no_user() -> None:
+    """The processor works as long for a user with a cheap hash as for one that does not exist, within a factor of 2."""
+    users = {b"cheap": bcrypt.hashpw(b"right", bcrypt.gensalt(4)), b"costly": bcrypt.hashpw(b"x", bcrypt.gensalt(10))}
+
+    def seconds(user: bytes) -> float:
+        hashes, begun = hashes_for(users, user), time.thread_time()
+        assert not any(bcrypt_matches(b"wrong", hashed) for hashed in hashes)
+        return time.thread_time() - begun
+
+    cheap, unknown = (min(seconds(user) for _ in range(3)) for user in (b"cheap", b"eve"))
+    assert 0.5 < cheap / unknown < 2
+
+
+def test_a_right_password_of_a_cheap_hash_gets_in_by_one_comparison() -> None:
+    """Who knows the password is not kept waiting for the sake of those who don't."""
+    compare = Comparison()
+    users = {**USERS, b"cheap": b"$2y$04$" + b"c" * 53}
+    assert asyncio.run(Passwords(compare=compare).judge(users, header("cheap", "right"), "peer")) == "in"
+    assert len(compare.asked) == 1
 
 
 def test_an_unknown_user_never_gets_in_even_with_the_dummys_password() -> None:
@@ -124,13 +169,60 @@ def test_the_newest_question_is_answered_first() -> None:
 
 
 def test_addresses_take_turns() -> None:
-    """A flood from one address does not delay another address by more than one comparison."""
-    assert order_of([("a", "1"), ("a", "2"), ("a", "3"), ("b", "4")])[:2] == ["3", "4"]
+    """A flood from one address does not delay another address, nor does it wait for ever itself."""
+    assert order_of([("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("b", "5")]) == ["5", "4", "3", "2", "1"]
+
+
+def test_an_address_that_asks_less_goes_first() -> None:
+    """Of two hundred addresses that ask more than once each, none comes before the one that asks once."""
+    crowd = [(f"crowd {host}", f"{host} {number}") for number in range(3) for host in range(60)]
+    assert order_of([crowd[0], ("scraper", "right"), *crowd[1:]])[0] == "right"
 
 
 def test_who_comes_again_goes_first() -> None:
     """A question that got no answer before is preferred to newer ones: a scraper comes again, a guesser need not."""
     assert order_of([("peer", "again"), ("peer", "1"), ("peer", "2")], known_before="again")[0] == "again"
+
+
+def test_a_question_outlives_who_asked_it() -> None:
+    """Who lost patience, or was closed to make room, finds the verdict when it comes again."""
+    compare = Comparison()
+
+    async def ask() -> None:
+        passwords = Passwords(compare=compare)
+        compare.go_on.clear()
+        first = asyncio.create_task(passwords.judge(USERS, header("alice", "wrong"), "crowd"))
+        await asyncio.to_thread(compare.asked_something.wait)
+        second = asyncio.create_task(passwords.judge(USERS, header("alice", "right"), "scraper"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        compare.go_on.set()
+        assert await first == "refused"
+        assert await passwords.judge(USERS, header("alice", "right"), "scraper") == "in"
+        assert [password for password, _ in compare.asked] == [b"wrong", b"right"]
+
+    asyncio.run(ask())
+
+
+def test_the_questions_of_one_crowd_are_given_up_before_anothers() -> None:
+    """When the queue is full, the address with the most questions loses one, however old the others' are."""
+    compare = Comparison()
+
+    async def ask() -> str:
+        passwords = Passwords(compare=compare, clock=lambda: 0.0)
+        compare.go_on.clear()
+        tasks = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "crowd"))]
+        await asyncio.to_thread(compare.asked_something.wait)
+        scraper = asyncio.create_task(passwords.judge(USERS, header("alice", "right"), "scraper"))
+        for number in range(2 * WAITING):
+            tasks.append(asyncio.create_task(passwords.judge(USERS, header("alice", f"wrong {number}"), "crowd")))
+            await asyncio.sleep(0)
+        compare.go_on.set()
+        await asyncio.gather(*tasks)
+        return await scraper
+
+    assert asyncio.run(ask()) == "in"
 
 
 def test_a_queue_that_is_full_says_so() -> None:
@@ -142,7 +234,7 @@ def test_a_queue_that_is_full_says_so() -> None:
         compare.go_on.clear()
         asked = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "peer"))]
         await asyncio.to_thread(compare.asked_something.wait)
-        for number in range(70):
+        for number in range(WAITING + 6):
             asked.append(asyncio.create_task(passwords.judge(USERS, header("alice", str(number)), "peer")))
             await asyncio.sleep(0)
         compare.go_on.set()

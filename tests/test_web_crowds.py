@@ -14,10 +14,10 @@ import bcrypt
 import pytest
 
 from tests.certificates import Authority, write
-from tests.web_crowd import Crowd, First, hosts, scraper
+from tests.web_crowd import ROOM, Crowd, First, hosts, scraper
 from tests.web_target import ASK, Target, target
 
-SECONDS = 3.0
+SECONDS = 2.0
 PASSWORD = "correct horse"
 SLOW_HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
 HOME = ["127.0.0.1"]
@@ -53,11 +53,6 @@ def guessing_together(number: int) -> bytes:
     return ASK % authorization(f"wrong {number // 16}")
 
 
-def without_a_password(_: int) -> bytes:
-    return ASK % b""
-
-
-CROWDS = [silent, half_a_head, half_a_body, unread]
 FROM = [pytest.param(hosts(1), id="one"), pytest.param(hosts(200), id="200"), pytest.param(HOME, id="scrapers-own")]
 
 
@@ -80,7 +75,7 @@ def plain() -> Iterator[Target]:
 
 @pytest.fixture
 def tls(folder: Path) -> Iterator[Target]:
-    with target("--kib", "300", "--web-config", str(folder / "tls.yml")) as running:
+    with target("--kib", "300", "--nofile", "512", "--web-config", str(folder / "tls.yml")) as running:
         yield running
 
 
@@ -92,39 +87,49 @@ def guarded(folder: Path) -> Iterator[Target]:
 
 def nearly_all(answers: list[bool]) -> bool:
     """One of them may be missing, on a machine that stalls."""
-    print(sum(answers), "of", len(answers))
-    return len(answers) >= 2 and sum(answers) >= len(answers) - 1
+    return len(answers) > 1 and sum(answers) >= len(answers) - 1
 
 
 @pytest.mark.parametrize("sources", FROM)
-@pytest.mark.parametrize("first", CROWDS)
+@pytest.mark.parametrize("first", [silent, unread])
 def test_no_crowd_cuts_a_scraper_off(plain: Target, first: First, sources: list[str]) -> None:
     """Whatever the crowd does, and also where it shares the scraper's address, the scrapes are answered."""
     with Crowd(plain.address, first, sources=sources), scraper(plain.address) as prometheus:
         assert nearly_all(prometheus.answered(SECONDS))
 
 
+@pytest.mark.parametrize("first", [silent, half_a_head, half_a_body, unread])
+def test_no_crowd_cuts_off_who_connects_for_each_scrape(plain: Target, first: First) -> None:
+    """A scraper that keeps no connection is answered as well, from the address where the crowd is."""
+    with Crowd(plain.address, first, sources=HOME), scraper(plain.address, keep=False) as prometheus:
+        assert nearly_all(prometheus.answered(SECONDS))
+
+
 @pytest.mark.parametrize("sources", FROM)
-def test_no_crowd_cuts_off_who_connects_for_each_scrape(plain: Target, sources: list[str]) -> None:
-    """A scraper that keeps no connection is answered as well."""
-    with Crowd(plain.address, unread, sources=sources), scraper(plain.address, keep=False) as prometheus:
+def test_no_crowd_cuts_a_scraper_off_where_descriptors_are_few(sources: list[str]) -> None:
+    """With room for 32, and a third of a second until a newcomer is the oldest, the scrapes are answered too."""
+    with (
+        target("--kib", "300", "--nofile", "64") as running,
+        Crowd(running.address, unread, sources=sources, size=64),
+        scraper(running.address) as prometheus,
+    ):
         assert nearly_all(prometheus.answered(SECONDS))
 
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [silent, unread])
 def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: First, sources: list[str]) -> None:
-    """The same with TLS, where a scraper needs three more journeys before it can ask."""
+    """The same with TLS, where a scraper needs two more journeys before it can ask; half the room fills sooner."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     with (
-        Crowd(tls.address, first, sources=sources, context=context),
+        Crowd(tls.address, first, sources=sources, context=context, size=ROOM // 2),
         scraper(tls.address, context=context) as prometheus,
     ):
         assert nearly_all(prometheus.answered(SECONDS))
 
 
 @pytest.mark.parametrize("sources", FROM)
-@pytest.mark.parametrize("first", [guessing, guessing_together, without_a_password])
+@pytest.mark.parametrize("first", [guessing, guessing_together])
 def test_no_crowd_cuts_off_whose_password_is_known(guarded: Target, first: First, sources: list[str]) -> None:
     """A scraper that got in before the crowd came is answered all the time."""
     with scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus:

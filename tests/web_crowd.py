@@ -102,7 +102,7 @@ class Crowd:
 
 
 class Scraper:
-    """Scrapes as Prometheus does, over 30 ms: keeps its connection, and asks anew where that one was closed meanwhile."""
+    """Scrapes as Prometheus does, over 30 ms: keeps its connection, asks anew where that one was closed meanwhile."""
 
     def __init__(
         self,

@@ -170,7 +170,8 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.nofile, options.nofile))
     web_config = WebConfig(Path(options.web_config)) if options.web_config else None
-    server = WebServer("127.0.0.1:0", Pages(b"# filled\n" * (options.kib * 1024 // 9)), web_config=web_config, log=Log(sys.stderr))
+    pages = Pages(b"# filled\n" * (options.kib * 1024 // 9))
+    server = WebServer("127.0.0.1:0", pages, web_config=web_config, log=Log(sys.stderr))
     server.start()
     wasted = [os.dup(0) for _ in range(options.waste)]
     print(server.address[1], flush=True)
