@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable
 from typing import Final
 
 from exporter.check_files import file_errors, missing_packages, readable_secrets
 from exporter.check_summary import Line, summary
-from exporter.config import ConfigError, Secret, Settings, add_flags, load, redact
+from exporter.config import ConfigError, Secret, Settings, add_flags, load
+from exporter.config_secrets import Sieve
 from exporter.log import Log
 from exporter.log_libraries import captured_libraries
 from exporter.probe import run_probes
 from exporter.probe_report import Finding, Patience, Verdict, World
+from exporter.terminal import say
 
 _SHORTEST_HIDDEN: Final = 4
 """Characters: a shorter secret would blank out half of every sentence."""
@@ -44,8 +45,8 @@ def check(args: argparse.Namespace, world: World | None = None) -> int:
         _say(f"warning: {warning}", settings.secrets)
     if not args.probe:
         return 0
-    _say(f"\nprobing, for at most {world.patience.total:g} s; nothing is approved or published", settings.secrets)
-    sys.stdout.flush()
+    _say("", ())
+    _say(f"probing, for at most {world.patience.total:g} s; nothing is approved or published", settings.secrets)
     with captured_libraries(Log(None)):
         findings = run_probes(settings, world)
     _say_findings(findings, settings.secrets)
@@ -78,7 +79,4 @@ def _say_findings(findings: Iterable[Finding], secrets: Iterable[Secret]) -> Non
 
 def _say(text: str, secrets: Iterable[Secret]) -> None:
     """One line, without any secret in it, whoever wrote it."""
-    for secret in secrets:
-        if len(secret.reveal()) >= _SHORTEST_HIDDEN:
-            text = text.replace(secret.reveal(), str(secret))
-    print(redact(text))
+    say(Sieve(secrets, _SHORTEST_HIDDEN)(text))

@@ -58,11 +58,10 @@ def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_i
 
 def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
     """Where values come from. A settings file that can't be read is an error elsewhere, and here an empty one."""
-    path = config_path(args, environ)
-    document = {}
-    if path:
-        with contextlib.suppress(Unfit):
-            document = read_toml(path, read_capped)
+    path, document = "", {}
+    with contextlib.suppress(Unfit):
+        path = config_path(args, environ)
+        document = read_toml(path, read_capped) if path else {}
     return Sources(given_flags(args), environ, document, path)
 
 
@@ -125,7 +124,7 @@ def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator
 
 def _path(sources: Sources, setting: Setting) -> tuple[str, str]:
     """The path and where it was given."""
-    picked = sources.pick(setting, variables(setting.key), Text(optional=True))
+    picked = sources.pick(setting, variables(setting.key), Text(optional=True, path=True))
     return picked.value, picked.origin
 
 

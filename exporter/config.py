@@ -90,13 +90,13 @@ def load(
     `mounts` is what this process has mounted, as /proc/self/mountinfo tells it.
     """
     errors: list[str] = []
-    path = config_path(flags, environ)
+    path = ""
     document: dict[str, Any] = {}
-    if path:
-        try:
-            document = read_toml(path, read_file)
-        except Unfit as error:
-            errors.append(str(error))
+    try:
+        path = config_path(flags, environ)
+        document = read_toml(path, read_file) if path else {}
+    except Unfit as error:
+        errors.append(str(error))
     sources = Sources(given_flags(flags), environ, document, path, errors)
     sources.check_names()
     settings = Settings(

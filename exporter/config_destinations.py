@@ -125,7 +125,9 @@ def _pick(sources: Sources, setting: Setting, heard: bool) -> Picked:
         return sources.pick(setting)
     if setting.key == "service_name":
         return sources.pick(setting, (otel.SERVICE_NAME,))
-    kinds: dict[str, Kind] = {key: Text(optional=True) for key in ("certificate", "client_certificate", "client_key")}
+    kinds: dict[str, Kind] = {
+        key: Text(optional=True, path=True) for key in ("certificate", "client_certificate", "client_key")
+    }
     kinds["timeout"] = otel.Milliseconds()
     return sources.pick(setting, otel.variables(setting.key), kinds.get(setting.key))
 

@@ -6,6 +6,7 @@ knows whether it may be shown.
 
 from __future__ import annotations
 
+import argparse
 import json
 import ntpath
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from exporter.config_secrets import Secret, redact
+from exporter.config_secrets import Secret, is_connection_string, redact
 
 _UNITS_MS = (
     ("y", 31_536_000_000),
@@ -37,6 +38,22 @@ class Unfit(ValueError):
     def __init__(self, expected: str, found: object = None) -> None:
         super().__init__(expected)
         self.found = found
+
+
+class Misplaced(Unfit):
+    """A secret where no secret belongs. The message is a whole sentence, and what was found is never shown."""
+
+    def __init__(self, instead_of: str) -> None:
+        super().__init__(
+            f"this is a connection string, not {instead_of}; it belongs into a file of its own, named by "
+            "event_hubs.connection_string_file, or into the environment"
+        )
+
+
+def refuse_secrets(value: object, instead_of: str) -> None:
+    """Raises `Misplaced` for a connection string that was given as a path, a name or an address."""
+    if isinstance(value, str) and is_connection_string(value):
+        raise Misplaced(instead_of)
 
 
 class Kind(Protocol):
@@ -118,8 +135,10 @@ class Text:
     expected: str = "a string"
     check: Callable[[str], str] = str
     optional: bool = False
+    path: bool = False
 
     def from_text(self, text: str) -> str:
+        refuse_secrets(text, "a path" if self.path else "what belongs here")
         if len(text) > _MAX_TEXT or not text.isprintable():
             raise Unfit(f"{self.expected}, without control characters, at most {_MAX_TEXT} characters")
         if text == "" and self.optional:
@@ -230,6 +249,15 @@ class Hidden:
 
     def show(self, value: Secret) -> str:
         return quote(str(value)) if value else '""'
+
+
+def path_argument(text: str) -> str:
+    """A path on the command line of a command, for argparse: nothing that is a secret."""
+    try:
+        refuse_secrets(text, "a path")
+    except Misplaced as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def is_absolute(path: str) -> bool:

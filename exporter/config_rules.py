@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from exporter.config_kinds import Duration, Integer, Unfit, describe, is_absolute, quote
+from exporter.config_kinds import Duration, Integer, Misplaced, Unfit, describe, is_absolute, quote, refuse_secrets
 
 # Words that match exactly. Others pass with a warning, since Azure may add words; a near miss is named in it.
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
@@ -151,7 +151,10 @@ def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], Rule
             errors.append(f"{where}: {unknown('key', key, _READERS)}")
             continue
         try:
+            refuse_secrets(value, "a path" if key == "require_file" else "what belongs here")
             found[key] = reader(value)
+        except Misplaced as error:
+            errors.append(f"{where}: {key}: {error}")
         except Unfit as error:
             errors.append(f"{where}: {key}: expected {error}, found {describe(error.found or value)}")
     errors += [

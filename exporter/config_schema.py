@@ -29,7 +29,7 @@ Scope = Literal["own", "all"]
 Level = Literal["debug", "info", "warn", "error"]
 LogFormat = Literal["logfmt", "json"]
 
-_PATH = Text("a path, or nothing", absolute_path, optional=True)
+_PATH = Text("a path, or nothing", absolute_path, optional=True, path=True)
 _SIZE = Integer(65536, 2**40, "bytes as an integer")
 
 
@@ -88,7 +88,7 @@ class EventHubsSettings:
         secret=True,
     )
     connection_string_file: str = option(
-        Text(optional=True), "", "File that holds the connection string, such as a mounted secret."
+        Text(optional=True, path=True), "", "File that holds the connection string, such as a mounted secret."
     )
     fully_qualified_namespace: str = option(
         Text(check=checks.namespace, optional=True),
@@ -176,7 +176,7 @@ class OutboxSettings:
     """The one file on disk. `max_bytes` bounds it."""
 
     path: str = option(
-        Text(check=absolute_path),
+        Text(check=absolute_path, path=True),
         "/var/lib/azure-scheduled-events-exporter/outbox.db",
         "File that holds the state and the records not yet delivered.",
     )
@@ -193,7 +193,7 @@ class WebSettings:
 
     listen_address: str = option(Text(check=checks.listen_address), "0.0.0.0:10169", "Address to serve /metrics on.")
     config_file: str = option(
-        Text(optional=True),
+        Text(optional=True, path=True),
         "",
         "TLS and basic auth, in the exporter-toolkit's web-config format.",
         flag="web.config.file",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterable
 from typing import NoReturn
+from urllib.parse import quote
 
 HIDDEN = "<secret>"
 
@@ -57,17 +59,32 @@ class Secret:
 
 
 # Each pattern keeps its first group (the name of the thing, so that a reader knows what was there) and hides the rest.
-# All are linear: no nested repetition, since they run on text from outside.
-_NAMED = r"SharedAccessKey|SharedAccessSignature|AccountKey|client_secret|password|passwd|access_token|x?-?api-?key"
+# All are linear: no nested repetition and no unbounded search, since they run on text from outside. A character may
+# stand there percent-encoded, also more than once (`%3D`, `%253D`).
+_NAMED = (
+    r"SharedAccessKey|SharedAccessSignature|AccountKey|client[-_]?secret|password|passwd|pwd|"
+    r"(?:access|refresh|id)[-_]?token|x?-?api[-_]?key"
+)
+_EQUALS = r"\\{0,2}[\"']?\s{0,4}(?:[:=]|%(?:25){0,3}3[AD])(?:\s|\+|%(?:25){0,3}20){0,4}\\{0,2}[\"']?"
+_START = r"(?:(?<![A-Za-z0-9_])|(?<=%[0-9A-Fa-f]{2}))"
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(://)[^/\s?#\"'@]*(?:@[^/\s?#\"'@]*)*(?=@)",
-        r"(authorization[\"']?\s{0,4}[:=]\s{0,4}(?:b?[\"'])?(?:(?:bearer|basic|sharedaccesssignature)\s)?)[^\s\"',]+",
-        r"(\b(?:bearer|basic)\s{1,4})[A-Za-z0-9._~+/=-]{6,}",
-        r"(\b(?:" + _NAMED + r")[\"']?\s{0,4}[:=]\s{0,4}[\"']?)[^\s;\"',&]+",
-        r"(\bsig(?:=|%3D))[^&\s;\"',]+",
+        # A password with a slash in it, and an address that a path library has taken a slash from.
+        r"(:/{1,2}[^/\s?#\"'@:]{0,128}:)(?!\d{1,5}(?:[/\s?#\"']|$))[^\s\"'@]{1,512}(?=@)",
+        r"(%(?:25){0,3}3A(?:%(?:25){0,3}2F){1,2})[^\s\"']{1,512}(?=%(?:25){0,3}40)",
+        r"(authorization" + _EQUALS + r"(?:b[\"'])?(?:(?:bearer|basic|sharedaccesssignature)(?:\s|\+|%20))?)[^\s\"',]+",
+        r"(" + _START + r"(?:bearer|basic)(?:\s{1,4}|%20|\+))[A-Za-z0-9._~+/=%-]{6,}",
+        r"((?:" + _NAMED + r")" + _EQUALS + r")[^\s;\"',&]+",
+        r"(" + _START + r"sig(?:=|%(?:25){0,3}3D))[^&\s;\"',]+",
     )
+)
+_CONNECTION_STRING = re.compile(
+    r"(?:SharedAccessKey(?:Name)?|SharedAccessSignature|AccountKey)\s{0,4}(?:=|%(?:25){0,3}3D)"
+    r"|SharedAccessSignature\s{1,4}s"
+    r"|\A\W{0,4}Endpoint\s{0,4}(?:=|%(?:25){0,3}3D)\s{0,4}(?:sb|amqps?)\b",
+    re.IGNORECASE,
 )
 
 
@@ -76,3 +93,25 @@ def redact(text: str) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(lambda match: match.group(1) + HIDDEN, text)
     return text
+
+
+def is_connection_string(text: str) -> bool:
+    """Whether this is a connection string or a SAS token, whole or not: no path, name or address is any."""
+    return _CONNECTION_STRING.search(text) is not None
+
+
+class Sieve:
+    """Takes these secrets out of a text, as they are or percent-encoded, and whatever else looks like a credential.
+
+    Secrets of less than `shortest` characters are not looked for: they would blank out ordinary words. `longest` is how
+    much of a text must be there for none to be cut before it is found.
+    """
+
+    def __init__(self, secrets: Iterable[Secret], shortest: int) -> None:
+        values = [secret.reveal() for secret in secrets if len(secret.reveal()) >= shortest]
+        encoded = [re.sub(r"%..", r"(?i:\g<0>)", re.escape(quote(value, safe=""))) for value in values]
+        self._pattern = re.compile("|".join([*map(re.escape, values), *encoded])) if values else None
+        self.longest = max((len(quote(value, safe="")) for value in values), default=0)
+
+    def __call__(self, text: str) -> str:
+        return redact(self._pattern.sub(HIDDEN, text) if self._pattern else text)

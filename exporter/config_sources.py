@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from exporter.config_kinds import Kind, Unfit, describe, describe_type
+from exporter.config_kinds import Kind, Misplaced, Unfit, describe, describe_type, refuse_secrets
 from exporter.config_rules import unknown
 from exporter.config_schema import ENV_PREFIX, SECTIONS, Setting, catalogue
 from exporter.config_secrets import redact
+from exporter.terminal import printable
 
 CONFIG_FLAG = "--config.file"
 CONFIG_ENV = f"{ENV_PREFIX}CONFIG_FILE"
@@ -79,9 +80,9 @@ class Picked:
 class Sources:
     """All that was given, and what was found wrong with it so far."""
 
-    flags: Mapping[str, str]
-    environ: Mapping[str, str]
-    document: Mapping[str, Any]
+    flags: Mapping[str, str] = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
+    document: Mapping[str, Any] = field(repr=False)
     path: str
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -111,6 +112,9 @@ class Sources:
     def _read(self, setting: Setting, found: Any, picked: Picked, reader: Callable[[Any], Any]) -> Picked:
         try:
             return Picked(reader(found), picked.origin, picked.layer)
+        except Misplaced as error:
+            self.errors.append(f"{picked.origin}: {error}")
+            return Picked(setting.default, picked.origin, picked.layer, ok=False)
         except Unfit as error:
             shown = f"{describe_type(found)} that is not shown" if setting.secret else describe(found)
             self.errors.append(f"{picked.origin}: expected {error}, found {shown}")
@@ -176,7 +180,8 @@ class FlagParser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, "formatter_class": layout, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {redact(message)}\nTry '{self.prog} --help'.\n")
+        said = printable(redact(message))
+        self.exit(2, f"{self.prog}: error: {said}\nTry '{self.prog} --help'.\n")
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS)) -> None:
@@ -216,9 +221,17 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
 
 
 def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The settings file: of the flag, else of the environment; "" for none. An empty flag means none, too."""
+    """The settings file: of the flag, else of the environment; "" for none. An empty flag means none, too.
+
+    Raises `Unfit` with a sentence for what is a secret and no path.
+    """
     given: str | None = getattr(flags, "config.file", None)
-    return environ.get(CONFIG_ENV, "") if given is None else given
+    path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
+    try:
+        refuse_secrets(path, "a path")
+    except Misplaced as error:
+        raise Unfit(f"{origin}: {error}") from None
+    return path
 
 
 def given_flags(namespace: argparse.Namespace) -> dict[str, str]:

@@ -24,6 +24,7 @@ import httpx
 
 from exporter.app import App
 from exporter.config import EventHubsSettings, OtlpSettings, Secret, Settings, SourceSettings
+from exporter.config_kinds import path_argument
 from exporter.config_schema import ApprovalSettings, OutboxSettings, WebSettings
 from exporter.log import Log
 from exporter.log_libraries import captured_libraries
@@ -33,7 +34,7 @@ from exporter.simulator.collector import Collector
 from exporter.simulator.command import speed
 from exporter.simulator.scenario import ScenarioError, load
 from exporter.simulator.service import MetadataService
-from exporter.terminal import supports_colour, writable
+from exporter.terminal import complain, say, supports_colour, writable
 from exporter.timeline import record_lines
 from exporter.web import parse_listen_address
 
@@ -51,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-running", action="store_true", help="Stay after the story, to be scraped and looked at; Ctrl-C ends it."
     )
-    parser.add_argument("--scenario", default="demo", help="Another story: a name of `simulate --list`, or a file.")
+    parser.add_argument(
+        "--scenario",
+        default="demo",
+        type=path_argument,
+        help="Another story: a name of `simulate --list`, or a file.",
+    )
     parser.add_argument("--speed", type=speed, default=1.0, help="How many times faster the story is told. Default: 1.")
     parser.add_argument(
         "--web.listen-address",
@@ -81,7 +87,7 @@ def demo(args: argparse.Namespace) -> int:
     try:
         scenario = load(args.scenario)
     except ScenarioError as error:
-        print(f"demo: {error}", file=sys.stderr)
+        complain(f"demo: {error}")
         return BAD_USAGE
     with (
         _signals(ended),
@@ -95,7 +101,7 @@ def demo(args: argparse.Namespace) -> int:
         try:
             app, address = _listening(settings, log, args.listen or "")
         except OSError as error:
-            print(f"demo: {error.strerror or error}", file=sys.stderr)
+            complain(f"demo: {error.strerror or error}")
             return FAILED
         story = _Story(app, address, _Stage(service, broker, collector), writable(sys.stdout))
         return story.tell(ended, keep_running=args.keep_running)
@@ -233,7 +239,7 @@ class _Story:
         return 0 if matches else 1
 
     def _say(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        say(text, self._out, colour=self._colour)
 
 
 def _decisions(records: list[Record]) -> list[str]:

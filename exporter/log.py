@@ -27,7 +27,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TextIO
 
-from exporter.config_secrets import HIDDEN, Secret, redact
+from exporter.config_secrets import Secret, Sieve
+from exporter.terminal import escape
 
 Level = Literal["debug", "info", "warn", "error"]
 Format = Literal["logfmt", "json"]
@@ -74,8 +75,8 @@ class Log:
         self._rank = _RANK[level]
         self._render = _json if format == "json" else _logfmt
         self._clock = clock
-        self._hidden = tuple(s.reveal() for s in hide if len(s.reveal()) >= _SHORTEST_HIDDEN)
-        self._window = 4 * MAX_VALUE + max(map(len, self._hidden), default=0)  # no secret is cut before it is hidden
+        self._hidden = Sieve(hide, _SHORTEST_HIDDEN)
+        self._window = 4 * MAX_VALUE + self._hidden.longest  # no secret is cut before it is hidden
         self._lock = threading.RLock()  # a signal handler may log while its thread is logging
         self._out = _Out(stream)
         self._troubles: dict[str, _Trouble] = {}
@@ -148,10 +149,7 @@ class Log:
             return value if abs(value or 0) < 10**18 else "a very long integer"
         if isinstance(value, float) and abs(value) < float("inf"):
             return value
-        text = _text(value)[: self._window]
-        for secret in self._hidden:
-            text = text.replace(secret, HIDDEN)
-        text = redact(text)
+        text = self._hidden(_text(value)[: self._window])
         return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
 
 
@@ -243,11 +241,7 @@ def _key(key: str) -> str:
 
 def _escaped(text: str) -> str:
     """Inside quotation marks: nothing that ends the string, the line, or changes how a terminal shows either."""
-    return "".join(ch if ch.isprintable() and ch not in '"\\' else _escape(ch) for ch in text)
-
-
-def _escape(ch: str) -> str:
-    return "\\u007f" if ch == "\x7f" else json.dumps(ch)[1:-1]
+    return "".join(ch if ch.isprintable() and ch not in '"\\' else escape(ch) for ch in text)
 
 
 def _scalar(value: object) -> str:

@@ -58,7 +58,7 @@ class Patience:
 class World:
     """What lies outside of the settings. `credential` makes an asyncio credential of Azure (None: azure-identity's)."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     wall: Callable[[], float] = time.time
     credential: Callable[[], Any] | None = None
     patience: Patience = Patience()

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
 
 from exporter.approval import Policy, Presence
-from exporter.config import Settings, add_flags, load
+from exporter.config import Settings, add_flags, load, redact
+from exporter.config_kinds import path_argument
 from exporter.config_sources import environ_of
 from exporter.folding import folded
 from exporter.looks import look
@@ -27,7 +28,7 @@ from exporter.replay_plays import Play, played, plays
 from exporter.replay_story import Look, Options, Story
 from exporter.replay_table import as_values, table
 from exporter.simulator.platform import Approval
-from exporter.terminal import supports_colour, writable
+from exporter.terminal import complain, say, supports_colour, writable
 from exporter.timeline import record_lines
 from exporter.timeline_words import clean
 
@@ -60,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `replay`."""
     parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=8)
     parser.epilog = EPILOG
-    parser.add_argument("files", metavar="FILE", nargs="+", help="What to replay; - for standard input.")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", type=path_argument, help="What to replay; - for standard input."
+    )
     parser.add_argument("--json", action="store_true", help="Print JSON lines instead of timeline and table.")
     parser.add_argument(
         "--vm-name", metavar="NAME", default="", help="Decide as this VM, whatever the settings and the recording say."
@@ -103,12 +106,12 @@ def _replay(args: argparse.Namespace, settings: Settings, standard_input: Binary
             found.append(read_input(name, standard_input))
         except InputError as error:
             failed = True
-            print(clean(error, LONGEST_NAMES), file=sys.stderr)
+            complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
     for play in plays(found, settings.source.poll_interval, args.start, now):
         documents += _tell(play, args, settings, out)
     if not documents and not failed:
-        print("no document in the input", file=sys.stderr)
+        complain("no document in the input")
     return 0 if documents and not failed else 1
 
 
@@ -186,7 +189,7 @@ class _AsText:
     colour: bool
 
     def _say(self, text: str = "") -> None:
-        print(text, file=self.out)
+        say(text, self.out, colour=self.colour)
 
     def begin(self, play: Play, story: Story, policy: Policy) -> None:
         self._say(f"As {clean(story.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent.")
@@ -221,7 +224,7 @@ class _AsJson:
         pass
 
     def record(self, record: Record) -> None:
-        print(record.to_json().decode(), file=self.out)
+        say(record.to_json().decode(), self.out)
 
     def end(self, story: Story, policy: Policy) -> None:
         found = story.findings
@@ -236,7 +239,7 @@ class _AsJson:
             "failures": found.failures,
             "notes": [*self.notes, *_hints(story)],
         }
-        print(json.dumps(last, ensure_ascii=False, separators=(",", ":")), file=self.out)
+        say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)
 
 
 def _policy(policy: Policy) -> str:

@@ -61,7 +61,7 @@ def against(decision: Decision) -> str:
     names = clean(", ".join((event.resources or ())[:NAMES_SHOWN]), LONGEST)
     match decision.reason:
         case Reason.NOT_THIS_VM:
-            return f" ({decision.fields['vm_name']} is not one of {names})"
+            return f" ({clean(decision.fields['vm_name'], LONGEST)} is not one of {names})"
         case Reason.MALFORMED if event.faults:
             return f" ({', '.join(clean(fault, LONGEST) for fault in event.faults)})"
         case Reason.MALFORMED if event.not_before is None:

@@ -15,7 +15,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from exporter.config import ConfigError, EventHubsSettings, add_flags, load
+from exporter.config import ConfigError, EventHubsSettings, add_flags, load, redact
+from exporter.config_kinds import path_argument
 from exporter.config_sources import environ_of
 from exporter.failures import Failure
 from exporter.log import Log
@@ -25,7 +26,7 @@ from exporter.replay_entries import read_time
 from exporter.tail_messages import record_of
 from exporter.tail_outbox import OutboxError, OutboxReader
 from exporter.tail_view import View
-from exporter.terminal import supports_colour, writable
+from exporter.terminal import complain, supports_colour, writable
 from exporter.timeline_words import clean
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         const="",
+        type=path_argument,
         help="Read the outbox (this file, or that of the settings) instead of Event Hubs; also while the agent runs.",
     )
     parser.add_argument("--follow", action="store_true", help="With --outbox: go on with what is still to come.")
@@ -132,9 +134,9 @@ def tail(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     except (Failure, OutboxError) as error:
-        print(clean(getattr(error, "detail", "") or error, LONGEST), file=sys.stderr)
+        complain(clean(redact(str(getattr(error, "detail", "") or error)), LONGEST))
         return 1
-    print(view.summary(), file=sys.stderr)
+    complain(view.summary())
     return 0
 
 
@@ -208,11 +210,9 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
     try:
         partitions = reader.open()
         since = begin if isinstance(begin, str) else f"{begin:%Y-%m-%d %H:%M:%SZ}"
-        print(
+        complain(
             f"reading event hub {hubs.event_hub} from {since}, consumer group {hubs.consumer_group}, "
-            f"{partitions} partition{'s' * (partitions != 1)}",
-            file=sys.stderr,
-            flush=True,
+            f"{partitions} partition{'s' * (partitions != 1)}"
         )
         _Ordered(reader, view, args.until_idle).run()
     finally:
@@ -249,7 +249,7 @@ class _Ordered:
             return
         if isinstance(found, Failure):
             if found.reason != self._trouble:
-                print(f"{found.reason}: {clean(found.detail, LONGEST)}; trying again", file=sys.stderr, flush=True)
+                complain(f"{found.reason}: {clean(redact(found.detail), LONGEST)}; trying again")
             self._trouble = found.reason
             return
         self._last, self._trouble = time.monotonic(), ""

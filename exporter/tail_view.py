@@ -11,6 +11,7 @@ from typing import Final, TextIO
 from exporter.folding import alike, folded
 from exporter.records import Record
 from exporter.tail_outbox import Kept
+from exporter.terminal import say
 from exporter.timeline import record_lines
 from exporter.timeline_words import clean
 
@@ -47,7 +48,7 @@ class View:
             del self._seen[next(iter(self._seen))]
         self.shown += 1
         for text in _as_json(record, kept) if self.args.format == "json" else self._as_text(record, kept):
-            print(text, file=self.out, flush=True)
+            say(text, self.out, colour=self.colour)
 
     def _wanted(self, record: Record) -> bool:
         args = self.args

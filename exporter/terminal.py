@@ -1,10 +1,49 @@
-"""Where the commands for people print: whether it takes colour, and that it takes any text."""
+"""Where the commands print: what may be a terminal gets no control character of a stranger's, and no credential.
+
+    say(text, out)            a line of output, JSON or words
+    complain(text)            a line of error: also without credentials
+
+Whatever is not printable is written as the JSON escape of it, so that a line of JSON remains the same JSON.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import sys
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Final, TextIO
+
+from exporter.config_secrets import redact
+
+_COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
+"""The sequences that our own lines are coloured with."""
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with an escape such as `\\u001b` for all that moves a cursor, colours, hides or turns text:
+    control characters (C0, DEL, C1), bidirectional and other format characters, separators of lines, surrogates.
+    """
+    return text if text.isprintable() else "".join(ch if ch.isprintable() else escape(ch) for ch in text)
+
+
+def escape(ch: str) -> str:
+    """The character as JSON escapes it."""
+    return "\\u007f" if ch == "\x7f" else json.dumps(ch)[1:-1]
+
+
+def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
+    """Print one line at once, to standard output unless told otherwise; with `colour` our own colours are kept."""
+    parts = _COLOURS.split(text) if colour else [text]
+    shown = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
+    print(shown, file=sys.stdout if out is None else out, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print what went wrong to standard error, a line for each of its lines, without credentials."""
+    for line in redact(text).split("\n"):
+        say(line, sys.stderr)
 
 
 def supports_colour(out: TextIO, environ: Mapping[str, str]) -> bool:

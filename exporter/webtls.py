@@ -14,7 +14,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -64,7 +64,7 @@ class TlsSettings:
     """`tls_server_config`, checked: words are keys of the tables above, PEM texts are unread yet."""
 
     certificate_pem: str
-    key_pem: str
+    key_pem: str = field(repr=False)
     client_ca_pem: str = ""
     client_auth: str = "NoClientCert"
     client_allowed_sans: frozenset[str] = frozenset()

@@ -108,3 +108,32 @@ def test_redaction_leaves_the_rest() -> None:
     """Names that merely look alike stay readable."""
     text = "Endpoint=sb://ns/;SharedAccessKeyName=send http://host/a@b signal=9 at https://example.com"
     assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Endpoint%3Dsb%3A%2F%2Fns%2F%3BSharedAccessKey%3Dhunter2%3D%3BEntityPath%3Dhub",
+        "endpoint%3dsb%3a%2f%2fns%2f%3bsharedaccesskey%3dhunter2%3d",
+        "SharedAccessKey%253Dhunter2%253D",
+        "SHAREDACCESSKEY=hunter2",
+        "SharedAccessSignature%20sr%3Da%26sig%3Dhunter2%26se%3D1",
+        "SIG=hunter2",
+        "https%3A%2F%2Fuser%3Ahunter2%40host%2Fpath",
+        "amqps://send:a/hunter2=@ns.example/",
+        "/etc/https:/user:hunter2@host/file",
+        '{\\"SharedAccessKey\\": \\"hunter2\\"}',
+        "Authorization: Bearer%20hunter2abc",
+        "pwd=hunter2;",
+        "refresh_token=hunter2",
+    ],
+)
+def test_encoded_and_other_spellings_are_redacted(text: str) -> None:
+    """Percent-encoding, letter case, a path library that ate a slash: the credential goes all the same."""
+    assert "hunter2" not in redact(text)
+
+
+def test_redaction_takes_time_in_proportion_to_the_text() -> None:
+    """Text of a stranger that begins like credentials again and again is not searched for ever."""
+    for seed in ("://a:", "%3A%2F%2F", "sig=", "password: ", "://@", ":/a:b", "bearer ", "%253A%252F%252F%40"):
+        assert len(redact(seed * 50_000)) > 0

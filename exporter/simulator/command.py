@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -13,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from exporter.config_kinds import path_argument
 from exporter.simulator import faults, scenario
 from exporter.simulator.platform import Change, utc
 from exporter.simulator.play import FASTEST, SLOWEST
 from exporter.simulator.service import MetadataService
 from exporter.simulator.story import Scenario, ScenarioError
+from exporter.terminal import complain, say
 
 _PORT = 8169
 _LAST_PORT = 65535
@@ -27,7 +28,11 @@ _LONGEST_WAIT = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `simulate`."""
     parser.add_argument(
-        "--scenario", metavar="NAME", default="demo", help="a shipped scenario (see --list) or a file (demo)"
+        "--scenario",
+        metavar="NAME",
+        type=path_argument,
+        default="demo",
+        help="a shipped scenario (see --list) or a file (demo)",
     )
     parser.add_argument(
         "--listen",
@@ -70,17 +75,17 @@ def simulate(args: argparse.Namespace) -> int:
             story = scenario.load(args.scenario)
             found = services(args, story, stack)
         except (ScenarioError, faults.FaultError) as error:
-            print(error, file=sys.stderr)
+            complain(str(error))
             return 2
         except NotListeningError as error:
-            print(error, file=sys.stderr)
+            complain(str(error))
             return 1
         try:
             for service in found:
                 service.start()
             _tell(found, story, args)
         except KeyboardInterrupt:
-            print("stopped", flush=True)
+            say("stopped")
     return 0
 
 
@@ -119,9 +124,9 @@ def _tell(vms: Sequence[MetadataService], story: Scenario, args: argparse.Namesp
     """Print the story as it happens: a line for each change of the document and for each POST."""
     service, several = vms[0], len(vms) > 1
     for each in vms:
-        print(f"listening on {each.url}" + (f" as {each.vm.name}" if several else ""), flush=True)
+        say(f"listening on {each.url}" + (f" as {each.vm.name}" if several else ""))
     names = ", ".join(each.vm.name for each in vms)
-    print(f"scenario {story.name} as {names}, speed {args.speed:g}: {story.description}", flush=True)
+    say(f"scenario {story.name} as {names}, speed {args.speed:g}: {story.description}")
     shown, told = datetime.min.replace(tzinfo=UTC), dict.fromkeys(vms, 0)
     last: Change | None = None
     while True:
@@ -168,17 +173,18 @@ def _names(resources: object) -> str:
 
 
 def _line(at: datetime, text: str) -> None:
-    print(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}", flush=True)
+    say(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}")
 
 
 def _list() -> None:
-    print("scenarios (--scenario NAME, or a file of your own):")
+    say("scenarios (--scenario NAME, or a file of your own):")
     for name in scenario.names():
-        print(f"  {name:<32} {scenario.load(name).description}")
-    print("\nfaults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
+        say(f"  {name:<32} {scenario.load(name).description}")
+    say("")
+    say("faults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
     for name, kind in faults.KINDS.items():
         shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
-        print(f"  {shown:<32} {kind.does}")
+        say(f"  {shown:<32} {kind.does}")
 
 
 def _address(text: str) -> tuple[str, int]:

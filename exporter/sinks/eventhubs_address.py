@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ _SOCKET_TIMEOUT: Final = 10.0  # seconds for one operation of the socket; the SD
 class Address:
     """Where the event hub is. Raises ValueError with a sentence, without any part of the connection string."""
 
-    connection_string: str
+    connection_string: str = field(repr=False)
     namespace: str
     event_hub: str
     transport: Transport
