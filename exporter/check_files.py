@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.config import Settings
-from exporter.config_destinations import otlp, section
+from exporter.config_destinations import event_hubs, otlp, section
 from exporter.config_kinds import Text, Unfit
 from exporter.config_otel import variables
 from exporter.config_schema import Setting
@@ -44,6 +44,9 @@ def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[st
     errors: list[str] = []
     errors += _web_errors(sources)
     errors += _outbox_errors(sources)
+    if event_hubs(_scratch(sources), read_capped).configured:
+        picked = sources.pick(section("event_hubs")["certificate"])
+        errors += _ca_errors(picked.value, picked.origin)
     if otlp(_scratch(sources)).configured:
         errors += _certificate_errors(sources)
     return errors
@@ -95,16 +98,25 @@ def _certificate_errors(sources: Sources) -> Iterator[str]:
     ca, certificate, key = (
         _path(sources, settings[name]) for name in ("certificate", "client_certificate", "client_key")
     )
-    for path, origin in (ca, certificate, key):
+    yield from _ca_errors(*ca)
+    for path, origin in (certificate, key):
         if path and (why := _unreadable(path)):
             yield f"{origin}: {path}: {why}"
-    if ca[0] and not _unreadable(ca[0]):
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(ca[0])
-        except (ssl.SSLError, OSError):
-            yield f"{ca[1]}: {ca[0]}: expected CA certificates in PEM, found none"
     if certificate[0] and not any(_unreadable(path) for path in (certificate[0], key[0]) if path):
         yield from _pair_errors(certificate, key)
+
+
+def _ca_errors(path: str, origin: str) -> Iterator[str]:
+    """Whether the CA certificates of a destination can be used."""
+    if not path:
+        return
+    if why := _unreadable(path):
+        yield f"{origin}: {path}: {why}"
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (ssl.SSLError, OSError):
+        yield f"{origin}: {path}: expected CA certificates in PEM, found none"
 
 
 def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator[str]:

@@ -97,7 +97,8 @@ def _event_hubs(hubs: EventHubsSettings) -> str:
     if connection is not None and connection.emulator:
         how += ", to an emulator without TLS"
     through = f" through {hubs.custom_endpoint}" if hubs.custom_endpoint else ""
-    return f"{hubs.event_hub} at {host}{through} by {hubs.transport}, with {how}"
+    trusting = f", trusting the CA in {hubs.certificate}" if hubs.certificate else ""
+    return f"{hubs.event_hub} at {host}{through} by {hubs.transport}, with {how}{trusting}"
 
 
 def _protection(settings: Settings) -> str:

@@ -37,6 +37,17 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to this host stays on this machine."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def source_url(text: str) -> str:
     """The metadata service's base: scheme, host and port alone, without a slash at the end."""
     expected = 'an http or https URL without path, query or user, such as "http://169.254.169.254"'

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from exporter import config_otel as otel
-from exporter.config_checks import otlp_exact
-from exporter.config_eventhubs import ConnectionString, connection_warnings, parse_connection_string, resolve_hub
+from exporter.config_checks import is_loopback, otlp_exact
+from exporter.config_eventhubs import (
+    ConnectionString,
+    connection_warnings,
+    parse_connection_string,
+    refuse_azure_without_tls,
+    resolve_hub,
+)
 from exporter.config_kinds import Kind, Text, Unfit, describe, format_duration
 from exporter.config_schema import EventHubsSettings, OtlpSettings, Setting, catalogue
 from exporter.config_secrets import Secret
@@ -66,7 +73,17 @@ def _connect(sources: Sources, picked: dict[str, Picked], read_file: ReadFile) -
             f"{origin}: {error}" if unread else f"{origin}: expected {error}; what was found is not shown"
         )
         return {"connection": None}
-    sources.warnings += [f"{origin}: {text}" for text in connection_warnings(connection)]
+    endpoint = picked["custom_endpoint"]
+    try:
+        if connection.emulator:
+            refuse_azure_without_tls(urlsplit(endpoint.value).hostname or "")
+    except Unfit as error:
+        sources.errors.append(f"{endpoint.origin}: expected {error}")
+        return {"connection": None}
+    sources.warnings += [f"{origin}: {text}" for text in connection_warnings(connection, endpoint.value)]
+    certificate = picked["certificate"]
+    if connection.emulator and certificate.value:
+        sources.warnings.append(f"{certificate.origin}: without effect, since an emulator is spoken to without TLS")
     return {"connection_string": secret, "connection": connection}
 
 
@@ -102,6 +119,12 @@ def otlp(sources: Sources) -> OtlpSettings:
         sources.warnings.append(f"{endpoint.origin}: holds a user and password; otlp.headers is the place for them")
         if "authorization" not in dict(values["headers"]):
             values["headers"] += (("authorization", basic),)
+    host = urlsplit(url).hostname or ""
+    if values["headers"] and urlsplit(url).scheme == "http" and not is_loopback(host):
+        sources.warnings.append(
+            f"{endpoint.origin}: the {'user and password' if basic else 'headers'} and every record go to {host} "
+            "without TLS, for everybody on the way to read; use https"
+        )
     base = values["endpoint"] = "" if exact else url
     values["logs_url"] = url if exact else otel.logs_url(url)
     sources.warnings += [f"{endpoint.origin}: {text}" for text in otel.endpoint_warnings(values["logs_url"], base)]

@@ -10,12 +10,14 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from exporter.config_checks import is_loopback
 from exporter.config_kinds import Unfit, quote
 from exporter.config_secrets import Secret
 
 AMQP_PORT = 5672
 AMQPS_PORT = 5671
 
+_AZURE = re.compile(r"\.servicebus\.", re.IGNORECASE)
 _SAMPLE = '"Endpoint=sb://NAME.servicebus.windows.net/;SharedAccessKeyName=...;SharedAccessKey=...;EntityPath=HUB"'
 _KEYS = {
     key.lower(): key
@@ -55,6 +57,8 @@ def parse_connection_string(text: str) -> ConnectionString:
     found = _fields(text)
     emulator = _emulator(found)
     host, port = _endpoint(found)
+    if emulator:
+        refuse_azure_without_tls(host)
     if port is not None and not emulator:
         raise Unfit(
             "no port in Endpoint unless UseDevelopmentEmulator=true stands beside it (the SDK ignores the port, goes "
@@ -125,9 +129,24 @@ def _endpoint(found: dict[str, str]) -> tuple[str, int | None]:
     return host, port
 
 
-def connection_warnings(connection: ConnectionString) -> list[str]:
+def refuse_azure_without_tls(host: str) -> None:
+    """Raises `Unfit` for a namespace of Azure's beside UseDevelopmentEmulator=true, which switches TLS off."""
+    if _AZURE.search(host):
+        raise Unfit(
+            f"no UseDevelopmentEmulator=true for {host}, which is a namespace of Azure: it switches TLS off, and the "
+            "key and every record would go in clear; remove it from the connection string"
+        )
+
+
+def connection_warnings(connection: ConnectionString, custom_endpoint: str = "") -> list[str]:
     """What is legal and may surprise."""
     warnings = []
+    host = urlsplit(custom_endpoint).hostname or connection.host
+    if connection.emulator and not is_loopback(host):
+        warnings.append(
+            f"holds UseDevelopmentEmulator=true, so the key and every record go to {host} without TLS, for everybody "
+            "on the way to read; an emulator belongs on this machine"
+        )
     if connection.uses_signature:
         warnings.append("holds a SharedAccessSignature, which can't be renewed: sending ends when it expires")
     if connection.others:

@@ -109,6 +109,11 @@ class EventHubsSettings:
         "",
         "Address to connect to instead, such as a private endpoint.",
     )
+    certificate: str = option(
+        _PATH,
+        "",
+        "CA certificates (PEM) to trust instead of the public ones, such as those of a network that inspects TLS.",
+    )
     consumer_group: str = option(
         Text(check=checks.consumer_group), "$Default", "Consumer group that `tail` reads with."
     )

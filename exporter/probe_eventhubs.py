@@ -114,6 +114,7 @@ def _link(hubs: EventHubsSettings, address: str, deadline: float, make_credentia
             event_hub=hubs.event_hub,
             transport=hubs.transport,
             custom_endpoint=hubs.custom_endpoint,
+            certificate_file=hubs.certificate,
             deadline=deadline,
         )
     except ValueError as error:
@@ -140,8 +141,9 @@ def explained(failure: Failure, hubs: EventHubsSettings, address: str) -> Findin
         ),
         "not-found": f"has no event hub {hubs.event_hub}: correct event_hubs.event_hub or EntityPath (the event hub's "
         "own name, not the namespace's)",
-        "tls": "shows a certificate that is not trusted, or speaks no TLS: take what inspects TLS out of the way, or "
-        "correct the address",
+        "tls": "shows a certificate that is not trusted, or speaks no TLS: give the CA of what inspects TLS on the way "
+        "as event_hubs.certificate, or correct that or the address",
+        "configuration": "cannot be asked: correct what is said in brackets",
         "timeout": "takes the connection and says nothing: it may be no Event Hubs; correct the address, or look for a "
         "firewall that inspects AMQP and set event_hubs.transport to websocket",
         "throttled": "is busy or has too many connections (Basic allows 100, Standard 5000): try again, and if it "

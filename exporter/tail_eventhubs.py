@@ -52,6 +52,7 @@ class EventHubsReader:
             settings.event_hub,
             settings.transport,
             settings.custom_endpoint,
+            settings.certificate,
         )
         self._make_credential = default_credential() if settings.fully_qualified_namespace else None
         self._group = settings.consumer_group
@@ -98,6 +99,7 @@ class EventHubsReader:
         try:
             if self._make_credential is not None:
                 self._credential = self._make_credential()
+            self._address.check_certificate()
             self._client = self._address.consumer(
                 self._credential, self._group, load_balancing_interval=BALANCE_SECONDS
             )
@@ -166,6 +168,8 @@ class EventHubsReader:
 
 
 def _failure(error: BaseException) -> Failure:
+    if isinstance(error, Failure):
+        return error
     if isinstance(error, TimeoutError):
         return Retryable("timeout", "Event Hubs did not answer in time")
     found = translate(error)

@@ -81,6 +81,7 @@ def _event_hubs(settings: Settings) -> Destination:
         event_hub=hubs.event_hub,
         transport=hubs.transport,
         custom_endpoint=hubs.custom_endpoint,
+        certificate_file=hubs.certificate,
         message_format=hubs.message_format,
         idle_close=hubs.idle_close,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import ssl
 import subprocess
@@ -100,3 +101,41 @@ def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Dri
         error = refused(OtlpDestination(receiver.url, certificate_file=certificate, timeout=0.5))
         assert (error.reason, error.slow) == ("timeout", False)
         assert time.monotonic() - begun < 20  # it would go on for ever
+
+
+@pytest.mark.parametrize("url", ["http://{}/v1/logs", "http://user:own@{}/v1/logs"])
+def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, url: str) -> None:
+    """What `~/.netrc` has for the collector's host stays there; a user and password in the address are sent."""
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("default login owner password secret\nmachine 127.0.0.1 login owner password secret\n")
+    netrc.chmod(0o600)
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "made = OtlpDestination(sys.argv[1]); made.probe(); made.send([a_record()])"
+    )
+    with Receiver() as receiver:
+        address = url.format(receiver.url.split("/")[2])
+        environ = os.environ | {"NETRC": str(netrc), "HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", program, address], env=environ, check=True, timeout=30)
+        sent = [request.headers.get("authorization") for request in receiver.requests]
+    own = f"Basic {base64.b64encode(b'user:own').decode()}" if "own" in url else None
+    assert sent == [own, own]
+
+
+def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE vouches for a collector where no file is given, and HTTP_PROXY is asked."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination(sys.argv[1]).send([a_record()])"
+    )
+    environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        trusting = environ | {"REQUESTS_CA_BUNDLE": certificate}
+        subprocess.run([sys.executable, "-c", program, receiver.url], env=trusting, check=True, timeout=30)
+        assert len(receiver.logs) == 1
+    with Receiver() as proxy:
+        through = environ | {"http_proxy": "/".join(proxy.url.split("/")[:3]), "no_proxy": ""}
+        command = [sys.executable, "-c", program, "http://collector.invalid/v1/logs"]
+        subprocess.run(command, env=through, check=True, timeout=30)
+        assert len(proxy.requests) == 1

@@ -44,7 +44,8 @@ class EventHubsDestination:
     """Delivers to one event hub. The shape is described in `exporter.sinks`.
 
     Reached by `connection_string`, or by `fully_qualified_namespace` with an Azure identity; `credential` makes an
-    asyncio credential and defaults to azure-identity's `DefaultAzureCredential`, of which there is one. `deadline` is
+    asyncio credential and defaults to azure-identity's `DefaultAzureCredential`, of which there is one.
+    `certificate_file` holds the CAs to trust instead of the public ones, and is read at each connection. `deadline` is
     for each step of a send (connecting, each batch), `idle_close` is the time without a record after which the
     connection is given back; all in seconds. Raises ValueError with a sentence for what cannot work.
     """
@@ -61,13 +62,16 @@ class EventHubsDestination:
         event_hub: str = "",
         transport: Transport = "amqp",
         custom_endpoint: str = "",
+        certificate_file: str = "",
         message_format: MessageFormat = "cloudevents",
         idle_close: float = 60.0,
         deadline: float = 30.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         _quiet()
-        self._address = Address(connection_string, fully_qualified_namespace, event_hub, transport, custom_endpoint)
+        self._address = Address(
+            connection_string, fully_qualified_namespace, event_hub, transport, custom_endpoint, certificate_file
+        )
         self._make_credential = (credential or default_credential()) if fully_qualified_namespace else None
         self._format = message_format
         self._idle_close = idle_close
@@ -172,6 +176,7 @@ class EventHubsDestination:
         if self._client is None:
             if self._make_credential is not None and self._credential is None:
                 self._credential = self._make_credential()
+            self._address.check_certificate()
             self._client = self._address.client(self._credential)
         return self._client
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -11,6 +12,7 @@ from azure.eventhub import TransportType
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 
 from exporter import __version__
+from exporter.failures import Retryable
 
 Transport = Literal["amqp", "websocket"]
 
@@ -28,6 +30,7 @@ class Address:
     event_hub: str
     transport: Transport
     custom_endpoint: str
+    certificate_file: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.connection_string) == bool(self.namespace):
@@ -61,6 +64,18 @@ class Address:
             self.connection_string, group, eventhub_name=self.event_hub or None, **options
         )
 
+    def check_certificate(self) -> None:
+        """Raises `Retryable` when the CA certificates can't be used; of the SDK's errors for it none names the file."""
+        if not self.certificate_file:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.certificate_file)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            why = "no CA certificates in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+            raise Retryable(
+                "configuration", f"event_hubs.certificate {self.certificate_file} cannot be used: {why}", slow=True
+            ) from error
+
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
             "transport_type": _TRANSPORTS[self.transport],
@@ -71,6 +86,8 @@ class Address:
         }
         if endpoint := self._endpoint():
             options["custom_endpoint_address"] = endpoint
+        if self.certificate_file:
+            options["connection_verify"] = self.certificate_file
         return options
 
     def _endpoint(self) -> str:

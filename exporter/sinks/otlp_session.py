@@ -20,6 +20,8 @@ from typing import Any, Final
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase, HTTPBasicAuth
+from requests.utils import get_auth_from_url
 
 from exporter.failures import Failure, Retryable
 from exporter.sinks.otlp_answers import Answer, judge, unanswered
@@ -58,6 +60,7 @@ class TruthfulSession(requests.Session):
         self._own_headers = dict(headers)
         self._certificate_file = certificate_file
         self._wall = wall
+        self.auth = _OwnAuth()
         self._adapter = _SeverableAdapter()
         self._alarm = _Alarm(deadline, self._adapter.sever)
         self.mount("http://", self._adapter)
@@ -141,6 +144,17 @@ class TruthfulSession(requests.Session):
         for secret in filter(None, self._own_headers.values()):
             text = text.replace(secret, "***")
         return " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_TOLD]).split())[:_MAX_TOLD]
+
+
+class _OwnAuth(AuthBase):
+    """The user and password of the URL alone: without this, requests sends what `~/.netrc` has for the host.
+
+    The rest of the environment, proxies and CA certificates, is meant for all programs and heard.
+    """
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        user, password = get_auth_from_url(request.url or "")
+        return HTTPBasicAuth(user, password)(request) if user or password else request
 
 
 class _SeverableAdapter(HTTPAdapter):
