@@ -21,6 +21,8 @@ FIRST_SECONDS: Final = 1.0
 MOST_SECONDS: Final = 15.0
 SLOW_SECONDS: Final = 60.0
 IDLE_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 60.0
+"""Without a failure, after which a destination that comes and goes is said to be back."""
 
 
 class Destination(Protocol):
@@ -92,6 +94,7 @@ class Delivery:
             waiting = self._outbox.next(self.name, 1 if self._one_by_one else self._destination.batch_size)
             if not waiting:
                 self._destination.idle()
+                self._well()
                 return IDLE_SECONDS
             self._send(waiting)
         except Retryable as failure:
@@ -108,7 +111,7 @@ class Delivery:
         self._one_by_one = max(0, self._one_by_one - 1)
         self._failures = 0
         self._metrics.sent(self.name, len(waiting), self._monotonic() - began)
-        self._log.over(self.name, "destination.recovered", destination=self.name)
+        self._well()
         self._settled(lambda: self._outbox.delivered(self.name, [queued.seq for queued in waiting]))
 
     def _refused(self, waiting: list[Queued], failure: Permanent) -> None:
@@ -136,7 +139,11 @@ class Delivery:
         except Failure as failure:
             self._log.trouble(self._disk, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
         else:
-            self._log.over(self._disk, "outbox.recovered", destination=self.name)
+            self._log.over(self._disk, "outbox.recovered", quiet=QUIET_SECONDS, destination=self.name)
+
+    def _well(self) -> None:
+        """What waits is delivered, or nothing waits: said once that is so for good, not each time of a limit's."""
+        self._log.over(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
     def _later(self, failure: Retryable) -> float:
         self._failures += 1

@@ -89,7 +89,7 @@ class SourceHealth:
         self._malformed = 0
         now = turn.now.wall
         self.status = replace(self.status, up=True, last_poll=now, last_success=now, failure="", failing_since=None)
-        self._log.over("source", "poll.recovered")
+        self._log.over("source", "poll.recovered", quiet=UNAVAILABLE_SECONDS)
         outage = turn.state.outage
         if outage is None:
             return

@@ -11,6 +11,7 @@ A failure that repeats is said once, then counted, then said to be over:
 
     log.trouble("poll", "poll.failed", reason="timeout")   a line; again: silence, and each hour a line with repeated=N
     log.over("poll", "poll.recovered")                     a line with failures=N and lasted_seconds, only after trouble
+    log.over("poll", "poll.recovered", quiet=60)           the same, once it is over for real: what flaps is told once
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from types import MappingProxyType
 from typing import Literal, TextIO
 
 from exporter.config_secrets import Secret, Sieve
@@ -49,12 +51,24 @@ _BARE = re.compile(r"[A-Za-z0-9_.:/+@,-]+")
 
 @dataclass(slots=True)
 class _Trouble:
-    """A failure that goes on: since when, how often, and the reasons already said with the time they were."""
+    """A failure that goes on: since when, how often, and the reasons already said with the time they were.
+
+    One that comes and goes is one failure: `run` is when it last came, `ended` when it last went (None while it is
+    there), `quiet` how long it must be away to be over, and `ending` the line that says so.
+    """
 
     since: float
+    run: float
     count: int = 0
     said: dict[str, float] = field(default_factory=dict)
     unsaid: int = 0
+    ended: float | None = None
+    quiet: float = 0.0
+    ending: tuple[str, Mapping[str, object]] = ("", MappingProxyType({}))
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has been away for long enough. A clock that was set back must not keep it for ever."""
+        return self.ended is not None and not 0 <= now - self.ended < self.quiet
 
 
 class Log:
@@ -102,7 +116,10 @@ class Log:
         reason = _text(fields.get("reason", ""))[:64]
         now = self._clock()
         with self._lock:
-            trouble = self._troubles[key] = self._troubles.pop(key, _Trouble(since=now))
+            self._settle(key, now)
+            trouble = self._troubles[key] = self._troubles.pop(key, _Trouble(since=now, run=now))
+            if trouble.ended is not None:
+                trouble.run, trouble.ended = now, None
             if len(self._troubles) > _MAX_TROUBLES:
                 self._troubles.pop(next(iter(self._troubles)))
             trouble.count += 1
@@ -115,13 +132,30 @@ class Log:
             fields["repeated"] = repeated
         self._log(level, event, fields)
 
-    def over(self, key: str, event: str, **fields: object) -> None:
-        """The failure `key` has ended: said with how often and how long, and only if there was one."""
+    def over(self, key: str, event: str, *, quiet: float = 0.0, **fields: object) -> None:
+        """The failure `key` has ended: said with how often and how long, and only if there was one.
+
+        With `quiet`, one that was there for less than so many seconds may come again at once: that it is over is said
+        by the first call so many seconds after it went, if it stayed away.
+        """
         with self._lock:
-            trouble = self._troubles.pop(key, None)
-        if trouble is None:
+            trouble = self._troubles.get(key)
+            if trouble is None:
+                return
+            now = self._clock()
+            if trouble.ended is None:
+                trouble.ended, trouble.ending = now, (event, fields)
+                trouble.quiet = quiet if 0 <= now - trouble.run < quiet else 0.0
+            self._settle(key, now)
+
+    def _settle(self, key: str, now: float) -> None:
+        """Say that the failure is over, if it is."""
+        trouble = self._troubles.get(key)
+        if trouble is None or trouble.ended is None or not trouble.is_over(now):
             return
-        lasted = round(max(0.0, self._clock() - trouble.since), 3)
+        del self._troubles[key]
+        event, fields = trouble.ending
+        lasted = round(max(0.0, trouble.ended - trouble.since), 3)
         self._log("info", event, {**fields, "failures": trouble.count, "lasted_seconds": lasted})
 
     def _log(self, level: Level, event: str, fields: Mapping[str, object]) -> None:

@@ -49,6 +49,34 @@ def test_an_event_hub_needs_a_token(broker: Broker) -> None:
         assert condition(peer.expect(Detach).error) == "amqp:unauthorized-access"
 
 
+def management(peer: Peer, number: int, **properties: object) -> int:
+    """The status of READ on $management, asked with these application properties on a link that is there already."""
+    asked = {"operation": "READ", "type": "com.microsoft:eventhub", "name": HUB, **properties}
+    request = encode(Described(ULong(0x74), asked)) + encode(Described(ULong(0x77), "x"))
+    peer.write(frame(0, Transfer(UInt(1), UInt(number), bytes([number]), UInt(number), True), request))
+    peer.expect(Transfer)
+    status = parse_message(peer.payload).application_properties["status-code"]
+    assert isinstance(status, int)
+    return status
+
+
+def test_management_takes_the_token_with_the_request(broker: Broker) -> None:
+    """The SDK for Java puts no token on $cbs for it: it sends `security_token` beside operation, name and type."""
+    with Peer(broker.port) as peer:
+        peer.begin()
+        peer.send(sender("$management", 1), receiver("$management", 2))
+        peer.send(Flow(UInt(0), UInt(5000), UInt(0), UInt(5000), UInt(2), UInt(0), UInt(100)))
+        assert management(peer, 0) == 401
+        assert management(peer, 1, security_token="") == 401
+        assert management(peer, 2, security_token="SharedAccessSignature sr=x&sig=y&se=1&skn=z") == 200
+        assert management(peer, 3) == 401
+        peer.send(sender(f"amqps://ns/{HUB}", 3))
+        assert condition(peer.expect(Detach).error) == "amqp:unauthorized-access"
+        peer.put_token()
+        peer.expect(Flow)
+        assert management(peer, 5) == 200
+
+
 @pytest.mark.parametrize(
     ("attach", "expected"),
     [

@@ -184,7 +184,7 @@ def test_files_with_secrets_that_all_can_read(capsys: pytest.CaptureFixture[str]
     secret = public / "connection"
     secret.write_text(f"{CONNECTION};EntityPath=hub")
     config = public / "agent.toml"
-    config.write_text(f'[otlp]\nendpoint = "http://c:4318"\nheaders = {{ authorization = "Bearer {TOKEN}" }}\n')
+    config.write_text(f'[otlp]\nendpoint = "https://c:4318"\nheaders = {{ authorization = "Bearer {TOKEN}" }}\n')
     for path in (key, web, secret, config):
         path.chmod(0o644)
     flags = (

@@ -144,6 +144,36 @@ def test_said_once_and_said_to_be_over(tmp_path: Path) -> None:
         assert line.reasons() == {"connect": 50}
 
 
+def test_flapping_is_one_trouble(tmp_path: Path) -> None:
+    """A collector that refuses every other send by its limit is two lines: when it begins, and when it is over."""
+    sends = [0]
+
+    def limited(_records: object) -> Retryable | None:
+        sends[0] += 1
+        return Retryable("throttled", "HTTP 429", retry_after=3.0) if limiting and sends[0] % 2 else None
+
+    limiting = [True]
+    with Line(tmp_path, Shop(limited)) as line:
+        for number in range(1, 29):
+            line.put(a_record(number, subject=f"event-{number}"))
+            line.go()
+            line.clock.go(20)
+            line.turn()
+        said = line.text.getvalue()
+        assert sends[0] > 50
+        assert (said.count("event=destination.failed"), said.count("event=destination.recovered")) == (1, 0)
+        limiting.clear()
+        for _ in range(8):
+            line.clock.go(10)
+            line.turn()
+        assert line.text.getvalue().count("event=destination.failed") == 1
+        (told,) = [text for text in line.text.getvalue().splitlines() if "event=destination.recovered" in text]
+        assert "failures=28 " in told
+        line.clock.go(3600)
+        line.turn()
+        assert line.text.getvalue().count("event=destination.recovered") == 1
+
+
 def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
     """While the disk refuses acknowledgements, what is on it is still delivered, each once; then it is settled."""
     wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 4)]

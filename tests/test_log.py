@@ -181,6 +181,35 @@ def test_a_new_reason_is_said_and_flapping_is_not(log: Log, stream: io.StringIO)
     assert len([line for line in lines(stream) if line["event"] == "b.failed"]) < 20
 
 
+def test_what_flaps_is_said_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """With `quiet`, a failure that comes and goes is one: over when it stayed away for so long, and a long one at once."""
+    for _ in range(28):
+        log.trouble("a", "a.failed", reason="limit")
+        clock.now += 5
+        log.over("a", "a.back", quiet=60)
+        clock.now += 20
+        log.over("a", "a.back", quiet=60)
+    assert [line["event"] for line in lines(stream)] == ["a.failed"]
+    clock.now += 41
+    log.over("a", "a.back", quiet=60)
+    log.over("a", "a.back", quiet=60)
+    (_, back) = lines(stream)
+    assert (back["event"], back["failures"], back["lasted_seconds"]) == ("a.back", 28, 27 * 25 + 5)
+    log.trouble("a", "a.failed", reason="limit")
+    clock.now += 60
+    log.over("a", "a.back", quiet=60)
+    log.trouble("a", "a.failed", reason="limit")
+    assert [line["event"] for line in lines(stream)][2:] == ["a.failed", "a.back", "a.failed"]
+    log.over("a", "a.back", quiet=60)
+    clock.now += 3600
+    log.trouble("a", "a.failed", reason="limit")
+    assert [line["event"] for line in lines(stream)][5:] == ["a.back", "a.failed"]
+    log.over("a", "a.back", quiet=60)
+    clock.now -= 7200
+    log.over("a", "a.back", quiet=60)
+    assert [line["event"] for line in lines(stream)][7:] == ["a.back"]
+
+
 def test_a_closed_stream_is_no_error() -> None:
     """Logging to a stream that was closed, or to none, goes on in silence."""
     read, write = os.pipe()

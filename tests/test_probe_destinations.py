@@ -186,13 +186,13 @@ def test_azure_identity_is_missing() -> None:
 def test_where_the_destination_goes() -> None:
     """The address tried is the one that a send would go to."""
     string = f"{CONNECTION};EntityPath=hub"
-    emulator = f"{string};UseDevelopmentEmulator=true".replace("windows.net/", "windows.net:7777/")
+    emulator = f"{string};UseDevelopmentEmulator=true".replace("contoso.servicebus.windows.net", "emulator")
     host = "contoso.servicebus.windows.net"
     assert address_of(hubs(string).event_hubs) == (host, 5671)
     assert address_of(hubs(string, "--event-hubs.transport=websocket").event_hubs) == (host, 443)
     assert address_of(hubs(string, "--event-hubs.custom-endpoint=sb://10.0.0.9").event_hubs) == ("10.0.0.9", 5671)
-    assert address_of(hubs(emulator).event_hubs) == (host, 7777)
-    assert address_of(hubs(f"{string};UseDevelopmentEmulator=true").event_hubs) == (host, 5672)
+    assert address_of(hubs(emulator.replace("emulator/", "emulator:7777/")).event_hubs) == ("emulator", 7777)
+    assert address_of(hubs(emulator).event_hubs) == ("emulator", 5672)
 
 
 # --- OpenTelemetry

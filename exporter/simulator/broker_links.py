@@ -152,7 +152,9 @@ class Requests(IncomingLink):
         namespace = self.session.namespace
         if self.node == "$management":
             fault = namespace.faults.take(Stage.MANAGEMENT)
-            return None if fault is not None else answer_management(request, namespace.store)
+            if fault is not None:
+                return None
+            return answer_management(request, namespace.store, authorised=self.session.connection.authorised)
         fault = namespace.faults.take(Stage.CBS)
         if fault is not None and fault.kind is FaultKind.CBS_SILENT:
             return None

@@ -20,9 +20,15 @@ def answer_token(request: Message, *, refuse: bool) -> tuple[bool, bytes]:
     return True, _reply(request, _ACCEPTED, "Accepted", None)
 
 
-def answer_management(request: Message, store: Store) -> bytes:
-    """READ of `com.microsoft:eventhub` or `com.microsoft:partition`."""
+def answer_management(request: Message, store: Store, *, authorised: bool) -> bytes:
+    """READ of `com.microsoft:eventhub` or `com.microsoft:partition`.
+
+    Who has put no token on `$cbs` (`authorised`) sends one with the request: Azure's SDK for Java always does.
+    """
     properties = request.application_properties
+    token = properties.get("security_token")
+    if not authorised and not (isinstance(token, str | bytes) and token):
+        return _reply(request, _UNAUTHORIZED, "Unauthorized access. No token was put on $cbs or sent with this.", None)
     name, kind = properties.get("name"), properties.get("type")
     if properties.get("operation") != "READ" or kind not in ("com.microsoft:eventhub", "com.microsoft:partition"):
         return _reply(request, _BAD_REQUEST, "expected READ of an event hub or a partition", None)

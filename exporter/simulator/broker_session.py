@@ -211,10 +211,10 @@ class Session:
     def _link(self, attach: Attach, address: Address | None) -> Link:
         if address is None:
             raise LinkRefusedError("amqp:not-found", "The address names nothing.")
-        if address.node != "$cbs" and not self.connection.authorised:
-            raise LinkRefusedError("amqp:unauthorized-access", "Unauthorized access. No token was put on $cbs.")
-        if address.node:
+        if address.node:  # who asks $management may bring the token with each request instead
             return self._request_half(attach, address)
+        if not self.connection.authorised:
+            raise LinkRefusedError("amqp:unauthorized-access", "Unauthorized access. No token was put on $cbs.")
         fault = self.namespace.faults.take(Stage.ATTACH)
         if fault is not None:
             raise LinkRefusedError(fault.condition, "a fault was asked for")
