@@ -263,7 +263,8 @@ class MetadataClient:
         raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 
     def _snippet(self, wire: Wire, response: httpx.Response) -> str:
-        """The beginning of an error's text, as far as it comes quickly, safe for one line of a log."""
+        """The beginning of an error's text, as far as it comes quickly, safe for one line of a log; of a page only that
+        it is one."""
         wire.shorten(_SNIPPET_SECONDS)
         text = bytearray()
         try:
@@ -275,7 +276,9 @@ class MetadataClient:
             raise
         except FOREIGN:
             pass  # the status is the news
-        return one_line(text[:_SNIPPET_BYTES].decode("utf-8", "replace"))
+        said = text[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+        markup = "html" in response.headers.get("content-type", "").lower() or said.startswith("<")
+        return "(an HTML or XML page)" if markup else one_line(said)
 
     def _read(self, wire: Wire, response: httpx.Response, max_bytes: int) -> bytes:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":

@@ -63,7 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path_argument,
         help="Read the outbox (this file, or that of the settings) instead of Event Hubs; also while the agent runs.",
     )
-    parser.add_argument("--follow", action="store_true", help="With --outbox: go on with what is still to come.")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="With --outbox: go on with what is still to come, also in a file that is still to come.",
+    )
     parser.add_argument(
         "--parked", action="store_true", help="With --outbox: only records that a destination will never take, and why."
     )
@@ -128,7 +132,7 @@ def tail(args: argparse.Namespace) -> int:
     try:
         with _ends_on_sigterm(), captured_libraries(Log(None)):  # what the SDK logs is told by `Failure`
             if args.outbox is not None:
-                _read_outbox(args, OutboxReader(args.outbox or settings.outbox.path), view)
+                _read_outbox(args, OutboxReader(args.outbox or settings.outbox.path, waits=args.follow), view)
             else:
                 _read_hub(args, settings.event_hubs, view)
     except KeyboardInterrupt:
@@ -175,6 +179,7 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
     begin: Begin = args.begin or "start"
     skipping = begin == "now"
     last = time.monotonic()
+    said = False
     try:
         while True:
             for kept in reader.new():
@@ -184,6 +189,10 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
                     view.show(kept.record, kept)
                 if view.full:
                     return
+            if reader.waiting and not said:
+                complain(f"{reader.path} is not there yet; waiting for it")
+                said = True
+            # What is in a file that came only now came after we had begun.
             skipping = False
             view.foreign = reader.foreign
             idle = args.until_idle is not None and time.monotonic() - last >= args.until_idle

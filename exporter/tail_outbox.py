@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -32,10 +33,15 @@ class Kept:
 
 
 class OutboxReader:
-    """Reads what is new each time. Raises `OutboxError`."""
+    """Reads what is new each time. Raises `OutboxError`.
 
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
+    With `waits` a file that is not there (yet, or for the moment in which another takes its place) holds nothing new.
+    """
+
+    def __init__(self, path: str, waits: bool = False) -> None:
+        self.path = Path(path)
+        self.waiting = False
+        self._waits = waits
         self._seq = 0
         self._db: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
@@ -54,8 +60,11 @@ class OutboxReader:
                         continue
                     yield _kept(record, queue)
         except (OSError, sqlite3.Error) as error:
+            self.waiting = self._waits and isinstance(error, FileNotFoundError)
+            if self.waiting:
+                return
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise OutboxError(f"{self._path}: {reason}") from error
+            raise OutboxError(f"{self.path}: {reason}") from error
 
     def _rows(self) -> list[tuple[int, bytes, str | None]]:
         assert self._db is not None, "follow comes first"  # noqa: S101  # a mistake of ours, not of the world
@@ -67,12 +76,13 @@ class OutboxReader:
 
     def _follow(self) -> None:
         """Opens the file, and the one that took its place: an outbox can be set aside while it is followed."""
-        found = os.stat(self._path)
+        found = os.stat(self.path)
         inode = (found.st_dev, found.st_ino)
         if self._db is not None and inode == self._inode:
             return
         self.close()
-        self._db, self._inode, self._seq = _open(self._path), inode, 0
+        self._db, self._inode, self._seq = _open(self.path, self._waits), inode, 0
+        self.waiting = False
 
     def close(self) -> None:
         if self._db is not None:
@@ -80,23 +90,27 @@ class OutboxReader:
             self._db = None
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open(path: Path, waits: bool) -> sqlite3.Connection:
     """A read-only connection. Where nobody works on the file and we may not write beside it, as it lies there."""
     base = path.resolve().as_uri()
     try:
-        return _checked(sqlite3.connect(f"{base}?mode=ro", uri=True, timeout=BUSY_SECONDS), path)
+        return _checked(sqlite3.connect(f"{base}?mode=ro", uri=True, timeout=BUSY_SECONDS), path, waits)
     except sqlite3.OperationalError:
         if path.with_name(f"{path.name}-wal").exists():
             raise
-        return _checked(sqlite3.connect(f"{base}?mode=ro&immutable=1", uri=True), path)
+        return _checked(sqlite3.connect(f"{base}?mode=ro&immutable=1", uri=True), path, waits)
 
 
-def _checked(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _checked(db: sqlite3.Connection, path: Path, waits: bool) -> sqlite3.Connection:
     try:
         ours = is_ours(db)
+        blank = not ours and waits and db.execute("PRAGMA schema_version").fetchone()[0] == 0
     except sqlite3.Error:
         db.close()
         raise
+    if blank:  # its maker has not written into it yet
+        db.close()
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if not ours:
         db.close()
         raise OutboxError(f"{path}: not an outbox of this version")

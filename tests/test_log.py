@@ -182,7 +182,7 @@ def test_a_new_reason_is_said_and_flapping_is_not(log: Log, stream: io.StringIO)
 
 
 def test_what_flaps_is_said_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
-    """With `quiet`, a failure that comes and goes is one: over when it stayed away for so long, and a long one at once."""
+    """With `quiet`, what comes and goes is one failure, over when it stayed away for so long; a long one at once."""
     for _ in range(28):
         log.trouble("a", "a.failed", reason="limit")
         clock.now += 5

@@ -23,7 +23,7 @@ from exporter.probe_report import Report, Verdict, World, ok
 from exporter.simulator import scenario
 from exporter.simulator.service import MetadataService
 from tests.doctor import HURRIED, QUICK, WORLD, a_port_of_ours, doctor, line, only, says, source
-from tests.raw_server import RawServer, answers, response
+from tests.raw_server import Peer, RawServer, answers, response
 from tests.raw_server import ok as http_ok
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
@@ -104,6 +104,28 @@ def test_a_transparent_proxy(header: str, words: str) -> None:
         says(only(probe_metadata, source(server.url)), WARN, "metadata", words)
     with RawServer(answers(response("503 Unavailable", b"<html>", header))) as server:
         says(only(probe_metadata, source(server.url)), FAIL, "metadata", words, "take the metadata service out of it")
+
+
+PAGE = b"\r\n <!DOCTYPE html><html><head><title>404</title></head><body><h1>No such thing</h1></body></html>"
+
+
+@pytest.mark.parametrize("media", ["text/html; charset=utf-8", "text/plain", "application/xml"])
+@pytest.mark.parametrize("status", ["404 Not Found", "400 Bad Request", "418 I'm a teapot", "500 Oops"])
+@pytest.mark.parametrize("events", [True, False])
+def test_no_page_is_repeated(status: str, media: str, events: bool) -> None:
+    """Where a web server answers in Azure's place, for all or for the identity alone, its HTML is in no sentence."""
+
+    def script(peer: Peer) -> None:
+        asked = peer.request()
+        page = events or b"/instance" in asked.split(b"\r\n", 1)[0]
+        peer.send(response(status, PAGE, f"Content-Type: {media}") if page else http_ok(DOCUMENT))
+
+    with RawServer(script) as server:
+        findings = only(probe_metadata, source(server.url))
+    said = " ".join(finding.sentence for finding in findings)
+    assert "<" not in said
+    assert "No such thing" not in said
+    assert "page" in said or "HTTP" in said
 
 
 @pytest.mark.parametrize(("header", "words"), [("Server: EC2ws", "Amazon's"), ("Metadata-Flavor: Google", "Google's")])

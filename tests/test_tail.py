@@ -332,6 +332,42 @@ def test_sigterm_ends_following_with_0_and_a_summary(outbox: Outbox) -> None:
     assert (process.returncode, err) == (0, "1 record\n")
 
 
+@pytest.mark.parametrize("begin", ["start", "now"])
+def test_follow_waits_for_a_file_that_is_still_to_come(tmp_path: Path, begin: str) -> None:
+    """It says so once, goes on, and shows what comes; also when a folder is missing, or the file is empty at first."""
+    path = tmp_path / "later" / "outbox.db"
+    with tailing("--outbox", str(path), "--follow", "--max", "1", "--from", begin) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"{path} is not there yet; waiting for it\n"
+        path.parent.mkdir()
+        path.touch()
+        outbox = Outbox(path, 1 << 20, ("otlp",))
+        commit(outbox, 1)
+        out, err = process.communicate(timeout=60)
+        outbox.close()
+    assert (process.returncode, err) == (0, "1 record\n")
+    assert "Reboot number 1" in out
+
+
+def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
+    """Followed, it is waited for, from time to time; not followed, it is no outbox, and a missing one an error."""
+    path = tmp_path / "outbox.db"
+    path.touch()
+    reader = OutboxReader(str(path), waits=True)
+    assert (list(reader.new()), reader.waiting) == ([], True)
+    outbox = Outbox(path, 1 << 20, ("otlp",))
+    commit(outbox, 1)
+    assert (len(list(reader.new())), reader.waiting) == (1, False)
+    reader.close()
+    outbox.close()
+    (tmp_path / "empty.db").touch()
+    for name in ("empty.db", "missing.db"):
+        code, _, err = run("--outbox", str(tmp_path / name))
+        assert (code, err.startswith(str(tmp_path / name))) == (1, True)
+    code, _, err = run("--outbox", str(tmp_path / "missing.db"), "--follow", "--until-idle", "0.1")
+    assert (code, "waiting for it" in err) == (0, True)
+
+
 def test_follow_ends_when_idle_and_skips_history_from_now(outbox: Outbox) -> None:
     """`--from now --follow` shows only what is committed while it follows."""
     commit(outbox, 1)
