@@ -223,6 +223,7 @@ class Approver:
     def _postponed(self, due: Due) -> None:
         """Nothing was sent, so nothing was tried: the next good document may do it at once."""
         self._log.info("approval.postponed", event_id=due.decision.event.event_id)
+        self._metrics.approval_postponed()
         state = self._keeper.state
         tracked = state.history(due.decision.key) or due.tracked
         approval = replace(due.before, in_flight=False, unanswered=tracked.approval.unanswered)

@@ -80,6 +80,8 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
     after = replace(after, approval=approval, numbers=_numbers(before.numbers, after.numbers))
     if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
         return after  # another life of the same id
+    until_then = before.gaps + 1  # between the two lives nobody looked
+    starts_after = before.started_at is None
     return replace(
         after,
         first_seen=min(before.first_seen, after.first_seen),
@@ -88,6 +90,9 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
         scheduled_seen=before.scheduled_seen or after.scheduled_seen,
         started_at=before.started_at or after.started_at,
         started_by=before.started_by or after.started_by,
+        gaps=until_then + after.gaps,
+        gap_seconds=before.gap_seconds + after.gap_seconds,
+        gaps_before_start=until_then + after.gaps_before_start if starts_after else before.gaps_before_start,
     )
 
 

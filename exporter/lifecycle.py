@@ -160,15 +160,15 @@ def advance(
 
 def _with_gap(state: State, sight: Sight) -> State:
     """A gap in our sight belongs to the history of every event that it covered."""
-    if sight.steady or sight.gap is None or not state.tracked:
+    if sight.steady or not state.tracked:
         return state
     return replace(state, tracked={key: _gapped(tracked, sight) for key, tracked in state.tracked.items()})
 
 
 def _gapped(tracked: Tracked, sight: Sight) -> Tracked:
-    if sight.steady or sight.gap is None:
+    if sight.steady:
         return tracked
-    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=tracked.gap_seconds + sight.gap)
+    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=tracked.gap_seconds + (sight.gap or 0.0))
 
 
 def _before(state: State, key: str) -> Tracked:
@@ -233,6 +233,7 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, s
         scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
         started_at=sight.now.wall if starting else before.started_at,
         started_by=_started_by(before, sight) if starting else before.started_by,
+        gaps_before_start=before.gaps if starting else before.gaps_before_start,
         unchanged_at=sight.watched if changed or starting else before.unchanged_at,
         updates=before.updates + (kind is Kind.UPDATED),
         updates_while_started=before.updates_while_started + (kind is Kind.UPDATED and before.phase is Phase.STARTED),

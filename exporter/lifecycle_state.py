@@ -121,6 +121,8 @@ class Tracked:
     updates_while_started: int = 0
     gaps: int = 0
     gap_seconds: float = 0.0
+    gaps_before_start: int = 0
+    """How many of the gaps came before it was seen Started."""
     faults_told: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     """How many records of each kind this event had: the number in a record's id."""
@@ -137,6 +139,11 @@ class Tracked:
     def was_started(self) -> bool:
         """Whether this id was ever seen Started."""
         return self.started_before or self.started_at is not None
+
+    @property
+    def watched_since_start(self) -> bool:
+        """Whether neither a gap nor a restart came after it was seen Started."""
+        return self.gaps == self.gaps_before_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,14 @@ class Status:
         return tracked.event.may_name(self.vm.name)
 
     @property
+    def named_events(self) -> tuple[Tracked, ...]:
+        """Those that are known to name this VM: none while its name is unknown, nor where `Resources` can't be read."""
+        name = self.vm.name
+        return tuple(tracked for tracked in self.state.tracked.values() if name and tracked.event.names(name))
+
+    @property
     def own_events(self) -> tuple[Tracked, ...]:
+        """Those that are not known to be of other VMs alone."""
         return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
 
     def fresh(self, now: datetime) -> bool:

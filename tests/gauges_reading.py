@@ -66,6 +66,8 @@ class Sheet:
     last_good: float | None = None
     last_poll: float | None = None
     up: bool = False
+    decided: bool = False
+    """This process read a document, and so decided about its events."""
     moments: dict[str, Moments] = field(default_factory=dict)
     accepted: dict[str, float] = field(default_factory=dict)
 
@@ -74,7 +76,7 @@ class Sheet:
 
     def reads(self, body: bytes, number: int, wall: float) -> None:
         self.last_poll = self.last_good = wall
-        self.up = True
+        self.up = self.decided = True
         if self.first_answer is None or number < self.number:
             self.first_answer = wall
         self.items, self.number = oracle.read(body), number
@@ -91,7 +93,7 @@ class Sheet:
 
     def restarts(self) -> None:
         """Another process: what it knows is what was written, and it has not asked yet."""
-        self.last_poll, self.up = None, False
+        self.last_poll, self.up, self.decided = None, False, False
 
     def is_accepted(self, event_id: str, wall: float) -> None:
         self.accepted[folded(event_id)] = wall
@@ -105,11 +107,10 @@ class Sheet:
         return found
 
     def own(self, vm_name: str) -> dict[str, Mapping[str, Any]]:
-        """Of this VM, or not known to be of others."""
+        """Known to name this VM: none while its name is unknown, nor where the names can't be read."""
         found = {}
         for key, item in self.events().items():
-            names = names_of(item)
-            if not vm_name or names is None or any(oracle.same(name, vm_name) for name in names):
+            if vm_name and any(oracle.same(name, vm_name) for name in names_of(item) or ()):
                 found[key] = item
         return found
 
@@ -153,6 +154,10 @@ class Sheet:
         put(found, "event_approved_timestamp_seconds", accepted, **name)
         names = names_of(item)
         put(found, "event_resources", None if names is None else len(names), **name)
+
+    def started(self, shown: set[str]) -> set[str]:
+        """Which of these ids are under way."""
+        return {item["EventId"] for key, item in self.events().items() if self.moments[key].phase == "Started"} & shown
 
     def fair(self, vm_name: str, shown: set[str]) -> None:
         """Only this VM's events have series, as many as there may be, and none gives way while a lesser one stays."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from exporter.approval import Mode, Policy, Situation, decide
+from exporter.codec import dump_state, load_state
 from exporter.events import parse_document
 from exporter.folding import folded
 from exporter.lifecycle import Approval, Instant, State, Transition, advance
@@ -86,6 +87,15 @@ class Story:
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
             self._poll(1.0)
+
+    def blink(self, seconds: float = 3 * 86400.0) -> None:
+        """Nobody looks for so long; the next document ends the gap."""
+        self.seconds += seconds
+
+    def restart(self, seconds: float = 3 * 86400.0) -> None:
+        """Another process after so long, with what was on disk."""
+        self.seconds += seconds
+        self.state = load_state(dump_state(self.state))
 
     def _poll(self, seconds: float) -> None:
         self.seconds += seconds

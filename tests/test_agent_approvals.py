@@ -284,6 +284,8 @@ def test_an_old_document_is_not_acted_on(tmp_path: Path, clock: str) -> None:
         world.agent.tick()
         assert world.source.posts == []
         assert len(world.said("approval.postponed")) == 1
+        assert world.value("approvals_postponed_total") == 1
+        assert world.value("approval_requests_total") == 0
         world.outbox.takes = lambda: None
         world.live(20)
         assert len(world.source.posts) == 1

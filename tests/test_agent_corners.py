@@ -77,6 +77,26 @@ def test_what_was_seen_without_the_disk_is_told_beside_what_it_held(tmp_path: Pa
         assert len(ids) == len(set(ids))
 
 
+@pytest.mark.parametrize("while_away", ["still", "gone"])
+def test_the_time_started_is_not_told_over_a_life_without_the_disk(tmp_path: Path, while_away: str) -> None:
+    """Started before the restart, and known to be so only when the file could be read: nobody watched all the time."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    given = event(EventSource="Platform")
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.see(document(2, given), 2)
+        world.see(document(3, started(given)), 2)
+        lose(world, folder, away)
+        world.clock.go(86_400)
+        world.see(document(3, started(given)) if while_away == "still" else document(4), 2)
+        find(folder, away)
+        world.live(3)
+        world.see(document(4), 3)
+        (completed,) = world.records("completed")
+        assert completed.data["account"]["gaps"] == 1
+        assert world.value("events_closed_total", event_type="Reboot", outcome="completed") == 1
+        assert world.value("started_seconds_count", event_type="Reboot") == 0
+
+
 def test_an_id_that_came_back_without_the_disk_has_a_life_of_its_own(tmp_path: Path) -> None:
     """What the file knew to be gone, and came again while it could not be read, is announced again."""
     folder, away = tmp_path / "state", tmp_path / "away"

@@ -30,6 +30,7 @@ EVENTS: Final = (
     *("event_advertised_duration_seconds", "event_first_seen_timestamp_seconds", "event_started_timestamp_seconds"),
     "event_approved_timestamp_seconds",
 )
+ONCE: Final = ("event_decision", "event_started_by")
 OUTBOX: Final = ("outbox_records", "outbox_oldest_record_timestamp_seconds", "destination_records_parked")
 BEAT: Final = 60.0
 """Seconds by which the time of the last good document may lag on disk."""
@@ -167,14 +168,22 @@ class Shown:
         self.sheet.fair(self.vm_name, shown)
         expected = self.sheet.says(self.vm_name, self.world.clock.wall, shown)
         assert {key: value for key, value in found.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
+        self.tells_of_each_once(found, shown)
         self.tells_its_age(found)
         if self.disk.is_dir():
             waits = {key: value for key, value in found.items() if key[0] in OUTBOX}
             assert waits == pytest.approx(self.queues(), abs=1e-3)
 
+    def tells_of_each_once(self, found: Series, shown: set[str]) -> None:
+        """One decision of each event since this process read a document, and who let it start of each that is on."""
+        for name, expected in (("event_decision", shown), ("event_started_by", self.sheet.started(shown))):
+            told = [dict(labels)["event_id"] for family, labels in found if family == name]
+            assert len(told) == len(set(told))
+            assert set(told) == expected or (name == "event_decision" and not self.sheet.decided)
+
     def scrape(self) -> Series:
         """What a scraper reads, of the families that are compared."""
-        wanted = tuple(f"{PREFIX}{name}" for name in (*EVENTS, *OUTBOX, "last_successful_poll_timestamp_seconds"))
+        wanted = tuple(f"{PREFIX}{name}" for name in (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
         lines = [line for line in scraped(self.world.sink).splitlines(keepends=True) if line.startswith(wanted)]
         found: Series = {}
         for family in parse_text("".join(lines)):

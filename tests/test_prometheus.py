@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from exporter.records import Vm
 from exporter.sinks.catalogue import FAMILIES, PREFIX, metrics_table
 from exporter.sinks.gauges import MAX_EVENT_SERIES
 from exporter.sinks.prometheus import OPENMETRICS, TEXT, PrometheusSink
-from exporter.status import DestinationStatus
+from exporter.status import DestinationStatus, OutboxStatus
 from tests import statuses
 from tests.metrics_reading import ids, make_sink, samples, scraped, value
 from tests.statuses import FREEZE, NOON, REBOOT, Story, started
@@ -98,13 +99,105 @@ def test_a_started_event_is_not_counted_down() -> None:
     assert not ids(sink, "event_not_before_timestamp_seconds")
 
 
-def test_while_the_name_is_unknown_every_event_may_be_ours() -> None:
-    """Without an identity no event is left out, and nothing of the VM is claimed."""
+def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
+    """Without an identity nothing is claimed: no series of any event, no count, no VM; that there are events is told."""
     story = statuses.scheduled_story()
     sink = make_sink(story.now)
     sink.publish(story.status(vm=Vm()))
-    assert len(ids(sink, "event_info")) == 3
+    assert not [s for s in samples(sink) if "event_id" in s.labels]
+    counted = [s.value for s in samples(sink) if s.name == PREFIX + "events"]
+    assert counted
+    assert not any(counted)
+    assert value(sink, "event_series_dropped") == 0
+    assert value(sink, "document_events") == 3
     assert "vm_info{" not in scraped(sink)
+    sink.publish(story.status())
+    assert ids(sink, "event_info") == {FREEZE["EventId"], REBOOT["EventId"]}
+
+
+@pytest.mark.parametrize("resources", [None, [], "shop-web_3", [5], ["shop-web_33"]])
+def test_an_event_that_is_not_known_to_name_this_vm_has_no_series(resources: object) -> None:
+    """Resources that can't be read may hold any name or none: it stands in the document and in no series."""
+    story = Story()
+    story.read()
+    story.read({**FREEZE, "Resources": resources})
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert not [s for s in samples(sink) if "event_id" in s.labels]
+    assert not any(s.value for s in samples(sink) if s.name == PREFIX + "events")
+    assert value(sink, "document_events") == 1
+
+
+DECISION = "event_decision"
+
+
+def decisions(sink: PrometheusSink) -> dict[str, tuple[str, str, str]]:
+    """What stands of each event; fails where two stand at once."""
+    found = [s for s in samples(sink) if s.name == PREFIX + DECISION]
+    assert all(s.value == 1 for s in found)
+    assert len({s.labels["event_id"] for s in found}) == len(found)
+    return {s.labels["event_id"]: (s.labels["decision"], s.labels["reason"], s.labels["rule"]) for s in found}
+
+
+def test_the_decision_that_stands_is_told_of_each_own_event() -> None:
+    """One per event that names this VM, none of a neighbour's; another takes its place; it vanishes with the event."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
+    sink.publish(story.status())
+    assert decisions(sink) == {freeze: ("hold", "dry-run", "short-freeze"), reboot: ("hold", "no-rule", "")}
+    sink.publish(story.status(mode=Mode.ENFORCE))
+    assert decisions(sink)[freeze] == ("approve", "", "short-freeze")
+    story.read(started(FREEZE), REBOOT)
+    sink.publish(story.status(mode=Mode.ENFORCE))
+    assert decisions(sink) == {freeze: ("hold", "not-scheduled", ""), reboot: ("hold", "no-rule", "")}
+    story.read()
+    sink.publish(story.status())
+    assert decisions(sink) == {}
+
+
+def test_no_decision_is_told_that_this_process_did_not_make() -> None:
+    """After a restart the events are known again, what is to be done about them is not yet."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    sink.publish(replace(story.status(), decisions={}))
+    assert ids(sink, "event_info")
+    assert decisions(sink) == {}
+
+
+def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
+    """Two events of one type in one document, one approved by us and one by somebody else, are told apart."""
+    other = {**FREEZE, "EventId": "stolen"}
+    story = Story()
+    story.read()
+    story.read(FREEZE, other)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert not ids(sink, "event_started_by")
+    story.approved(FREEZE["EventId"], "short-freeze")
+    story.read(started(FREEZE), started(other))
+    sink.publish(story.status())
+    found = [s for s in samples(sink) if s.name == PREFIX + "event_started_by"]
+    told = {(s.labels["event_id"], s.labels["approved_by"], s.value) for s in found}
+    assert told == {(FREEZE["EventId"], "us", 1), ("stolen", "not_us", 1)}
+    story.read(started(other))
+    sink.publish(story.status())
+    assert ids(sink, "event_started_by") == {"stolen"}
+    story.read()
+    sink.publish(story.status())
+    assert not ids(sink, "event_started_by")
+
+
+def test_a_hold_and_a_disk_that_fails_are_told() -> None:
+    """Both are 0 or 1 from the first status on, whatever else is configured."""
+    story = statuses.empty_story()
+    sink = make_sink(story.now)
+    assert value(sink, "approval_held") is None
+    assert value(sink, "outbox_writable") is None
+    sink.publish(story.status())
+    assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (0, 1)
+    sink.publish(replace(story.status(outbox=OutboxStatus(writable=False)), held=True))
+    assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (1, 0)
 
 
 def test_series_are_capped_to_the_most_urgent() -> None:

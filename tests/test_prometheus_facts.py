@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -86,6 +87,42 @@ def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 2
 
 
+def test_the_time_started_is_told_only_where_it_was_watched() -> None:
+    """A gap or a restart between Started and gone leaves the length unknown; one before the start does not."""
+
+    def told(*doings: Callable[[Story], object]) -> tuple[float | None, float | None]:
+        story = Story()
+        story.read()
+        for do in doings:
+            do(story)
+        sink = make_sink()
+        for transition in story.transitions:
+            sink.transition(transition)
+        assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
+        seconds = value(sink, "started_seconds_sum", event_type="Freeze")
+        return value(sink, "started_seconds_count", event_type="Freeze"), seconds
+
+    def announced(story: Story) -> object:
+        return story.read(FREEZE)
+
+    def begun(story: Story) -> object:
+        return story.read(started(FREEZE), after=10)
+
+    def again(story: Story) -> object:
+        return story.read(started({**FREEZE, "Description": "again"}))
+
+    def gone(story: Story) -> object:
+        return story.read(after=7)
+
+    assert told(announced, begun, gone) == (1, 7)
+    assert told(announced, begun, Story.blink, gone) == (0, 0)
+    assert told(announced, begun, Story.blink, again, gone) == (0, 0)
+    assert told(announced, begun, Story.restart, gone) == (0, 0)
+    assert told(announced, begun, Story.restart, again, gone) == (0, 0)
+    assert told(announced, Story.blink, begun, gone) == (1, 7)
+    assert told(announced, Story.restart, begun, gone) == (1, 7)
+
+
 def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:
     """NotBefore already passed at first sight: no notice at all, not a negative one that looks like a restart."""
     story = Story()
@@ -123,6 +160,7 @@ def test_facts_bump_their_counters() -> None:
     sink.approval_requested()
     sink.approval_failed("timeout")
     sink.approval_outdated()
+    sink.approval_postponed()
     sink.sent("otlp", 3, 0.02)
     sink.send_failed("otlp", "throttled")
     sink.send_failed("event_hubs", "out of paper")
@@ -142,6 +180,7 @@ def test_facts_bump_their_counters() -> None:
     assert value(sink, "approval_requests_total") == 1
     assert value(sink, "approval_request_failures_total", reason="timeout") == 1
     assert value(sink, "approvals_outdated_total") == 1
+    assert value(sink, "approvals_postponed_total") == 1
     assert value(sink, "destination_sends_total", destination="otlp") == 2
     assert value(sink, "destination_records_sent_total", destination="otlp") == 3
     assert value(sink, "destination_send_failures_total", destination="otlp", reason="throttled") == 1

@@ -108,11 +108,11 @@ FAMILIES: Final = (
         ),
     ),
     # the events of this VM as they stand
-    Family("events", "gauge", "Events in the document that name this VM.", ("event_type", "event_status")),
+    Family("events", "gauge", "Events in the document that are known to name this VM.", ("event_type", "event_status")),
     Family(
         "event_info",
         "gauge",
-        "1 for each event that names this VM; vanishes with the event.",
+        "1 for each event that is known to name this VM; vanishes with the event.",
         ("event_id", "event_type", "event_source", "resource_type"),
     ),
     Family(
@@ -132,8 +132,20 @@ FAMILIES: Final = (
     ),
     Family("event_first_seen_timestamp_seconds", "gauge", "When this exporter first saw the event.", ("event_id",)),
     Family("event_started_timestamp_seconds", "gauge", "When the event was first seen Started.", ("event_id",)),
+    Family(
+        "event_started_by",
+        "gauge",
+        "1 for who let the event start; absent unless it is Started. not_us may be another VM of it, ARM, any approver.",
+        ("event_id", "approved_by"),
+    ),
     Family("event_approved_timestamp_seconds", "gauge", "When Azure accepted our approval.", ("event_id",)),
     Family("event_resources", "gauge", "How many resources the event names, this VM included.", ("event_id",)),
+    Family(
+        "event_decision",
+        "gauge",
+        "1 for what stands of the event now: whether it is approved or held, why, and by which rule.",
+        ("event_id", "decision", "reason", "rule"),
+    ),
     Family("event_series_dropped", "gauge", "Events of this VM without series of their own, being over the cap of 50."),
     # what became of events
     Family(
@@ -161,7 +173,7 @@ FAMILIES: Final = (
     Family(
         "started_seconds",
         "histogram",
-        "How long completed events were seen Started, to the poll.",
+        "How long completed events were seen Started, to the poll; only without a gap or restart in between.",
         ("event_type",),
         STARTED,
     ),
@@ -182,6 +194,16 @@ FAMILIES: Final = (
     Family("approval_requests_total", "counter", "Approvals sent to the metadata service, refused ones included."),
     Family("approval_request_failures_total", "counter", "Approvals that were not answered 200.", ("reason",)),
     Family("approvals_outdated_total", "counter", "Approved events that then changed into what the rules would hold."),
+    Family(
+        "approvals_postponed_total",
+        "counter",
+        "Approvals that were due and not sent, since the document had become too old; the next one decides anew.",
+    ),
+    Family(
+        "approval_held",
+        "gauge",
+        "1 while the hold file holds every approval: it is there, or not clearly absent. 0 also without a hold file.",
+    ),
     Family("approval_mode", "gauge", "1 for the configured mode, 0 for the others.", ("mode",)),
     # delivery
     Family("outbox_records", "gauge", "Records that wait for this destination.", ("destination",)),
@@ -199,6 +221,11 @@ FAMILIES: Final = (
     ),
     Family("outbox_bytes", "gauge", "Size of the outbox on disk."),
     Family("outbox_capacity_bytes", "gauge", "The size at which the outbox drops its oldest undelivered records."),
+    Family(
+        "outbox_writable",
+        "gauge",
+        "1 if the last record was written, 0 if the disk refused it: nothing is approved, and records wait in memory.",
+    ),
     Family(
         "destination_sends_total",
         "counter",

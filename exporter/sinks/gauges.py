@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
+from exporter.approval import Decision
 from exporter.events_json import encodable
-from exporter.lifecycle import Phase, Tracked
+from exporter.lifecycle import Phase, StartedBy, Tracked
 from exporter.sinks.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
 from exporter.status import DESTINATIONS, DestinationStatus, Status, urgency
 
@@ -46,7 +47,7 @@ def before_the_first_status() -> Samples:
     """What can be said when nothing is known: the source is not up, no event is known, and the labels exist."""
     sheet = _Sheet()
     sheet.put("up", 0)
-    _events(sheet, ())
+    _events(sheet, (), {})
     return sheet.samples
 
 
@@ -55,7 +56,7 @@ def state_of(status: Status, now: datetime) -> Samples:
     sheet = _Sheet()
     _source(sheet, status, now)
     _vm(sheet, status)
-    _events(sheet, status.own_events)
+    _events(sheet, status.named_events, status.decisions)
     _outputs(sheet, status)
     return sheet.samples
 
@@ -97,9 +98,10 @@ def _vm(sheet: _Sheet, status: Status) -> None:
         sheet.put("vm_info", 1, *map(label, labels))
     for mode in MODES:
         sheet.put("approval_mode", status.mode.value == mode, mode)
+    sheet.put("approval_held", status.held)
 
 
-def _events(sheet: _Sheet, own: Iterable[Tracked]) -> None:
+def _events(sheet: _Sheet, own: Iterable[Tracked], decisions: Mapping[str, Decision]) -> None:
     counts = {(kind, status): 0 for kind in EVENT_TYPES for status in EVENT_STATUSES}
     found = sorted(own, key=urgency)
     for tracked in found:
@@ -107,11 +109,11 @@ def _events(sheet: _Sheet, own: Iterable[Tracked]) -> None:
     for labels, count in counts.items():
         sheet.put("events", count, *labels)
     for tracked in found[:MAX_EVENT_SERIES]:
-        _event(sheet, tracked)
+        _event(sheet, tracked, decisions.get(tracked.key))
     sheet.put("event_series_dropped", max(0, len(found) - MAX_EVENT_SERIES))
 
 
-def _event(sheet: _Sheet, tracked: Tracked) -> None:
+def _event(sheet: _Sheet, tracked: Tracked, decision: Decision | None) -> None:
     event, name = tracked.event, label(tracked.event.event_id)
     started = tracked.phase is Phase.STARTED
     sheet.put(
@@ -130,8 +132,13 @@ def _event(sheet: _Sheet, tracked: Tracked) -> None:
     sheet.put("event_advertised_duration_seconds", event.duration if known else None, name)
     sheet.put("event_first_seen_timestamp_seconds", tracked.first_seen, name)
     sheet.put("event_started_timestamp_seconds", tracked.started_at if started else None, name)
+    if started:
+        by = tracked.started_by or StartedBy.UNKNOWN
+        sheet.put("event_started_by", 1, name, by.value)
     sheet.put("event_approved_timestamp_seconds", tracked.approval.accepted_at, name)
     sheet.put("event_resources", len(event.resources) if event.resources is not None else None, name)
+    if decision is not None:
+        sheet.put("event_decision", 1, name, decision.verdict.value, decision.reason.value, label(decision.rule))
 
 
 def _outputs(sheet: _Sheet, status: Status) -> None:
@@ -144,3 +151,4 @@ def _outputs(sheet: _Sheet, status: Status) -> None:
         sheet.put("destination_last_success_timestamp_seconds", destination.last_success, name)
     sheet.put("outbox_bytes", status.outbox.bytes)
     sheet.put("outbox_capacity_bytes", status.outbox.capacity)
+    sheet.put("outbox_writable", status.outbox.writable)

@@ -112,7 +112,9 @@ class PrometheusSink(Collector):
 
     def _born(self, rule_event_types: Mapping[str, Collection[str]]) -> Iterator[tuple[str, Iterable[Labels]]]:
         """Every counter that facts bump, with the label sets that exist from the start."""
-        for name in ("polls_total", "document_changes_total", "approval_requests_total", "approvals_outdated_total"):
+        for name in ("polls_total", "document_changes_total", "approval_requests_total"):
+            yield name, ((),)
+        for name in ("approvals_outdated_total", "approvals_postponed_total"):
             yield name, ((),)
         yield "poll_failures_total", product(self._failure_reasons)
         yield "unknown_values_total", product(catalogue.FIELDS)
@@ -198,9 +200,9 @@ class PrometheusSink(Collector):
             self._tallies["events_started_total"].add(event_type, by)
         if kind in CLOSING:
             self._tallies["events_closed_total"].add(event_type, kind.value)
-        if kind is Kind.COMPLETED and tracked.started_at is not None and tracked.closed_at is not None:
-            lasted = (tracked.closed_at - tracked.started_at).total_seconds()
-            self._observe("started_seconds", event_type, lasted, transition)
+        started, closed = tracked.started_at, tracked.closed_at
+        if kind is Kind.COMPLETED and started and closed and tracked.watched_since_start:
+            self._observe("started_seconds", event_type, (closed - started).total_seconds(), transition)
 
     def _observe(self, family: str, event_type: str, seconds: float, transition: Transition) -> None:
         exemplar = self._exemplar(transition.tracked.event.event_id, seconds)
@@ -238,6 +240,10 @@ class PrometheusSink(Collector):
 
     def approval_outdated(self) -> None:
         self._tallies["approvals_outdated_total"].add()
+
+    def approval_postponed(self) -> None:
+        """An approval was due, and the document that it was decided on had become too old to send it."""
+        self._tallies["approvals_postponed_total"].add()
 
     def sent(self, destination: str, records: int, duration: float) -> None:
         """A destination acknowledged so many records, after so many seconds."""
