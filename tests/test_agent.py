@@ -200,6 +200,7 @@ def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
         assert [decision.reason for decision in held] == [Reason.OUTBOX_UNWRITABLE]
         assert world.value("up") == 1
         assert len(world.said("outbox.unwritable")) == 1
+        assert world.value("outbox_writable") == 0
         world.see(document(2, event(), event(FREEZE, "Freeze", "web-2")), 3)
         unblock(folder)
         world.live(3)
@@ -207,6 +208,7 @@ def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
         assert world.reasons() == [Reason.OUTBOX_UNWRITABLE.value, None]
         assert world.kinds().count("scheduled") == 1
         assert len(world.said("outbox.recovered")) == 1
+        assert world.value("outbox_writable") == 1
 
 
 def block(folder: Path) -> None:

@@ -77,6 +77,23 @@ def test_what_was_seen_without_the_disk_is_told_beside_what_it_held(tmp_path: Pa
         assert len(ids) == len(set(ids))
 
 
+def test_a_disk_that_fails_on_a_quiet_vm_is_told(tmp_path: Path) -> None:
+    """Nothing is to be recorded for hours: that it could not be is on `/metrics` all the same, in about a minute."""
+    folder = tmp_path / "state"
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.live(3)
+        assert world.value("outbox_writable") == 1
+        shutil.rmtree(folder)
+        folder.write_text("no folder")
+        world.live(65)
+        for _ in range(30):
+            assert world.value("outbox_writable") == 0
+            world.live(20)
+        folder.unlink()
+        world.live(3)
+        assert world.value("outbox_writable") == 1
+
+
 @pytest.mark.parametrize("while_away", ["still", "gone"])
 def test_the_time_started_is_not_told_over_a_life_without_the_disk(tmp_path: Path, while_away: str) -> None:
     """Started before the restart, and known to be so only when the file could be read: nobody watched all the time."""
