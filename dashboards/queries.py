@@ -68,7 +68,14 @@ VM_IS_BLIND: Final = (
 """timestamp() is the time of the scrape: a long scrape interval is not blindness. Before the first poll of a process is
 over, `up` is 0 as well: that is not known yet."""
 
-VM_IS_WARMING: Final = f"({metric('source_warming')} == 1 or on (job, instance) {metric('up')} == 0)"
+_NAMED: Final = metric("vm_info", 'vm_name!=""')
+_NAME_IS_UNKNOWN: Final = f"{metric('document_events')} > 0\nunless on (job, instance) {_NAMED}"
+"""There are events, and any of them may be this VM's: none has series, and nothing can be called calm."""
+
+VM_IS_WARMING: Final = (
+    f"({metric('source_warming')} == 1 or on (job, instance) {metric('up')} == 0\n"
+    f"or on (job, instance) ({_NAME_IS_UNKNOWN}))"
+)
 
 VM_STATE: Final = first_of(
     f"(({BLIND} + {VM_KNOWN}) and on (job, instance) {VM_IS_BLIND})",
@@ -124,6 +131,12 @@ VM_SILENT_ROWS: Final = "\nor\n".join(
     )
 )
 """A row where there is no event to show, or where what is shown may be old."""
+
+VM_DECIDED: Final = (
+    "max by (job, instance, event_id, event_type, decision, reason, rule) (\n"
+    f"{metric('event_decision')}\n* {_ON_EVENT} group_left (event_type) {metric('event_info')})"
+)
+"""What stands of every event; value 1."""
 
 VM_ANNOUNCED: Final = (
     f"max by (event_type) ({metric('event_advertised_duration_seconds')}\n"

@@ -29,7 +29,8 @@ ALARMING: Final = ((None, UNKNOWN), (0, GOOD), (1, BAD))
 VM_STATE: Final = About(
     "State",
     "What is on at this VM. Purple: nobody knows, because the exporter is down or the metadata service does not "
-    "answer it. Blue: Azure may still be switching the service on, so nothing can be said yet.",
+    "answer it. Blue: nothing can be said yet, because Azure may still be switching the service on, or because there "
+    "are events and the VM's own name is not known.",
     SILENT,
     "none",
     PURPLE,
@@ -58,6 +59,14 @@ VM_MODE: Final = About(
     "none",
     PURPLE,
     (words_for({0: ("off", "text"), 1: ("dry-run", "text"), 2: ("enforce", NEUTRAL)}),),
+)
+VM_HOLD: Final = About(
+    "Hold",
+    "Whether the hold file holds every approval: it is there, or cannot be seen to be absent.",
+    SILENT,
+    "none",
+    PURPLE,
+    (words_for({0: ("none", "text"), 1: ("held", SOON)}),),
 )
 VM_EVENTS: Final = About(
     "What is on",
@@ -88,6 +97,22 @@ VM_DECISIONS: Final = About(
     "What the rules said about events in this range: approve or hold, the reason, and the rule that matched.",
     "None in this range",
     "none",
+)
+VM_DECISIONS_NOW: Final = About(
+    "Decisions now",
+    "What stands of every event of this VM: approve or hold, the reason, and the rule that matched. not-scheduled: it "
+    "is under way, and there is nothing left to approve.",
+    "Nothing to decide",
+    "none",
+)
+VM_APPROVALS: Final = About(
+    "Approvals sent",
+    "Approvals in this range: sent, refused or unanswered, postponed to the next document because the one they were "
+    "decided on had become too old, and outdated: approved events that then changed into what would be held.",
+    SILENT,
+    "none",
+    ((None, NEUTRAL),),
+    decimals=0,
 )
 VM_FELT: Final = About(
     "Interruption: felt and announced",
@@ -133,6 +158,14 @@ VM_OUTBOX: Final = About(
     "percentunit",
     ((None, UNKNOWN), (0, GOOD), (0.5, SOON), (0.8, BAD)),
     decimals=0,
+)
+VM_WRITABLE: Final = About(
+    "Outbox on disk",
+    "Whether the disk takes what is recorded. While it does not, nothing is approved and records wait in memory.",
+    SILENT,
+    "none",
+    PURPLE,
+    (words_for({0: ("refused", BAD), 1: ("written", GOOD)}),),
 )
 VM_DOCUMENT: Final = About(
     "Events, all VMs",

@@ -47,10 +47,11 @@ def _state() -> Line:
     )
     answered = f"({metric('last_successful_poll_timestamp_seconds')} > 0)"
     return [
-        (8, figure(texts.VM_STATE, Query(ask.VM_STATE, PER_VM))),
-        (7, figure(texts.VM_COUNTDOWN, Query(ask.VM_COUNTDOWN, PER_VM))),
-        (5, figure(texts.VM_AGE, Query(f"clamp_min(time() - {answered}, 0)", PER_VM), solid=False)),
+        (7, figure(texts.VM_STATE, Query(ask.VM_STATE, PER_VM))),
+        (6, figure(texts.VM_COUNTDOWN, Query(ask.VM_COUNTDOWN, PER_VM))),
+        (4, figure(texts.VM_AGE, Query(f"clamp_min(time() - {answered}, 0)", PER_VM), solid=False)),
         (4, figure(texts.VM_MODE, Query(modes, PER_VM), solid=False)),
+        (3, figure(texts.VM_HOLD, Query(metric("approval_held"), PER_VM), solid=False)),
     ]
 
 
@@ -81,6 +82,28 @@ def _events() -> AnyPanel:
         Query(ask.VM_EVENTS),
         Query(ask.VM_SILENT_ROWS),
     )
+
+
+def _decisions() -> Line:
+    columns = [
+        Column("event_type", "Type", width=100),
+        Column("decision", "Decision", width=90),
+        Column("reason", "Reason", width=150),
+        Column("rule", "Rule", width=150),
+        Column("instance", "Instance", width=150),
+        Column("event_id", "Event"),
+    ]
+    sent = {
+        "sent": "approval_requests_total",
+        "failed": "approval_request_failures_total",
+        "postponed": "approvals_postponed_total",
+        "outdated": "approvals_outdated_total",
+    }
+    growth = (Query(f"round(sum(increase({metric(name)}[$__range])))", word) for word, name in sent.items())
+    return [
+        (16, rows(texts.VM_DECISIONS_NOW, columns, Query(ask.VM_DECIDED))),
+        (8, bars(texts.VM_APPROVALS, *growth)),
+    ]
 
 
 def _timeline() -> AnyPanel:
@@ -120,9 +143,10 @@ def _story() -> Line:
 
 def _health() -> Line:
     buckets = f"sum by (le) (rate({metric('poll_duration_seconds_bucket')}[$__rate_interval]))"
+    seen = f"{metric('document_events')} and on (job, instance) {metric('up')} == 1"
     return [
         (
-            8,
+            7,
             coloured(
                 curves(
                     texts.VM_POLLS,
@@ -134,14 +158,15 @@ def _health() -> Line:
             ),
         ),
         (
-            8,
+            7,
             curves(
                 texts.VM_DURATION,
                 Query(f"histogram_quantile(0.5, {buckets})", "median"),
                 Query(f"histogram_quantile(0.99, {buckets})", "99 of 100 below"),
             ),
         ),
-        (8, curves(texts.VM_WAITING, Query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}"))),
+        (7, curves(texts.VM_WAITING, Query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}"))),
+        (3, figure(texts.VM_DOCUMENT, Query(seen, PER_VM), solid=False)),
     ]
 
 
@@ -174,11 +199,10 @@ def _plumbing() -> Line:
         for field, heading in {**names, "priority": "Priority", "node": "Node"}.items()
     ]
     full = f"{metric('outbox_bytes')} / ({metric('outbox_capacity_bytes')} > 0)"
-    seen = f"{metric('document_events')} and on (job, instance) {metric('up')} == 1"
     return [
         (10, table),
         (3, figure(texts.VM_OUTBOX, Query(full, PER_VM), solid=False)),
-        (3, figure(texts.VM_DOCUMENT, Query(seen, PER_VM), solid=False)),
+        (3, figure(texts.VM_WRITABLE, Query(metric("outbox_writable"), PER_VM), solid=False)),
         (8, rows(texts.VM_MACHINE, facts, Query(metric("vm_info")))),
     ]
 
@@ -200,7 +224,7 @@ def build_vm() -> build.Dashboard:
     ends = f"sum by (event_type, outcome) (increase({metric('events_closed_total')}[$__rate_interval])) > 0"
     built = built.annotation(annotation("Ends", GOOD, ends, "{{event_type}} {{outcome}}"))
     sections = [
-        Section("Now", [(5, _state()), (7, [(24, _events())])]),
+        Section("Now", [(5, _state()), (7, [(24, _events())]), (6, _decisions())]),
         Section("In this range", [(6, [(24, _timeline())]), (8, _story())]),
         Section("Is it seen, is it told", [(7, _health()), (7, _plumbing())]),
     ]

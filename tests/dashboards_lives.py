@@ -73,6 +73,8 @@ class Life:
     refused_at: float = 1.0
     capacity: int = CAPACITY
     felt: tuple[Felt, ...] = ()
+    named: bool = True
+    """The metadata service tells who the VM is."""
     prepare: Callable[[PrometheusSink, float], None] = field(default=lambda _sink, _end: None)
 
 
@@ -147,6 +149,7 @@ class Living:
         who = Who(
             Vm(name=life.vm, id=f"id-of-{life.vm}", vmss_name=life.vmss, size="Standard_D2s_v5", location="westeurope")
         )
+        who = who if life.named else Who()
         senses = Senses(clock=clock.instant, who=lambda: who, look=lambda _paths: {}, interruptions=self._interruptions)
         options = Options(policy=Policy(mode=life.mode), poll_interval=POLL_SECONDS, version="1.0.0")
         metadata = _Metadata(life, end, clock)

@@ -108,6 +108,11 @@ def _wrong() -> Life:
     return Life(vm, scenario, -LENGTH, "web", Mode.ENFORCE, capacity=98_304, prepare=_certificate, **fails)  # type: ignore[arg-type]  # times by name, all floats
 
 
+def _nameless() -> Life:
+    reboot = _announced(-LENGTH, "reboot", REBOOT, "who-1", notice="3h")
+    return Life("who-1", _scenario("nameless", reboot, vms=("who-1",)), -LENGTH, named=False)
+
+
 def _certificate(sink: PrometheusSink, end: float) -> None:
     """A certificate in its last day, that could not be renewed ten minutes ago."""
     sink.certificate_not_after = lambda: end + 86400
@@ -123,6 +128,7 @@ LIVES: Final = {
     "warming": Life("new-1", load("quiet"), -120),
     "down": _down(),
     "wrong": _wrong(),
+    "nameless": _nameless(),
 }
 
 

@@ -41,27 +41,29 @@ def _one(series: list[dict[str, Any]]) -> float | None:
         ("warming", 10, -2 * FAR),
         ("down", GONE, GONE),
         ("wrong", 2, 400),
+        ("nameless", 10, -2 * FAR),
     ],
 )
 def test_what_is_on(lived: World, story: str, state: int | None, starts_in: float | None) -> None:
-    """State and countdown are those of the story; blind, warming and down are never calm."""
+    """State and countdown are those of the story; blind, warming, nameless and down are never calm."""
     assert _one(lived.panel("vm", "State", story)[0]) == state
     found = _one(lived.panel("vm", "Starts in", story)[0])
     assert found == (lived.ahead(starts_in) if starts_in is not None and abs(starts_in) < FAR else starts_in)
 
 
 SILENT: Final = {
-    "calm": {"Notice given", "Decisions", "Interruption: felt and announced"},
+    "calm": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced"},
     "scheduled": set(),
     "started": set(),
-    "stale": {"Notice given", "Decisions", "Interruption: felt and announced", "Events, all VMs"},
+    "stale": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "Events, all VMs"},
     "stale-scheduled": {"Interruption: felt and announced", "Events, all VMs"},
-    "warming": {"Notice given", "Decisions", "Interruption: felt and announced"},
+    "warming": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced"},
     "down": {
         *("State", "Starts in", "Last good answer", "Approvals", "What is on", "Outbox", "Events, all VMs", "This VM"),
-        "Interruption: felt and announced",
+        *("Decisions now", "Hold", "Outbox on disk", "Interruption: felt and announced"),
     },
     "wrong": {"Interruption: felt and announced"},
+    "nameless": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "This VM"},
 }
 """The panels without any data, and therefore with their own text, in each story."""
 
@@ -102,6 +104,43 @@ def test_decisions_name_reason_and_rule(lived: World) -> None:
     }
     assert {("Freeze", "", "short-freeze"), ("Redeploy", "", "user-initiated"), ("other", "unknown-type", "")} <= told
     assert {reason for _, reason, _ in told} == {"", "no-rule", "unknown-type"}
+
+
+def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
+    """The decisions of now, one per event, with type, reason and rule: none of what is over."""
+    rows = lived.panel("vm", "Decisions now", "wrong")[0]
+    told = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
+    assert sorted(told) == [
+        ("Freeze", "already-approved"),
+        ("Freeze", "not-scheduled"),
+        ("Freeze", "not-scheduled"),
+        ("Preempt", "not-scheduled"),
+        ("Redeploy", ""),
+        ("Redeploy", "no-rule"),
+        ("other", "unknown-type"),
+    ]
+    (row,) = lived.panel("vm", "Decisions now", "stale-scheduled")[0]
+    assert (row["metric"]["decision"], row["metric"]["reason"]) == ("hold", "no-rule")
+    assert len({row["metric"]["event_id"] for row in rows}) == len(rows)
+
+
+def test_what_was_sent_held_and_written_is_shown(lived: World) -> None:
+    """Approvals by what became of them; no hold; a disk that takes the records."""
+    sent, failed, postponed, outdated = (_one(rows) for rows in lived.panel("vm", "Approvals sent", "wrong"))
+    assert sent is not None
+    assert failed is not None
+    assert 0 < failed < sent
+    assert (postponed, outdated) == (0, 1)
+    assert _one(lived.panel("vm", "Hold", "wrong")[0]) == 0
+    assert _one(lived.panel("vm", "Outbox on disk", "wrong")[0]) == 1
+
+
+def test_events_that_may_be_of_a_nameless_vm_are_not_called_nothing(lived: World) -> None:
+    """No event has a row, and the row in their place says that it is not known yet."""
+    rows = [row for query in lived.panel("vm", "What is on", "nameless") for row in query]
+    assert [row["metric"]["event_type"] for row in rows] == ["not known yet"]
+    assert _one(_fleet(lived, "Not known yet", "nameless")[0]) == 1
+    assert _one(_fleet(lived, "VMs scheduled", "nameless")[0]) is GONE
 
 
 def test_trouble_with_a_destination_is_shown(lived: World) -> None:
@@ -222,6 +261,7 @@ ALERTS: Final[dict[str, set[str]]] = {
         *("ApprovalFailing", "UnknownValuesSeen", "CertificateExpiring", "WebConfigReloadFailing"),
         *("DestinationBehind", "DestinationParked", "OutboxAlmostFull"),
     },
+    "nameless": {"NameUnknown"},
     "fleet": {"MaintenanceScheduled", "MaintenanceImminent", "DataStale", "ExporterDown", "UserActionWaiting"},
 }
 

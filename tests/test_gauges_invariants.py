@@ -183,7 +183,9 @@ class Shown:
 
     def scrape(self) -> Series:
         """What a scraper reads, of the families that are compared."""
-        wanted = tuple(f"{PREFIX}{name}" for name in (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
+        wanted = tuple(
+            f"{PREFIX}{name}" for name in (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds")
+        )
         lines = [line for line in scraped(self.world.sink).splitlines(keepends=True) if line.startswith(wanted)]
         found: Series = {}
         for family in parse_text("".join(lines)):

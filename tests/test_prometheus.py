@@ -100,7 +100,7 @@ def test_a_started_event_is_not_counted_down() -> None:
 
 
 def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
-    """Without an identity nothing is claimed: no series of any event, no count, no VM; that there are events is told."""
+    """Without an identity nothing is claimed: no event's series, no count, no VM; that there are events is told."""
     story = statuses.scheduled_story()
     sink = make_sink(story.now)
     sink.publish(story.status(vm=Vm()))

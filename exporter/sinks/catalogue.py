@@ -135,7 +135,7 @@ FAMILIES: Final = (
     Family(
         "event_started_by",
         "gauge",
-        "1 for who let the event start; absent unless it is Started. not_us may be another VM of it, ARM, any approver.",
+        "1 for who let the event start, while it is Started; not_us may be another VM of it, ARM, any approver.",
         ("event_id", "approved_by"),
     ),
     Family("event_approved_timestamp_seconds", "gauge", "When Azure accepted our approval.", ("event_id",)),
