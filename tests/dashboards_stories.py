@@ -27,13 +27,14 @@ REBOOT: Final = {"EventType": "Reboot"}
 RESTART: Final = {"EventType": "Reboot", "EventSource": "User"}
 
 
-def _id(label: str) -> str:
+def id_of(label: str) -> str:
+    """The EventId of the event with this label."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, label))
 
 
 def _announced(at: float, label: str, event: dict[str, Any], *vms: str, **more: Any) -> dict[str, Any]:
     """An announcement so many seconds before the end of the story."""
-    fields = {"EventId": _id(label), "Resources": list(vms), **event}
+    fields = {"EventId": id_of(label), "Resources": list(vms), **event}
     return {"at": LENGTH + at, "do": "announce", "event": label, "notice": "15m", "fields": fields, **more}
 
 
@@ -108,6 +109,18 @@ def _wrong() -> Life:
     return Life(vm, scenario, -LENGTH, "web", Mode.ENFORCE, capacity=98_304, prepare=_certificate, **fails)  # type: ignore[arg-type]  # times by name, all floats
 
 
+def _led() -> Life:
+    """A follower: the leader's approval starts what names both, and at that time what names this VM alone is due."""
+    scenario = _scenario(
+        "led",
+        _announced(-1200, "pair", LONG_FREEZE, "boss-1", "led-1", lasts="1h", notice="1h"),
+        _announced(-1200, "due", LONG_FREEZE, "led-1", lasts="1h", notice="13m"),
+        {"at": LENGTH - 425, "do": "start", "event": "pair"},
+        vms=("boss-1", "led-1"),
+    )
+    return Life("led-1", scenario, -LENGTH, mode=Mode.ENFORCE)
+
+
 def _nameless() -> Life:
     reboot = _announced(-LENGTH, "reboot", REBOOT, "who-1", notice="3h")
     return Life("who-1", _scenario("nameless", reboot, vms=("who-1",)), -LENGTH, named=False)
@@ -129,6 +142,7 @@ LIVES: Final = {
     "down": _down(),
     "wrong": _wrong(),
     "nameless": _nameless(),
+    "led": _led(),
 }
 
 
@@ -189,14 +203,14 @@ def fleet(end: float, folder: Path) -> Iterator[Scrape]:
         kind, (name, vmss) = kind_of(number), fleet_name(number)
         text = texts[kind]
         if text is not None:
-            text = text.replace("VMSS", vmss).replace("NAME", name).replace(_id(kind), _event_of(number))
+            text = text.replace("VMSS", vmss).replace("NAME", name).replace(id_of(kind), _event_of(number))
         yield Scrape(end, "fleet", f"{name}:10169", text)
 
 
 def _event_of(number: int) -> str:
     """The id of the event that names this VM; a reboot of set-3 names five."""
     kind = kind_of(number)
-    return _id(f"{kind} {number // 5 if kind in ('soon', 'later') else number}")
+    return id_of(f"{kind} {number // 5 if kind in ('soon', 'later') else number}")
 
 
 def _life_of(kind: str, end: float, folder: Path) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dashboards.queries import FAR
-from tests.dashboards_stories import FLEET_SIZE, LIVES
+from tests.dashboards_stories import FLEET_SIZE, LIVES, id_of
 from tests.dashboards_world import RULES, SPANS, World, filled, load, panels, step_of, world
 
 pytestmark = pytest.mark.peer("prometheus")
@@ -42,6 +42,7 @@ def _one(series: list[dict[str, Any]]) -> float | None:
         ("down", GONE, GONE),
         ("wrong", 2, 400),
         ("nameless", 10, -2 * FAR),
+        ("led", 2, -3 * FAR),
     ],
 )
 def test_what_is_on(lived: World, story: str, state: int | None, starts_in: float | None) -> None:
@@ -64,6 +65,7 @@ SILENT: Final = {
     },
     "wrong": {"Interruption: felt and announced"},
     "nameless": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "This VM"},
+    "led": {"Interruption: felt and announced"},
 }
 """The panels without any data, and therefore with their own text, in each story."""
 
@@ -262,6 +264,7 @@ ALERTS: Final[dict[str, set[str]]] = {
         *("DestinationBehind", "DestinationParked", "OutboxAlmostFull"),
     },
     "nameless": {"NameUnknown"},
+    "led": set(),
     "fleet": {"MaintenanceScheduled", "MaintenanceImminent", "DataStale", "ExporterDown", "UserActionWaiting"},
 }
 
@@ -275,6 +278,16 @@ def test_the_alerts_of_a_story(lived: World, story: str) -> None:
         for text in alert["annotations"].values():
             assert "<" not in text, text
             assert "  " not in text, text
+
+
+def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
+    """One alert, about the one event that was started from elsewhere, among others of its type that were not."""
+    active = lived.get("/api/v1/alerts")["data"]["alerts"]
+    name = "AzureScheduledEventsApprovedBySomebodyElse"
+    accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
+    assert accused == {id_of("stolen")}
+    told = lived.now('azure_scheduled_events_event_started_by{job="led"}')
+    assert sorted(row["metric"]["approved_by"] for row in told) == ["not_us", "time"]
 
 
 def test_every_rule_runs(lived: World) -> None:
