@@ -102,7 +102,7 @@ VM_DECISIONS_NOW: Final = About(
     "Decisions now",
     "What stands of every event of this VM: approve or hold, the reason, and the rule that matched. not-scheduled: it "
     "is under way, and there is nothing left to approve.",
-    "Nothing to decide",
+    "No event is known to name this VM",
     "none",
 )
 VM_APPROVALS: Final = About(
