@@ -107,8 +107,8 @@ VM_DECISIONS_NOW: Final = About(
 )
 VM_APPROVALS: Final = About(
     "Approvals sent",
-    "Approvals in this range: sent, refused or unanswered, postponed to the next document because the one they were "
-    "decided on had become too old, and outdated: approved events that then changed into what would be held.",
+    "Approvals in this range: sent; refused or unanswered; postponed to the next document, because theirs had become "
+    "too old or a last look found a hold; and outdated: approved events that then changed into what would be held.",
     SILENT,
     "none",
     ((None, NEUTRAL),),

@@ -98,11 +98,18 @@ def test_the_hold_file_is_looked_at_each_time(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     with World(tmp_path, policy(hold_file=str(hold))) as world:
+        world.see(document(1), 3)
+        assert world.value("approval_held") == 1
         world.see(document(2, event()), 3)
         assert world.source.posts == []
+        assert world.value("approval_held") == 1
+        assert (
+            world.value("event_decision", event_id=REBOOT, decision="hold", reason="held", rule="user-initiated") == 1
+        )
         hold.unlink()
         world.live(2)
         assert len(world.source.posts) == 1
+        assert world.value("approval_held") == 0
 
 
 def test_prepared_by_a_file(tmp_path: Path) -> None:

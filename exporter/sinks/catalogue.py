@@ -197,7 +197,7 @@ FAMILIES: Final = (
     Family(
         "approvals_postponed_total",
         "counter",
-        "Approvals that were due and not sent, since the document had become too old; the next one decides anew.",
+        "Approvals that were due and, after a last look, not sent: a document too old, a new hold, a stop.",
     ),
     Family(
         "approval_held",

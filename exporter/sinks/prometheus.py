@@ -242,7 +242,7 @@ class PrometheusSink(Collector):
         self._tallies["approvals_outdated_total"].add()
 
     def approval_postponed(self) -> None:
-        """An approval was due, and the document that it was decided on had become too old to send it."""
+        """An approval was due and, after a last look, not sent. The next good document decides anew."""
         self._tallies["approvals_postponed_total"].add()
 
     def sent(self, destination: str, records: int, duration: float) -> None:
