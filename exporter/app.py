@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -51,8 +51,6 @@ HEALTHY_SECONDS: Final = 30.0
 HEALTHY_WHILE_READING_SECONDS: Final = 140.0
 """The first answer of the metadata service may take two minutes; a loop that waits for it turns."""
 FLUSH_SECONDS: Final = 1.0
-SWITCHED_ON: Final = timedelta(hours=24)
-"""So long after the last request Azure keeps the service switched on [Enabling and disabling]."""
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -152,8 +150,10 @@ class App:
         self._observer.start()
         self._agent = self._make_agent()
         last = self._agent.status.state.last_good
-        # The patience of two minutes is for the first answer ever, not for the first of each process.
-        self._client.first_answer_seen = last is not None and abs(self._clock().wall - last.wall) < SWITCHED_ON
+        if last is not None:
+            # The patience of two minutes is for the first answer ever, not for the first of each process. Where the
+            # clock was set back nobody knows how long ago the last one was, and blindness would be the dearer mistake.
+            self._client.answered_before(max(0.0, (self._clock().wall - last.wall).total_seconds()))
         for name, make in makers.items():
             delivery = DeliveryThread(name, make, self._outbox, self.sink, self._log)
             self._deliveries.append(delivery)

@@ -10,6 +10,8 @@ word of a small closed set: it is a metric label and a log field. `str(failure)`
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class Failure(Exception):
     """Something outside did not do what we asked. `reason` is a closed word, `detail` a sentence for a person."""
@@ -18,6 +20,16 @@ class Failure(Exception):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
+
+
+BACKOFF_SECONDS: Final = (1.0, 1.8)
+"""After the first bad answer of the source, and after each further one in a row: the next poll comes within 2 s, also
+on a busy machine, since a Spot eviction has 30 s of notice."""
+
+
+def backoff(failures: int) -> float:
+    """Seconds to leave the source alone after so many bad answers in a row."""
+    return BACKOFF_SECONDS[min(max(failures, 1), len(BACKOFF_SECONDS)) - 1]
 
 
 class Retryable(Failure):

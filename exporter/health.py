@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from exporter.events import DocumentError
-from exporter.failures import Failure
+from exporter.failures import Failure, backoff
 from exporter.lifecycle import Instant, Outage, State
 from exporter.records import DOCUMENT_REJECTED
 from exporter.status import SourceStatus
@@ -16,7 +16,6 @@ from exporter.turn import Log, Metrics, Turn
 UNAVAILABLE_SECONDS: Final = 10.0
 SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
 """No request for 24 hours switches the service off for the VM [Enabling and disabling]."""
-LONGEST_BACKOFF_SECONDS: Final = 10.0
 MALFORMED: Final = "malformed"
 
 Speak = Callable[[Turn], bool]
@@ -33,15 +32,15 @@ class SourceHealth:
         self._malformed = 0
 
     def delay(self, failure: Failure | DocumentError) -> float:
-        """Seconds to leave the source alone: as the failure says, or doubling from 1 s to 10 s.
+        """Seconds to leave the source alone: as the failure says, else as after any bad answer.
 
-        Also where the poll interval is longer: after a bad answer the next poll comes within 10 s.
+        Also where the poll interval is longer: after a bad answer the next poll comes within 2 s.
         """
         if isinstance(failure, DocumentError):
             self._malformed += 1
-            return min(LONGEST_BACKOFF_SECONDS, 2.0 ** (min(self._malformed, 5) - 1))
+            return backoff(self._malformed)
         delay = getattr(failure, "delay", None)
-        return delay() if delay else 1.0
+        return delay() if delay else backoff(1)
 
     def failed(self, turn: Turn, failure: Failure | DocumentError, began: Instant, speak: Speak) -> None:
         """A poll that began then has failed."""

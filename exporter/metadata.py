@@ -25,6 +25,7 @@ from exporter.metadata_errors import (
     REASONS,
     MetadataError,
     one_line,
+    parse_date,
     parse_retry_after,
     status_reason,
     translate,
@@ -42,7 +43,7 @@ IDENTITY_API_VERSION = "2021-12-13"
 _HEADER_BYTES = 256 * 1024
 _SNIPPET_BYTES = 2048
 _SNIPPET_SECONDS = 1.0
-_SILENCES = 12  # time-outs in a row without one byte, before one poll waits as long as the first
+PATIENT_AGAIN_SECONDS = 3600.0  # without any answer, before one poll waits as long as the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,8 @@ class MetadataClient:
 
     `url` is the service's base, `http://169.254.169.254` as a rule; httpx.InvalidURL when it is none. Until the first
     200 a poll may take `first_deadline` seconds, since that first request enables the service; afterwards `deadline`.
-    When polls keep timing out with the connection made and not one byte answered, every thirteenth waits
-    `first_deadline` again: the service switches itself off after a day without requests, and a slow one must not be
-    cut off for ever.
+    After each hour without any answer one poll waits for `first_deadline` again: the service switches itself off after
+    a day without requests, and a slow one must not be cut off for ever.
     """
 
     def __init__(
@@ -151,26 +151,33 @@ class MetadataClient:
             "GET", base + "instance/compute", params={"api-version": IDENTITY_API_VERSION, "format": "json"}
         )
         self._failures = 0
-        self._silences = 0
+        self._heard = monotonic()
+        """When it last answered anything at all, or was last waited for in vain with patience."""
         self.first_answer_seen = False
         self.headers: Mapping[str, str] = {}
         """Of the last answer, whatever its status; names in any letter case. For `check`, which looks at its Date."""
 
+    def answered_before(self, seconds: float) -> None:
+        """An earlier process had its answer, so long ago: the patience for the first one ever is over."""
+        self.first_answer_seen = True
+        self._heard = self._monotonic() - seconds
+
     def fetch(self) -> Answer:
         """One poll of the document. Raises MetadataError for anything but a whole, plain 200."""
         began = self._monotonic()
-        patient = not self.first_answer_seen or self._silences >= _SILENCES
+        patient = not self.first_answer_seen or began - self._heard >= PATIENT_AGAIN_SECONDS
         try:
             body = self._get(self._events, self._first_deadline if patient else self._deadline)
         except MetadataError as error:
             self._failures += 1
             error.failures = self._failures
-            silent = error.reason == "timeout" and self._wire.stage is Stage.EXCHANGE and not self._wire.received
-            self._silences = self._silences + 1 if silent and self._silences < _SILENCES else 0
+            waited = patient and error.reason == "timeout" and self._wire.stage is Stage.EXCHANGE
+            if waited or self._wire.received:
+                self._heard = self._monotonic()
             raise
-        self._failures = self._silences = 0
+        self._failures = 0
         self.first_answer_seen = True
-        ended = self._monotonic()
+        ended = self._heard = self._monotonic()
         return Answer(body=body, read_at_monotonic=ended, duration=ended - began)
 
     def approve(self, event_id: str) -> None:
@@ -258,7 +265,9 @@ class MetadataClient:
         code = response.status_code
         if code == httpx.codes.OK:
             return
-        retry_after = parse_retry_after(response.headers.get("retry-after", ""), self._clock())
+        # By the clock of who asks us to wait, where it is told: ours may have been set.
+        now = parse_date(response.headers.get("date", ""))
+        retry_after = parse_retry_after(response.headers.get("retry-after", ""), self._clock() if now is None else now)
         detail = f"HTTP {code} {self._snippet(wire, response)}".rstrip()
         raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 

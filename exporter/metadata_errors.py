@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import httpcore
 import httpx
 
-from exporter.failures import Failure
+from exporter.failures import Failure, backoff
 from exporter.metadata_wire import Aborted, Flooded, Stage, Wire
 
 Reason = Literal[
@@ -41,7 +41,6 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 FORBIDDEN_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 60.0
-BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 10.0)
 
 _DETAIL_CHARACTERS = 200
 _STATUS_REASONS: dict[int, Reason] = {
@@ -79,10 +78,8 @@ class MetadataError(Failure):
         self.failures = failures
 
     def delay(self) -> float:
-        """Seconds to leave the service alone: 1, 2, 4, 8, 10 as failures go on, 30 when refused, or as it asks."""
-        own = BACKOFF_SECONDS[min(max(self.failures, 1), len(BACKOFF_SECONDS)) - 1]
-        if self.reason == "forbidden":
-            own = FORBIDDEN_SECONDS
+        """Seconds to leave the service alone: less than 2, 30 when refused, or as it asks."""
+        own = FORBIDDEN_SECONDS if self.reason == "forbidden" else backoff(self.failures)
         return max(own, self.retry_after or 0.0)
 
 
@@ -96,11 +93,16 @@ def parse_retry_after(text: str, now: float) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:_DIGITS]), RETRY_AFTER_SECONDS) if text[_DIGITS:] == "" else RETRY_AFTER_SECONDS
+    instant = parse_date(text)
+    return None if instant is None else min(max(instant - now, 0.0), RETRY_AFTER_SECONDS)
+
+
+def parse_date(text: str) -> float | None:
+    """POSIX seconds out of a date as HTTP writes it; None for nonsense."""
     try:
-        instant = parsedate_to_datetime(text).timestamp()
+        return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
-    return min(max(instant - now, 0.0), RETRY_AFTER_SECONDS)
 
 
 _DIGITS = 9

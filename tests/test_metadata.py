@@ -130,11 +130,19 @@ def test_retry_after_is_obeyed_within_reason(value: str, expected: float | None)
     assert error.delay() == max(1.0, expected or 0.0)
 
 
+@pytest.mark.parametrize(("date", "expected"), [("Mon, 11 Apr 2022 22:10:00 GMT", 30.0), ("soon", 60.0)])
+def test_retry_after_is_read_by_the_clock_of_who_says_it(date: str, expected: float) -> None:
+    """Our own clock may have been set, here a day back: it counts only where the answer does not tell its time."""
+    told = f"\r\nDate: {date}\r\nRetry-After: Mon, 11 Apr 2022 22:10:30 GMT\r\n\r\n".encode()
+    answer = response("429 Too Many Requests", b"").replace(b"\r\n\r\n", told)
+    assert failure_of(answers_once(answer), clock=lambda: NOW - 86_400).retry_after == expected
+
+
 def test_failures_in_a_row_are_left_alone_for_longer() -> None:
-    """The delay grows 1, 2, 4, 8, 10, 10 with the failures in a row and starts again after a good answer."""
+    """The delay grows with the failures in a row, stays below 2 s and starts again after a good answer."""
     bad = response("500 Internal Server Error")
     with RawServer(answers(*[bad] * 6, ok(DOCUMENT), bad)) as server, client_of(server.url) as client:
-        assert [failure(client.fetch).delay() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
+        assert [failure(client.fetch).delay() for _ in range(6)] == [1.0, 1.8, 1.8, 1.8, 1.8, 1.8]
         client.fetch()
         assert failure(client.fetch).delay() == 1
         assert server.connections == 1

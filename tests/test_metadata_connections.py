@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from exporter.metadata import MetadataError
+from exporter.metadata import MetadataClient, MetadataError
 from exporter.metadata_wire import SLICE_SECONDS
 from tests.certificates import self_signed
 from tests.metadata_client import CUT, DOCUMENT, PLENTY, QUICK, SLACK, client_of, failure, silent
@@ -159,29 +159,84 @@ def test_the_first_answer_may_take_longer() -> None:
         assert time.monotonic() - began < 0.1 + SLACK
 
 
-def test_a_long_silence_earns_one_patient_poll() -> None:
-    """After twelve time-outs without a byte one poll waits as long as the first; then twelve more are short."""
+class Later:
+    """The clock that can't be set, in a process that lives for hours in no time."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+def patient(client: MetadataClient, polls: int) -> list[bool]:
+    """Of so many polls that time out, which ones had the patience of the first one ever (3 s)."""
+    took = []
+    for _ in range(polls):
+        began = time.monotonic()
+        assert failure(client.fetch).reason == "timeout"
+        took.append(time.monotonic() - began)
+    return [seconds >= 3.0 for seconds in took]
+
+
+def test_an_hour_without_an_answer_earns_one_patient_poll() -> None:
+    """Not a number of time-outs: after an hour one poll waits as long as the first, after a further hour another."""
+    later = Later()
     server = RawServer(answers_once(ok(DOCUMENT)), silent)
-    with server, client_of(server.url, deadline=0.1, first_deadline=3.0) as client:
+    with server, client_of(server.url, monotonic=later, deadline=0.1, first_deadline=3.0) as client:
         client.fetch()
-        took = []
-        for _ in range(14):
-            began = time.monotonic()
-            assert failure(client.fetch).reason == "timeout"
-            took.append(time.monotonic() - began)
-        assert [seconds >= 3.0 for seconds in took] == [False] * 12 + [True, False]
+        assert patient(client, 14) == [False] * 14
+        later.ahead += 3590
+        assert patient(client, 1) == [False]
+        for _ in range(2):
+            later.ahead += 3600
+            assert patient(client, 3) == [True, False, False]
 
 
 def test_only_silence_earns_a_patient_poll() -> None:
-    """Errors that were answered do not make the next poll wait for long."""
+    """Whatever was answered, an hour begins anew with it."""
+    later = Later()
     bad = response("500 Internal Server Error")
-    server = RawServer(answers(ok(DOCUMENT), *[bad] * 12, b""))
-    with server, client_of(server.url, deadline=2.0, first_deadline=60.0) as client:
+    server = RawServer(answers(ok(DOCUMENT), *[bad] * 3, b""))
+    with server, client_of(server.url, monotonic=later, deadline=2.0, first_deadline=60.0) as client:
         client.fetch()
-        assert {failure(client.fetch).reason for _ in range(12)} == {"server-error"}
+        for _ in range(3):
+            later.ahead += 3000
+            assert failure(client.fetch).reason == "server-error"
+        later.ahead += 3000
         began = time.monotonic()
         assert failure(client.fetch).reason == "timeout"
         assert time.monotonic() - began < 2 + SLACK
+
+
+@pytest.mark.parametrize(("ago", "first"), [(0.0, False), (3500.0, False), (3600.0, True), (86_400.0, True)])
+def test_what_an_earlier_process_was_answered_counts(ago: float, first: bool) -> None:
+    """A restart waits no two minutes for a service that hangs, unless nobody had an answer for an hour."""
+    with RawServer(silent) as server, client_of(server.url, deadline=0.1, first_deadline=3.0) as client:
+        client.answered_before(ago)
+        assert patient(client, 2) == [first, False]
+
+
+def test_who_can_not_be_reached_uses_up_no_patience() -> None:
+    """It is for an answer that takes its time: an hour without a connection leaves it to the first that is made."""
+    later, known = Later(), threading.Event()
+
+    def resolve(_host: str, port: int, *, type: int, flags: int = 0) -> list[Any]:
+        if not known.is_set():
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return socket.getaddrinfo("127.0.0.1", port, type=type, flags=flags)
+
+    with (
+        RawServer(silent) as server,
+        client_of(
+            f"http://there:{server.port}", monotonic=later, resolve=resolve, deadline=0.1, first_deadline=3.0
+        ) as client,
+    ):
+        client.answered_before(0.0)
+        later.ahead += 3600
+        assert failure(client.fetch).reason == "dns"
+        known.set()
+        assert patient(client, 2) == [True, False]
 
 
 @pytest.mark.parametrize("where", ["answer", "handshake", "connect", "lookup", "body"])

@@ -267,7 +267,7 @@ def test_systemd_sees_life_while_the_source_is_silent(tmp_path: Path) -> None:
 
 
 def test_patience_for_the_first_answer_ever_only(tmp_path: Path) -> None:
-    """A restart within a day of a good document gives a hanging service 5 s, not the two minutes of the first time."""
+    """A restart within an hour of a good document gives a hanging service 5 s, not the two minutes of the first."""
     with quiet() as service:
         service.set_document(document(5))
         with Run(service.url, tmp_path) as run:
