@@ -72,7 +72,8 @@ class _Trouble:
 
 
 class Log:
-    """Writes to `stream` (None: nowhere). `clock` gives Unix seconds; `hide` are secrets to blank out everywhere.
+    """Writes to `stream` (None: nowhere). `clock` gives Unix seconds, `monotonic` those that no one can set, for how
+    long something lasted; `hide` are secrets to blank out everywhere.
 
     Safe to use from any thread. Fields are keywords; `key`, `level` and `event` are taken by the parameters.
     """
@@ -84,11 +85,13 @@ class Log:
         level: Level = "info",
         format: Format = "logfmt",
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         hide: Iterable[Secret] = (),
     ) -> None:
         self._rank = _RANK[level]
         self._render = _json if format == "json" else _logfmt
         self._clock = clock
+        self._monotonic = monotonic
         self._hidden = Sieve(hide, _SHORTEST_HIDDEN)
         self._window = 4 * MAX_VALUE + self._hidden.longest  # no secret is cut before it is hidden
         self._lock = threading.RLock()  # a signal handler may log while its thread is logging
@@ -114,7 +117,7 @@ class Log:
     def trouble(self, key: str, event: str, level: Level = "warn", **fields: object) -> None:
         """A failure that may repeat: said when it begins, when its `reason` field is a new one, then once an hour."""
         reason = _text(fields.get("reason", ""))[:64]
-        now = self._clock()
+        now = self._monotonic()
         with self._lock:
             self._settle(key, now)
             trouble = self._troubles[key] = self._troubles.pop(key, _Trouble(since=now, run=now))
@@ -142,10 +145,10 @@ class Log:
             trouble = self._troubles.get(key)
             if trouble is None:
                 return
-            now = self._clock()
+            now = self._monotonic()
             if trouble.ended is None:
                 trouble.ended, trouble.ending = now, (event, fields)
-                trouble.quiet = quiet if 0 <= now - trouble.run < quiet else 0.0
+                trouble.quiet = quiet if now - trouble.run < quiet else 0.0
             self._settle(key, now)
 
     def _settle(self, key: str, now: float) -> None:
@@ -155,7 +158,7 @@ class Log:
             return
         del self._troubles[key]
         event, fields = trouble.ending
-        lasted = round(max(0.0, trouble.ended - trouble.since), 3)
+        lasted = round(trouble.ended - trouble.since, 3)
         self._log("info", event, {**fields, "failures": trouble.count, "lasted_seconds": lasted})
 
     def _log(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
@@ -234,8 +237,7 @@ def _due(trouble: _Trouble, reason: str, now: float) -> bool:
     said = trouble.said.get(reason)
     if said is None:
         return len(trouble.said) < _MAX_REASONS
-    # A clock that was set back must not silence a trouble for ever.
-    return not 0 <= now - said < REMIND_SECONDS
+    return now - said >= REMIND_SECONDS
 
 
 def _timestamp(now: float) -> str:

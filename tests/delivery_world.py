@@ -40,7 +40,7 @@ class Line:
             self.destination,
             self.outbox,
             self.sink,
-            Log(self.text, clock=lambda: self.clock.wall),
+            Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic),
             monotonic=self.clock.monotonic,
             now=self.clock.utc,
             jitter=lambda: 0.0,

@@ -49,7 +49,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def log(stream: io.StringIO, clock: Clock) -> Log:
-    return Log(stream, format="json", clock=clock, level="debug")
+    return Log(stream, format="json", clock=clock, monotonic=clock, level="debug")
 
 
 def test_a_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, clock: Clock) -> None:
@@ -152,6 +152,21 @@ def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
     assert "hunter2" not in stream.getvalue()
     assert "t0ps" not in stream.getvalue()
     assert "level=info event=a" in stream.getvalue()
+
+
+@pytest.mark.parametrize("step", [-86_400.0, 86_400.0])
+def test_a_trouble_lasts_as_long_as_it_does(stream: io.StringIO, clock: Clock, step: float) -> None:
+    """Who sets the clock neither makes a second of trouble a day, nor silences or repeats it."""
+    later = Clock()
+    log = Log(stream, format="json", clock=clock, monotonic=later)
+    for _ in range(3):
+        log.trouble("poll", "poll.failed", reason="timeout")
+        clock.now += step
+        later.now += 1
+    log.over("poll", "poll.recovered")
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in said] == ["poll.failed", "poll.recovered"]
+    assert said[-1]["lasted_seconds"] == 3.0
 
 
 def test_a_trouble_is_said_once_then_counted_then_over(log: Log, stream: io.StringIO, clock: Clock) -> None:
