@@ -187,7 +187,8 @@ FLEET_BLIND: Final = About(
 )
 FLEET_WARMING: Final = About(
     "Not known yet",
-    "Exporters whose VM Azure may still be switching the service on for: five minutes after the first poll.",
+    "Exporters whose VM Azure may still be switching the service on for: five minutes after the first poll, "
+    "or until an event was seen.",
     NO_RULES,
     "none",
     ((None, UNKNOWN), (0, GOOD), (1, NEUTRAL)),

@@ -139,7 +139,8 @@ class Agent:
 
     def _idle(self, now: Instant) -> None:
         """Between two polls there is only an outage to become old enough."""
-        if (self._health.untold_for(self._keeper.state, now.mono or 0.0) or 1.0) > 0:
+        left = self._health.untold_for(self._keeper.state, now.mono or 0.0)
+        if left is None or left > 0:
             return
         turn = self._turn(now)
         self._health.tell(turn, self._speak)
@@ -243,6 +244,7 @@ class Agent:
         who = self._senses.who()
         self._status = Status(
             started_at=self._started.wall,
+            started_mono=self._started.mono,
             state=self._keeper.state,
             vm=who.vm,
             identity_conflict=who.conflict,

@@ -153,7 +153,7 @@ class App:
         if last is not None:
             # The patience of two minutes is for the first answer ever, not for the first of each process. Where the
             # clock was set back nobody knows how long ago the last one was, and blindness would be the dearer mistake.
-            self._client.answered_before(max(0.0, (self._clock().wall - last.wall).total_seconds()))
+            self._client.answered_before(self._clock().since(last) or 0.0)
         for name, make in makers.items():
             delivery = DeliveryThread(name, make, self._outbox, self.sink, self._log)
             self._deliveries.append(delivery)
@@ -269,11 +269,11 @@ class App:
             healthy = self._loop.healthy(time.monotonic())
             return _word(200, "Healthy") if healthy else _word(503, "The poll loop does not turn")
         if path == "/-/ready":
-            ready = self._agent is not None and self._agent.status.fresh(self._clock().wall)
+            ready = self._agent is not None and self._agent.status.fresh(self._clock())
             return _word(200, "Ready") if ready else _word(503, "No fresh document has been read")
         if self._agent is None:
             return _word(503, "Starting")
-        page = render_page(self._agent.status, self._clock().wall, __version__)
+        page = render_page(self._agent.status, self._clock(), __version__)
         return Response(200, PAGE_CONTENT_TYPE, page, PAGE_HEADERS)
 
 

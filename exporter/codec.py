@@ -127,13 +127,15 @@ def _encode(value: Any) -> Any:
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind) if field.name != "mono")
+def _names(kind: Any) -> tuple[str, ...]:
+    """What is kept of a dataclass: all but what means nothing to another process."""
+    return tuple(field.name for field in fields(kind) if not field.metadata.get("in_memory"))
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(kind: Any) -> dict[str, Any]:
+    found = get_type_hints(kind)
+    return {name: found[name] for name in _names(kind)}
 
 
 def _decode(kind: Any, value: Any) -> Any:
@@ -149,8 +151,7 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin is Mapping:
         return {key: _decode(get_args(kind)[1], item) for key, item in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
-        given = {**value, "mono": None} if "mono" in _hints(kind) else value
-        return kind(**{name: _decode(_hints(kind)[name], item) for name, item in given.items()})
+        return kind(**{name: _decode(_hints(kind)[name], item) for name, item in value.items()})
     if kind is datetime:
         return _moment(value)
     if isinstance(kind, type) and issubclass(kind, StrEnum):

@@ -45,14 +45,21 @@ class SourceHealth:
     def failed(self, turn: Turn, failure: Failure | DocumentError, began: Instant, speak: Speak) -> None:
         """A poll that began then has failed."""
         reason = reason_of(failure)
-        since = self.status.failing_since or turn.now.wall
-        self.status = replace(self.status, up=False, last_poll=turn.now.wall, failure=reason, failing_since=since)
+        now, since = turn.now, self.status.failing or turn.now
+        self.status = replace(
+            self.status,
+            up=False,
+            last_poll=now.wall,
+            failure=reason,
+            failing_since=since.wall,
+            failing_since_mono=since.mono,
+        )
         self._log.trouble("source", "poll.failed", reason=reason, detail=failure.detail)
         outage = turn.state.outage
         if outage is None:
             turn.become(replace(turn.state, outage=Outage(began, reason)))
-        elif outage.since.mono is None:
-            turn.become(replace(turn.state, outage=replace(outage, since=replace(outage.since, mono=began.mono))))
+        elif outage.felt.mono is None:
+            turn.become(replace(turn.state, outage=replace(outage, here=began)))
         if isinstance(failure, DocumentError) and turn.state.document_rejected != failure.reason and speak(turn):
             say = f"An answer of the metadata service is no document: {failure.detail}"
             more = {"reason": failure.reason, "error": failure.detail}
@@ -61,11 +68,11 @@ class SourceHealth:
         self.tell(turn, speak)
 
     def tell(self, turn: Turn, speak: Speak) -> None:
-        """Says once that the source fails, after it has for 10 s."""
+        """Says once that the source fails, after it has for 10 s of this process."""
         outage = turn.state.outage
-        if outage is None:
+        if outage is None or outage.felt.mono is None:
             return
-        lasted = (turn.now.mono or 0.0) - (outage.since.mono or 0.0)
+        lasted = turn.now.minus(outage.felt)
         if lasted >= SWITCH_OFF_NEAR_SECONDS and not outage.warned and speak(turn):
             turn.record(turn.writer.anomaly(turn.state, "switch-off-near"))
             turn.announce(lambda: self._metrics.anomaly("switch-off-near"))
@@ -77,17 +84,25 @@ class SourceHealth:
         turn.become(replace(turn.state, outage=replace(outage, told=True)))
 
     def untold_for(self, state: State, mono: float) -> float | None:
-        """Seconds until there is an outage to tell; None when there is none."""
+        """Seconds until there is an outage to tell, of which this process knows; None when there is none."""
         outage = state.outage
-        if outage is None or outage.told:
+        if outage is None or outage.told or outage.felt.mono is None:
             return None
-        return (outage.since.mono or mono) + UNAVAILABLE_SECONDS - mono
+        return outage.felt.mono + UNAVAILABLE_SECONDS - mono
 
     def succeeded(self, turn: Turn) -> None:
         """A poll was answered with a whole document."""
         self._malformed = 0
-        now = turn.now.wall
-        self.status = replace(self.status, up=True, last_poll=now, last_success=now, failure="", failing_since=None)
+        now = turn.now
+        self.status = replace(
+            self.status,
+            up=True,
+            last_poll=now.wall,
+            last_success=now.wall,
+            last_success_mono=now.mono,
+            failure="",
+            failing_since=None,
+        )
         self._log.over("source", "poll.recovered", quiet=UNAVAILABLE_SECONDS)
         outage = turn.state.outage
         if outage is None:
@@ -95,7 +110,7 @@ class SourceHealth:
         turn.become(replace(turn.state, outage=None))
         if not outage.told:
             return
-        turn.record(turn.writer.recovered(turn.state, outage, (now - outage.since.wall).total_seconds()))
+        turn.record(turn.writer.recovered(turn.state, outage, outage.lasted(now)))
 
 
 def reason_of(failure: Failure | DocumentError) -> str:

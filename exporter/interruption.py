@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -24,7 +24,7 @@ TICK_SECONDS: Final = 0.1
 FOLLOWED_PPM: Final = 1000
 """Twice the fastest slew that an NTP client may ask of a kernel (500 ppm): a clock that is slewed never adds up to a
 step, and steps too small to be told still do where they come close together."""
-WINDOW_AFTER: Final = timedelta(seconds=30)
+WINDOW_AFTER_SECONDS: Final = 30.0
 WINDOW_BEFORE_POLLS: Final = 2
 WINDOW_BEFORE_LONGEST: Final = 30.0
 _NANO: Final = 1_000_000_000
@@ -140,17 +140,23 @@ def attribute(state: State, vm: Vm, found: Interruption, poll_interval: float, b
     """
     if found.seconds <= 0 or not vm.name:
         return None
-    early = timedelta(seconds=max(WINDOW_BEFORE_POLLS * poll_interval, min(blind, WINDOW_BEFORE_LONGEST)))
-    # After a step the clock has moved on by it, but an event that was gone before was noted by the clock as it was.
-    began = found.at.wall - timedelta(seconds=found.seconds)
-    fitting: list[Tracked] = []
-    for tracked in (*state.tracked.values(), *state.closed.values()):
-        if tracked.started_at is None or not tracked.event.names(vm.name):
+    early = max(WINDOW_BEFORE_POLLS * poll_interval, min(blind, WINDOW_BEFORE_LONGEST))
+    fitting: list[tuple[bool, float, int, Tracked]] = []
+    for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
+        if tracked.started is None or not tracked.event.names(vm.name):
             continue
-        ended = tracked.closed_at + WINDOW_AFTER if tracked.closed_at else None
-        if tracked.started_at - early <= found.at.wall and (ended is None or began <= ended):
-            fitting.append(tracked)
-    return max(fitting, key=lambda tracked: (tracked.closed_at is None, tracked.started_at), default=None)
+        into = found.at.minus(tracked.started)
+        if into >= -early and (tracked.closed is None or _since_end(found, tracked.closed) <= WINDOW_AFTER_SECONDS):
+            fitting.append((tracked.closed is None, -into, -place, tracked))
+    return max(fitting)[-1] if fitting else None
+
+
+def _since_end(found: Interruption, closed: Instant) -> float:
+    """Seconds from an event's end to the beginning of an interruption. A step takes no time on the clock that can't be
+    set; on the wall clock it is the time that it took."""
+    measured = found.at.mono is not None and closed.mono is not None
+    took = 0.0 if measured and found.kind is InterruptionKind.CLOCK_STEP else found.seconds
+    return found.at.minus(closed) - took
 
 
 def felt(tracked: Tracked, found: Interruption) -> Tracked:

@@ -70,6 +70,8 @@ def reunited(found: State, lived: State) -> State:
         evictions=found.evictions + max(0, lived.evictions - unread(lived.birth).evictions),
         numbers=_numbers(found.numbers, lived.numbers),
         first_answer=found.first_answer or lived.first_answer,
+        first_answer_mono=None if found.first_answer else lived.first_answer_mono,
+        flowing=found.flowing or lived.flowing,
     )
 
 
@@ -81,18 +83,20 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
     if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
         return after  # another life of the same id
     until_then = before.gaps + 1  # between the two lives nobody looked
-    starts_after = before.started_at is None
+    earlier = before.first_seen <= after.first_seen
     return replace(
         after,
-        first_seen=min(before.first_seen, after.first_seen),
+        first_seen=before.first_seen if earlier else after.first_seen,
+        first_seen_mono=None if earlier else after.first_seen_mono,
         seen_before=before.seen_before,
         first_not_before=before.first_not_before,
         scheduled_seen=before.scheduled_seen or after.scheduled_seen,
         started_at=before.started_at or after.started_at,
+        started_mono=None if before.started_at else after.started_mono,
         started_by=before.started_by or after.started_by,
         gaps=until_then + after.gaps,
-        gap_seconds=before.gap_seconds + after.gap_seconds,
-        gaps_before_start=until_then + after.gaps_before_start if starts_after else before.gaps_before_start,
+        gap_seconds=None,
+        started_gaps=before.started_gaps if before.started_at else until_then + after.started_gaps,
     )
 
 

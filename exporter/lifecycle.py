@@ -135,10 +135,9 @@ def advance(
     sight = sight_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
     touched = replace(
-        state,
+        _warming(state, document, now, again=anomaly == "number-restarted"),
         last_good=now,
         watched=sight.watched,
-        first_answer=now.wall if state.first_answer is None or anomaly == "number-restarted" else state.first_answer,
         document_rejected="",
         reset=reset_after(state, document, sight),
     )
@@ -158,6 +157,14 @@ def advance(
     return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
 
 
+def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:
+    """When the service began to warm up, and whether events flow: the first of them says that it is warm."""
+    flows = bool(document.events or document.rejected)
+    if state.first_answer is None or again:
+        return replace(state, first_answer=now.wall, first_answer_mono=now.mono, flowing=flows)
+    return replace(state, flowing=True) if flows and not state.flowing else state
+
+
 def _with_gap(state: State, sight: Sight) -> State:
     """A gap in our sight belongs to the history of every event that it covered."""
     if sight.steady or not state.tracked:
@@ -168,7 +175,9 @@ def _with_gap(state: State, sight: Sight) -> State:
 def _gapped(tracked: Tracked, sight: Sight) -> Tracked:
     if sight.steady:
         return tracked
-    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=tracked.gap_seconds + (sight.gap or 0.0))
+    known = tracked.gap_seconds is not None and sight.away is not None
+    away = (tracked.gap_seconds or 0.0) + (sight.away or 0.0) if known else None
+    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=away)
 
 
 def _before(state: State, key: str) -> Tracked:
@@ -201,7 +210,7 @@ def _follow(before: Tracked, event: Event, sight: Sight) -> tuple[Tracked, Trans
     if kind is None:
         return after, None
     first = not present or (before.phase is Phase.UNKNOWN and kind is not Kind.UPDATED)
-    return after, Transition(kind, after, changed, unexpected, first, sight.gap, blind(sight))
+    return after, Transition(kind, after, changed, unexpected, first, sight.away, blind(sight))
 
 
 def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
@@ -211,6 +220,7 @@ def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
         event=event,
         phase=Phase.UNKNOWN,
         first_seen=sight.now.wall,
+        first_seen_mono=sight.now.mono,
         seen_before=sight.seen_before,
         first_seen_at=sight.watched,
         unchanged_at=sight.watched,
@@ -232,8 +242,9 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, s
         not_before=event.not_before or before.not_before,
         scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
         started_at=sight.now.wall if starting else before.started_at,
+        started_mono=sight.now.mono if starting else before.started_mono,
+        started_gaps=before.gaps if starting else before.started_gaps,
         started_by=_started_by(before, sight) if starting else before.started_by,
-        gaps_before_start=before.gaps if starting else before.gaps_before_start,
         unchanged_at=sight.watched if changed or starting else before.unchanged_at,
         updates=before.updates + (kind is Kind.UPDATED),
         updates_while_started=before.updates_while_started + (kind is Kind.UPDATED and before.phase is Phase.STARTED),
@@ -265,8 +276,8 @@ def _leave(before: Tracked, sight: Sight) -> Transition:
     unseen = blind(sight) if kind is Kind.COMPLETED else _unseen(before, sight)
     if kind is Kind.CANCELED and unseen:
         kind = Kind.ENDED
-    after = replace(before, closed_at=sight.now.wall, outcome=kind)
-    return Transition(kind, after, gap=sight.gap, unseen=unseen)
+    after = replace(before, closed_at=sight.now.wall, closed_mono=sight.now.mono, outcome=kind)
+    return Transition(kind, after, gap=sight.away, unseen=unseen)
 
 
 def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:

@@ -32,6 +32,9 @@ class Sight:
     now: Instant
     watched: float
     gap: float | None
+    """Seconds since the last good document, by the clock that says more; None when there was none."""
+    away: float | None
+    """The same as it is told: as long as it was for us, None also where that is not known."""
     unseen: tuple[str, ...]
     steady: bool
     """Both clocks say that the last good document is recent."""
@@ -47,7 +50,7 @@ def sight_of(state: State, document: Document, now: Instant, poll_interval: floa
     limit = max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval)
     last = state.last_good
     if last is None or state.document is None:
-        return Sight(now, state.watched, None, ("restart",), False)
+        return Sight(now, state.watched, None, None, ("restart",), False)
     wall = (now.wall - last.wall).total_seconds()
     unseen: list[str] = []
     mono = now.mono - last.mono if now.mono is not None and last.mono is not None else None
@@ -64,7 +67,7 @@ def sight_of(state: State, document: Document, now: Instant, poll_interval: floa
     elif step == 0:
         unseen.append("number-unchanged")
     watched = state.watched + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
-    return Sight(now, watched, max(wall, mono or 0.0, 0.0), tuple(unseen), steady)
+    return Sight(now, watched, max(wall, mono or 0.0, 0.0), now.since(last), tuple(unseen), steady)
 
 
 def reset_after(state: State, document: Document, sight: Sight) -> Reset | None:

@@ -12,6 +12,8 @@ from typing import Any, Final
 from exporter.events import Document, Event
 
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+IN_MEMORY: Final[Mapping[str, bool]] = {"in_memory": True}
+"""Metadata of a field that means nothing to another process: it is not kept on disk, and comes back as its default."""
 
 
 class Phase(StrEnum):
@@ -56,7 +58,22 @@ class Instant:
     """A moment on both clocks. `mono`, in seconds, only means something within one process; None across a restart."""
 
     wall: datetime
-    mono: float | None
+    mono: float | None = field(default=None, metadata=IN_MEMORY)
+
+    def minus(self, other: Instant) -> float:
+        """Seconds from the other to this one, negative if it comes later: by the clock that can't be set where one
+        process saw both, else by the wall clock."""
+        if self.mono is not None and other.mono is not None:
+            return self.mono - other.mono
+        return (self.wall - other.wall).total_seconds()
+
+    def since(self, earlier: Instant) -> float | None:
+        """Seconds that have passed since then. None is not known: the wall clock, all that is left over a restart, was
+        set back meanwhile."""
+        passed = self.minus(earlier)
+        if self.mono is not None and earlier.mono is not None:
+            return max(0.0, passed)
+        return passed if passed >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +137,10 @@ class Tracked:
     updates: int = 0
     updates_while_started: int = 0
     gaps: int = 0
-    gap_seconds: float = 0.0
-    gaps_before_start: int = 0
-    """How many of the gaps came before it was seen Started."""
+    gap_seconds: float | None = 0.0
+    """None: not known, since the clock was set back while we were away."""
+    started_gaps: int = 0
+    """How many of the gaps lie before the moment at which it was seen Started."""
     faults_told: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     """How many records of each kind this event had: the number in a record's id."""
@@ -130,6 +148,9 @@ class Tracked:
     outcome: Kind | None = None
     weight: int = 0
     """About how many bytes this history takes on disk; known once the event is gone."""
+    first_seen_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    started_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
 
     @property
     def key(self) -> str:
@@ -141,9 +162,34 @@ class Tracked:
         return self.started_before or self.started_at is not None
 
     @property
-    def watched_since_start(self) -> bool:
-        """Whether neither a gap nor a restart came after it was seen Started."""
-        return self.gaps == self.gaps_before_start
+    def sighted(self) -> Instant:
+        """`first_seen` on both clocks."""
+        return Instant(self.first_seen, self.first_seen_mono)
+
+    @property
+    def started(self) -> Instant | None:
+        """`started_at` on both clocks."""
+        return Instant(self.started_at, self.started_mono) if self.started_at else None
+
+    @property
+    def closed(self) -> Instant | None:
+        """`closed_at` on both clocks."""
+        return Instant(self.closed_at, self.closed_mono) if self.closed_at else None
+
+    @property
+    def waited_seconds(self) -> float | None:
+        """From its first sight until it was seen Started."""
+        return self.started.since(self.sighted) if self.started else None
+
+    @property
+    def started_seconds(self) -> float | None:
+        """From when it was seen Started until it was gone."""
+        return self.closed.since(self.started) if self.started and self.closed else None
+
+    @property
+    def watched_since_started(self) -> bool:
+        """Whether this process has seen it Started, and every moment since."""
+        return self.started_mono is not None and self.gaps == self.started_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +200,18 @@ class Outage:
     reason: str
     told: bool = False
     warned: bool = False
+    here: Instant | None = field(default=None, metadata=IN_MEMORY)
+    """The first failure that this process saw, of an outage that an earlier one knew."""
+
+    @property
+    def felt(self) -> Instant:
+        """Since when this process knows of it."""
+        return self.here or self.since
+
+    def lasted(self, now: Instant) -> float | None:
+        """Seconds since it began. None is not known: the clock was set back between two processes."""
+        before, here = self.felt.since(self.since), now.since(self.felt)
+        return None if before is None or here is None else before + here
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +245,9 @@ class State:
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stands still in a gap."""
     first_answer: datetime | None = None
     """When Azure first answered ever, or the number last started again: the service is warming up after it."""
+    first_answer_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    flowing: bool = False
+    """An event was seen since then: the service is warm."""
     outage: Outage | None = None
     document_rejected: str = ""
     boot_id: str = ""
@@ -208,7 +269,7 @@ class Transition:
     unexpected: bool = False
     first_sight: bool = False
     gap: float | None = None
-    """Seconds between the two good documents, the longer of both clocks; None when there was none before."""
+    """Seconds between the two good documents; None when there was none before, or when it is not known."""
     unseen: tuple[str, ...] = ()
     """Why what happened in between was not seen; empty when it was."""
 

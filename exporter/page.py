@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
-from exporter.lifecycle import Phase, Tracked
+from exporter.lifecycle import Instant, Phase, Tracked
 from exporter.page_html import (
     NOTHING,
     PAGE_CONTENT_TYPE,
@@ -27,7 +26,7 @@ from exporter.page_html import (
     text,
 )
 from exporter.page_sections import sections
-from exporter.page_words import MEANING, distance, failure, headline
+from exporter.page_words import MEANING, ago, failure, headline
 from exporter.status import Status, urgency
 
 __all__ = ["PAGE_CONTENT_TYPE", "PAGE_HEADERS", "render_page"]
@@ -45,7 +44,7 @@ class Verdict:
     lines: tuple[Html, ...] = ()
 
 
-def render_page(status: Status, now: datetime, version: str) -> bytes:
+def render_page(status: Status, now: Instant, version: str) -> bytes:
     """The landing page of one status, in UTF-8. Send `PAGE_HEADERS` with it."""
     own = sorted(status.own_events, key=urgency)
     verdict = _verdict(status, own, now)
@@ -92,7 +91,7 @@ def _about(status: Status) -> Html:
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def _verdict(status: Status, own: list[Tracked], now: datetime) -> Verdict:
+def _verdict(status: Status, own: list[Tracked], now: Instant) -> Verdict:
     if _last_read(status) is None:
         return Verdict("blind", "Not known yet", (text(_never_read(status)),))
     if not status.fresh(now):
@@ -101,7 +100,7 @@ def _verdict(status: Status, own: list[Tracked], now: datetime) -> Verdict:
     return found if status.source.up else replace(found, lines=(*found.lines, _age(status, now)))
 
 
-def _present(status: Status, own: list[Tracked], now: datetime) -> Verdict:
+def _present(status: Status, own: list[Tracked], now: Instant) -> Verdict:
     """What a document that was just read says."""
     if own:
         return _busy(own, now)
@@ -112,15 +111,14 @@ def _present(status: Status, own: list[Tracked], now: datetime) -> Verdict:
         say = "The document holds events that can't be read; the log and the records have them."
         return Verdict("blind", "Not known for sure", (text(say),))
     read = _last_read(status)
-    as_of = join((text(", as of "), moment(read))) if read else NOTHING
+    as_of = join((text(", as of "), moment(read.wall))) if read else NOTHING
     say = "The metadata service names no event for this VM"
     return Verdict("calm", "Nothing is planned", (join((text(say), as_of, text("."))),))
 
 
-def _last_read(status: Status) -> datetime | None:
+def _last_read(status: Status) -> Instant | None:
     """When the document that we know was read, perhaps by an earlier process."""
-    last = status.state.last_good
-    return status.source.last_success or (last.wall if last is not None and status.state.document else None)
+    return status.source.success or (status.state.last_good if status.state.document else None)
 
 
 def _never_read(status: Status) -> str:
@@ -130,24 +128,33 @@ def _never_read(status: Status) -> str:
     return f"The metadata service gave no document so far: {failure(reason)}."
 
 
-def _age(status: Status, now: datetime) -> Html:
+def _age(status: Status, now: Instant) -> Html:
     """That the source fails, why, and how old everything else on this page is."""
     reason, read = status.source.failure, _last_read(status)
     why = f"can't be read: {failure(reason)}" if reason else "was not read again"
     say = text(f"The metadata service {why}.")
     if read is None:
         return say
-    return join((say, text(f" This page shows what was known {distance(read, now)}, at "), moment(read), text(".")))
+    if now.since(read) is None:
+        return join(
+            (
+                say,
+                text(" This page shows what was known at "),
+                moment(read.wall),
+                text(", before the clock was set back."),
+            )
+        )
+    return join((say, text(f" This page shows what was known {ago(read, now)}, at "), moment(read.wall), text(".")))
 
 
-def _headline(own: list[Tracked], now: datetime) -> Iterator[Html]:
+def _headline(own: list[Tracked], now: Instant) -> Iterator[Html]:
     if own:
         yield text(f"Known then: {headline(own[0], now)}.")
     else:
         yield text("No event of this VM was known then.")
 
 
-def _busy(own: list[Tracked], now: datetime) -> Verdict:
+def _busy(own: list[Tracked], now: Instant) -> Verdict:
     first = own[0]
     tone = "on" if first.phase is Phase.STARTED else "coming"
     return Verdict(tone, headline(first, now), tuple(_more(own)))
@@ -166,9 +173,9 @@ def _banner(verdict: Verdict) -> Html:
     return tag("div", tag("strong", text(verdict.title)), *lines, class_=f"verdict {verdict.tone}")
 
 
-def _footer(now: datetime, version: str) -> Html:
+def _footer(now: Instant, version: str) -> Html:
     links = (("/metrics", "Metrics"), ("/-/healthy", "Healthy?"), ("/-/ready", "Ready?"))
     items = (tag("li", tag("a", text(name), href=path)) for path, name in links)
     nav = tag("nav", tag("ul", *items), aria_label="Links")
-    said = join((text("As of "), moment(now), text(f", renewed every {REFRESH_SECONDS} s · ")))
+    said = join((text("As of "), moment(now.wall), text(f", renewed every {REFRESH_SECONDS} s · ")))
     return tag("footer", nav, tag("p", said, text(f"azure-scheduled-events-exporter {version}")))

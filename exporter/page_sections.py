@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Final
 
 from exporter.folding import alike
-from exporter.lifecycle import Outage, Phase, Tracked
+from exporter.lifecycle import Instant, Outage, Phase, Tracked
 from exporter.page_html import NOTHING, Html, join, listed, moment, outside, table, tag, terms, text
 from exporter.page_words import (
     COORDINATIONS,
     MEANING,
     MODES,
     UNKNOWN,
+    ago,
     approved_by,
     decision,
     distance,
@@ -36,7 +37,7 @@ DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
 OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
 
 
-def sections(status: Status, own: list[Tracked], now: datetime) -> Iterator[Html]:
+def sections(status: Status, own: list[Tracked], now: Instant) -> Iterator[Html]:
     if own:
         yield _section("Events of this VM", *_events(status, own, now))
     elif status.state.document is not None and (others := _others(status)):
@@ -52,7 +53,7 @@ def _section(title: str, *children: Html) -> Html:
     return tag("section", tag("h2", text(title), id=name), *children, aria_labelledby=name)
 
 
-def _events(status: Status, own: list[Tracked], now: datetime) -> Iterator[Html]:
+def _events(status: Status, own: list[Tracked], now: Instant) -> Iterator[Html]:
     if not status.vm.name:
         say = "This VM's own name is not known yet, so every event of the document is shown and none is approved."
         yield tag("p", text(say), class_="note")
@@ -74,7 +75,7 @@ def _others(status: Status) -> Html:
     return tag("p", text(f"The document also holds {words}."), class_="soft") if words else NOTHING
 
 
-def _event(status: Status, tracked: Tracked, now: datetime) -> Html:
+def _event(status: Status, tracked: Tracked, now: Instant) -> Html:
     event = tracked.event
     started = tracked.phase is Phase.STARTED
     title = outside(event.event_type or "Event of unknown type", limit=60)
@@ -82,16 +83,16 @@ def _event(status: Status, tracked: Tracked, now: datetime) -> Html:
         ("What it means", text(MEANING.get(event.event_type or "", ""))),
         ("Azure says", outside(event.description) if event.description else NOTHING),
         ("Not before", _at(event.not_before, now) if not started else NOTHING),
-        ("Started", _at(tracked.started_at, now) if started else NOTHING),
+        ("Started", _past(tracked.started, now) if started else NOTHING),
         ("Approved by", text(started_by(tracked.started_by, tracked.approval.rule)) if started else NOTHING),
         ("Interruption", text(duration(event.duration))),
         ("Decision", NOTHING if started else text(decision(status.decisions.get(tracked.key), tracked))),
-        ("Approved", _at(tracked.approval.accepted_at, now)),
+        ("Approved", _past(tracked.approval.accepted_at, now)),
         ("Outdated", _outdated(tracked)),
         ("Touches", _resources(tracked, status.vm.name)),
         ("Asked for by", outside(event.source, limit=60) if event.source else NOTHING),
         ("Status", outside(event.status or UNKNOWN, limit=60)),
-        ("First seen", _at(tracked.first_seen, now)),
+        ("First seen", _past(tracked.sighted, now)),
         ("Can't be read", text(", ".join(event.faults[:10]))),
         ("EventId", outside(event.event_id, "id")),
     )
@@ -101,8 +102,17 @@ def _event(status: Status, tracked: Tracked, now: datetime) -> Html:
     )  # fmt: skip
 
 
-def _at(value: datetime | None, now: datetime) -> Html:
-    return NOTHING if value is None else join((moment(value), text(f" ({distance(value, now)})")))
+def _at(value: datetime | None, now: Instant) -> Html:
+    """A time that may still come."""
+    return NOTHING if value is None else join((moment(value), text(f" ({distance(value, now.wall)})")))
+
+
+def _past(value: datetime | Instant | None, now: Instant) -> Html:
+    """A time that was."""
+    if value is None:
+        return NOTHING
+    then = value if isinstance(value, Instant) else Instant(value)
+    return join((moment(then.wall), text(f" ({ago(then, now)})")))
 
 
 def _outdated(tracked: Tracked) -> Html:
@@ -129,7 +139,7 @@ def _closed(closed: list[Tracked]) -> Html:
     gone = [tracked for tracked in closed if tracked.closed_at is not None and tracked.outcome is not None]
     if not gone:
         return tag("p", text("No event of this VM has come and gone yet."), class_="soft")
-    newest = sorted(gone, key=lambda tracked: tracked.closed_at or tracked.first_seen, reverse=True)[:MAX_CLOSED]
+    newest = gone[::-1][:MAX_CLOSED]  # they are kept in the order in which they ended, which no clock can change
     heads = ("Event", "Outcome", "Notice", "Approved by", "Started", "Lasted", "Interruption felt")
     return tag("div", table("The last events that are over, newest first", heads, map(_told, newest)), class_="panel")
 
@@ -149,7 +159,7 @@ def _told(tracked: Tracked) -> tuple[Html, ...]:
     )
 
 
-def _outputs(status: Status, now: datetime) -> Html:
+def _outputs(status: Status, now: Instant) -> Html:
     heads = ("Destination", "State", "Waiting", "Oldest waiting", "Parked", "Last success")
     rows = [_destination(destination, now) for destination in status.destinations]
     shown = (
@@ -166,7 +176,7 @@ def _outputs(status: Status, now: datetime) -> Html:
     return tag("div", shown, terms((("Outbox", state),)), class_="panel")
 
 
-def _destination(destination: DestinationStatus, now: datetime) -> tuple[Html, ...]:
+def _destination(destination: DestinationStatus, now: Instant) -> tuple[Html, ...]:
     name = text(DESTINATION_NAMES.get(destination.name, destination.name))
     if not destination.configured:
         return (name, text("not configured"), *[text("–")] * 4)
@@ -176,29 +186,29 @@ def _destination(destination: DestinationStatus, now: datetime) -> tuple[Html, .
         name,
         state,
         text(str(destination.records)),
-        _at(destination.oldest, now) or text("–"),
+        _past(destination.oldest, now) or text("–"),
         tag("span", text(str(destination.parked)), class_="bad") if destination.parked else text("0"),
-        _at(destination.last_success, now) or text("never"),
+        _past(destination.last_success, now) or text("never"),
     )
 
 
-def _source(status: Status, now: datetime) -> Html:
+def _source(status: Status, now: Instant) -> Html:
     source, state = status.source, status.state
     up = tag("span", text("answers"), class_="good")
     down = tag("span", text(failure(source.failure) if source.failure else "not asked yet"), class_="bad")
     outage: Outage | None = state.outage
-    since = source.failing_since or (outage.since.wall if outage and not source.up else None)
+    since = source.failing or (outage.since if outage and not source.up else None)
     conflict = "the configured name is not the one that the metadata service gives; nothing is approved"
     rows = (
         ("Metadata service", up if source.up else down),
-        ("Failing since", _at(since, now) if not source.up else NOTHING),
-        ("Last good document", _at(source.last_success, now) or text("none by this process")),
+        ("Failing since", _past(since, now) if not source.up else NOTHING),
+        ("Last good document", _past(source.success, now) or text("none by this process")),
         ("Polled every", text(span(status.poll_interval))),
         ("Document number", text(str(state.document.incarnation)) if state.document else NOTHING),
         ("Warming up", text("yes: Azure may still be enabling the service") if status.warming(now) else NOTHING),
         ("Approvals", text(MODES[status.mode])),
         ("Coordination", text(COORDINATIONS[status.coordination])),
         ("Name", tag("span", text(conflict), class_="bad") if status.identity_conflict else NOTHING),
-        ("Agent started", _at(status.started_at, now)),
+        ("Agent started", _past(status.started, now)),
     )
     return tag("div", terms(rows), class_="panel")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from exporter.approval import Coordination, Decision, Mode, Verdict
 from exporter.interruption import THRESHOLD_SECONDS
-from exporter.lifecycle import Phase, StartedBy, Tracked
+from exporter.lifecycle import Instant, Phase, StartedBy, Tracked
 from exporter.records_words import why
 
 UNKNOWN: Final = "not known"
@@ -83,6 +83,14 @@ def distance(moment: datetime, now: datetime) -> str:
     return f"in {span(away.total_seconds())}" if away > timedelta() else f"{span(-away.total_seconds())} ago"
 
 
+def ago(then: Instant, now: Instant) -> str:
+    """How long ago something was, which is never said to come."""
+    seconds = now.since(then)
+    if seconds is None:
+        return "the clock was set back since"
+    return "now" if seconds < 1 else f"{span(seconds)} ago"
+
+
 def optional_span(seconds: float | None) -> str:
     return UNKNOWN if seconds is None else span(max(0.0, seconds))
 
@@ -147,7 +155,8 @@ def felt(account: Mapping[str, Any]) -> str:
     else:
         words = f"{span(together)} in {count} pieces, the longest {span(account['interruption_longest_seconds'])}"
     if account["gaps"]:
-        words += f"; not watched for {span(account['gap_seconds'])}"
+        away = account["gap_seconds"]
+        words += "; not watched for " + ("a time that is not known" if away is None else span(away))
     return words
 
 
@@ -157,34 +166,39 @@ def kind(tracked: Tracked) -> str:
     return found if found and found in MEANING else "Event of unknown kind"
 
 
-def headline(tracked: Tracked, now: datetime) -> str:
+def headline(tracked: Tracked, now: Instant) -> str:
     """An event in half a sentence: what, and when."""
     name, start = kind(tracked), tracked.event.not_before
     if tracked.phase is Phase.STARTED:
         on_for = _on_for(tracked, now)
+        if on_for is None:
+            return f"{name} is on"
         return f"{name} has been on for {span(on_for)}" if on_for else f"{name} has just started"
     if start is None:
         return f"{name} is coming, at a time that can't be read"
-    return (
-        f"{name} {distance(start, now)}, at the earliest" if start > now else f"{name} is due: it may start any moment"
-    )
+    if start <= now.wall:
+        return f"{name} is due: it may start any moment"
+    return f"{name} {distance(start, now.wall)}, at the earliest"
 
 
-def when(tracked: Tracked, now: datetime) -> str:
+def when(tracked: Tracked, now: Instant) -> str:
     """When an event starts, or since when it is on."""
     start = tracked.event.not_before
     if tracked.phase is Phase.STARTED:
         on_for = _on_for(tracked, now)
+        if on_for is None:
+            return "On, for a time that is not known: the clock was set back"
         return f"On for {span(on_for)}" if on_for else "Just started"
     if start is None:
         return "At a time that can't be read"
-    return (
-        f"In {span((start - now).total_seconds())}, at the earliest" if start > now else "Due: it may start any moment"
-    )
+    if start <= now.wall:
+        return "Due: it may start any moment"
+    return f"In {span((start - now.wall).total_seconds())}, at the earliest"
 
 
-def _on_for(tracked: Tracked, now: datetime) -> int:
-    return max(0, int((now - (tracked.started_at or tracked.first_seen)).total_seconds()))
+def _on_for(tracked: Tracked, now: Instant) -> int | None:
+    seconds = now.since(tracked.started or tracked.sighted)
+    return None if seconds is None else int(seconds)
 
 
 def size(count: int) -> str:

@@ -15,10 +15,6 @@ def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = 
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
         notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
-    waited = (tracked.started_at - tracked.first_seen).total_seconds() if tracked.started_at else None
-    lasted = None
-    if tracked.started_at and tracked.closed_at:
-        lasted = (tracked.closed_at - tracked.started_at).total_seconds()
     felt = tracked.felt
     return {
         "first_seen": timestamp(tracked.first_seen),
@@ -29,9 +25,9 @@ def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = 
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "rule": tracked.approval.rule or None,
         "approval_attempts": tracked.approval.attempts,
-        "waited_seconds": rounded(waited),
+        "waited_seconds": rounded(tracked.waited_seconds),
         "started_at": optional_timestamp(tracked.started_at),
-        "started_seconds": rounded(lasted),
+        "started_seconds": rounded(tracked.started_seconds),
         "gone_at": optional_timestamp(tracked.closed_at),
         "outcome": tracked.outcome.value if tracked.outcome else None,
         "unseen": list(unseen),

@@ -185,8 +185,9 @@ class Writer:
         more = {"reason": reason, "since": timestamp(outage.since.wall)}
         return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", say, more)
 
-    def recovered(self, state: State, outage: Outage, lasted: float) -> tuple[State, Record]:
-        say = f"The metadata service answers again, after {lasted:.0f} s"
+    def recovered(self, state: State, outage: Outage, lasted: float | None) -> tuple[State, Record]:
+        known = "a time that is not known: the clock was set back" if lasted is None else f"{lasted:.0f} s"
+        say = f"The metadata service answers again, after {known}"
         more = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
         return self.about_vm(state, SOURCE_RECOVERED, "INFO", say, more)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from exporter.approval import Coordination, Decision, Mode
-from exporter.lifecycle import Phase, State, Tracked
+from exporter.lifecycle import Instant, Phase, State, Tracked
 from exporter.records import Vm
 
-WARMING: Final = timedelta(minutes=5)
+WARMING_SECONDS: Final = 300.0
 """Events begin to flow within five minutes of the first answer [Enabling and disabling]."""
 STALE_SECONDS: Final = 30.0
 STALE_POLLS: Final = 10
@@ -31,6 +31,18 @@ class SourceStatus:
     failure: str = ""
     """Reason of the last poll when it failed."""
     failing_since: datetime | None = None
+    last_success_mono: float | None = None
+    failing_since_mono: float | None = None
+
+    @property
+    def success(self) -> Instant | None:
+        """`last_success` on both clocks."""
+        return Instant(self.last_success, self.last_success_mono) if self.last_success else None
+
+    @property
+    def failing(self) -> Instant | None:
+        """`failing_since` on both clocks."""
+        return Instant(self.failing_since, self.failing_since_mono) if self.failing_since else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,12 @@ class Status:
     poll_interval: float = 1.0
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()
+    started_mono: float | None = None
+
+    @property
+    def started(self) -> Instant:
+        """`started_at` on both clocks."""
+        return Instant(self.started_at, self.started_mono)
 
     def concerns_this_vm(self, tracked: Tracked) -> bool:
         """False only for events that are known to be of other VMs."""
@@ -86,15 +104,26 @@ class Status:
         """Those that are not known to be of other VMs alone."""
         return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
 
-    def fresh(self, now: datetime) -> bool:
-        """Whether this process has read a document, not older than 30 s or ten polls. A clock set back is no help."""
-        limit = timedelta(seconds=max(STALE_SECONDS, STALE_POLLS * self.poll_interval))
-        return self.source.last_success is not None and abs(now - self.source.last_success) <= limit
+    def fresh(self, now: Instant) -> bool:
+        """Whether this process has read a document, not older than 30 s or ten polls."""
+        age = now.since(self.source.success) if self.source.success else None
+        return age is not None and age <= max(STALE_SECONDS, STALE_POLLS * self.poll_interval)
 
-    def warming(self, now: datetime) -> bool:
-        """Whether Azure may still be switching the service on: an empty document is then not yet "nothing planned"."""
-        first = self.state.first_answer
-        return first is None or now - first < WARMING
+    def warming(self, now: Instant) -> bool:
+        """Whether Azure may still be switching the service on: an empty document is then not yet "nothing planned".
+
+        Where an earlier process had the first answer, the wall clock says how much of the time was over when this one
+        began; a clock that was set back says that nothing was, so that it never takes longer than once more.
+        """
+        state = self.state
+        if state.first_answer is None or state.flowing:
+            return not state.flowing
+        first = Instant(state.first_answer, state.first_answer_mono)
+        if first.mono is None and self.started.mono is not None:
+            waited = (self.started.since(first) or 0.0) + (now.since(self.started) or 0.0)
+        else:
+            waited = now.since(first) or 0.0
+        return waited < WARMING_SECONDS
 
 
 def urgency(tracked: Tracked) -> tuple[int, datetime]:

@@ -76,11 +76,11 @@ def account_lines(
     return [f"    {dim}{pad(label, LABEL_WIDTH)}{reset}{text}" for label, text in rows if text]
 
 
-_NUMBERS: Final = (
-    "notice_seconds",
+_SPANS: Final = (
     "documented_minimum_notice_seconds",
     "waited_seconds",
     "started_seconds",
+    "gap_seconds",
     "interruption_seconds",
     "interruption_longest_seconds",
 )
@@ -90,7 +90,8 @@ _TEXTS: Final = ("first_seen", "seen_before", "approved_at", "rule", "started_at
 
 def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
     """The account with every key there and of its type: what is not becomes None, or 0 for a count."""
-    found: dict[str, Any] = {name: number_of(account.get(name)) for name in _NUMBERS}
+    found: dict[str, Any] = {name: _span_of(account.get(name)) for name in _SPANS}
+    found["notice_seconds"] = number_of(account.get("notice_seconds"))
     found |= {name: int(number_of(account.get(name)) or 0) for name in _COUNTS}
     found |= {name: clean(account[name], LONGEST_WORD) if account.get(name) else None for name in _TEXTS}
     who = account.get("approved_by")
@@ -98,13 +99,18 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
     unseen = account.get("unseen")
     observed = number_of(account.get("interruptions_observed"))
     return found | {
-        "gap_seconds": number_of(account.get("gap_seconds")) or 0.0,
         "approved_by": who if who in list(StartedBy) else None,
         "announced_duration_seconds": None if duration is None else int(duration),
         "unseen": [word_of(word) for word in unseen] if isinstance(unseen, list | tuple) else [],
         "interruptions_observed": None if observed is None else int(observed),
         "interruption_longest_seconds": found["interruption_longest_seconds"] or 0.0,
     }
+
+
+def _span_of(value: object) -> float | None:
+    """What took less than no time was measured by a clock that was set back, as the first version did."""
+    seconds = number_of(value)
+    return seconds if seconds is not None and seconds >= 0 else None
 
 
 def _description(event: Mapping[str, Any]) -> str:

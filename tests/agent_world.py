@@ -6,7 +6,7 @@ import io
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -188,7 +188,7 @@ class World:
             tuple(rules),
             rule_event_types=rules,
             poll_failure_reasons=REASONS,
-            now=self.clock.utc,
+            now=self.clock.instant,
             include_process_metrics=False,
         )
         self.outbox = Disk(self.path, self.capacity, DESTINATIONS, now=self.clock.utc)
@@ -201,7 +201,7 @@ class World:
             stopping=lambda: self.stopping,
             spawn=self._spawn,
         )
-        log = Log(self.text, clock=lambda: self.clock.wall)
+        log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         self.agent = Agent(self.options, self.source, self.outbox, self.sink, log=log, senses=senses)
 
     def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
@@ -212,6 +212,23 @@ class World:
         if boot_id is not None:
             self.options = replace(self.options, boot_id=boot_id)
         self.start()
+
+    def start_again(self) -> None:
+        """The same, at once and without a clock that was ever touched: the outbox is opened anew."""
+        self.outbox.close()
+        self.start()
+
+    def forget_fields(self, names: Set[str]) -> None:
+        """Makes the state on disk one of a version that did not know these fields."""
+
+        def without(found: Any) -> Any:
+            if isinstance(found, dict):
+                return {name: without(value) for name, value in found.items() if name not in names}
+            return [without(item) for item in found] if isinstance(found, list) else found
+
+        with closing(sqlite3.connect(self.path)) as db, db:
+            ((text,),) = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
+            db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (json.dumps(without(json.loads(text))),))
 
     def __enter__(self) -> World:
         return self

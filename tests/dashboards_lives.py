@@ -141,7 +141,7 @@ class Living:
             tuple(rules),
             rule_event_types=rules,
             poll_failure_reasons=REASONS,
-            now=clock.utc,
+            now=clock.instant,
             include_process_metrics=False,
         )
         life.prepare(self.sink, end)

@@ -129,7 +129,7 @@ def _nameless() -> Life:
 def _certificate(sink: PrometheusSink, end: float) -> None:
     """A certificate in its last day, that could not be renewed ten minutes ago."""
     sink.certificate_not_after = lambda: end + 86400
-    sink.config_reload_failures = lambda: int(sink._now().timestamp() > end - 600)
+    sink.config_reload_failures = lambda: int(sink._now().wall.timestamp() > end - 600)
 
 
 LIVES: Final = {

@@ -63,6 +63,9 @@ class Sheet:
     items: list[Any] | None = None
     number: int = 0
     first_answer: float | None = None
+    cold_until: float | None = None
+    """On the clock that can't be set."""
+    flowing: bool = False
     last_good: float | None = None
     last_poll: float | None = None
     up: bool = False
@@ -74,12 +77,13 @@ class Sheet:
     def fails(self, wall: float) -> None:
         self.last_poll, self.up = wall, False
 
-    def reads(self, body: bytes, number: int, wall: float) -> None:
+    def reads(self, body: bytes, number: int, wall: float, mono: float) -> None:
         self.last_poll = self.last_good = wall
         self.up = self.decided = True
         if self.first_answer is None or number < self.number:
-            self.first_answer = wall
+            self.first_answer, self.cold_until, self.flowing = wall, mono + WARMING, False
         self.items, self.number = oracle.read(body), number
+        self.flowing = self.flowing or bool(self.items)
         self.moments = {key: self._moments(key, item, wall) for key, item in self.events().items()}
 
     def _moments(self, key: str, item: Mapping[str, Any], wall: float) -> Moments:
@@ -94,6 +98,11 @@ class Sheet:
     def restarts(self) -> None:
         """Another process: what it knows is what was written, and it has not asked yet."""
         self.last_poll, self.up, self.decided = None, False, False
+
+    def begins(self, wall: float, mono: float) -> None:
+        """Another process: what was over of the five minutes, the clock on the wall says, as well as it can."""
+        if self.first_answer is not None:
+            self.cold_until = mono + WARMING - max(0.0, wall - self.first_answer)
 
     def is_accepted(self, event_id: str, wall: float) -> None:
         self.accepted[folded(event_id)] = wall
@@ -115,11 +124,12 @@ class Sheet:
         return found
 
     def says(self, vm_name: str, now: float, shown: set[str]) -> Series:
-        """All of it. `shown` are the ids that have series; which ones may is judged by `fair`."""
+        """All of it, `now` on the clock that can't be set. `shown` are the ids that have series; which ones may is
+        judged by `fair`."""
         found: Series = {}
         put(found, "up", self.up)
         put(found, "last_poll_timestamp_seconds", self.last_poll)
-        warm = self.first_answer is not None and now - self.first_answer >= WARMING
+        warm = self.flowing or (self.cold_until is not None and now >= self.cold_until)
         put(found, "source_warming", not warm)
         if self.items is not None:
             put(found, "document_incarnation", self.number)

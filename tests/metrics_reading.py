@@ -11,6 +11,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
+from exporter.lifecycle import Instant
 from exporter.sinks.catalogue import PREFIX
 from exporter.sinks.prometheus import PrometheusSink
 from tests.peers import need
@@ -31,7 +32,7 @@ def make_sink(now: datetime = NOON) -> PrometheusSink:
         RULES,
         rule_event_types=RULE_TYPES,
         poll_failure_reasons=("timeout", "connect"),
-        now=lambda: now,
+        now=lambda: Instant(now),
         include_process_metrics=False,
         python_version="3.11.0",
     )

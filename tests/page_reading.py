@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from html.parser import HTMLParser
 
+from exporter.lifecycle import Instant
 from exporter.page import render_page
 from exporter.status import Status
 from tests.statuses import NOON, Story
@@ -63,7 +64,7 @@ def read(page: bytes) -> Element:
 
 def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Element:
     moment = at.now if at else (status.source.last_poll or NOON)
-    return read(render_page(status, moment + timedelta(seconds=later), "1.2.3"))
+    return read(render_page(status, Instant(moment + timedelta(seconds=later)), "1.2.3"))
 
 
 def verdict(page: Element) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from exporter.codec import dump_state, load_state
 from exporter.folding import folded
-from exporter.lifecycle import Approval, Felt, Instant, Outage, StartedBy, State, with_tracked
+from exporter.lifecycle import Approval, Felt, Instant, Outage, StartedBy, State, Tracked, with_tracked
 from tests.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY = folded(EVENT_ID)
@@ -31,7 +32,7 @@ def full() -> State:
     state = with_tracked(watcher.state, tracked)
     return replace(
         state,
-        outage=Outage(Instant(NOON, 1.0), "timeout", True, True),
+        outage=Outage(Instant(NOON, 1.0), "timeout", True, True, Instant(NOON, 2.0)),
         numbers={"agent.started": 1763726400001},
         vm_id="vm-id",
         document_rejected="empty",
@@ -46,12 +47,24 @@ def without_clocks(state: State) -> State:
     def still(moment: Instant | None) -> Instant | None:
         return replace(moment, mono=None) if moment else None
 
-    tracked = {
-        key: replace(entry, approval=replace(entry.approval, last_attempt=still(entry.approval.last_attempt)))
-        for key, entry in state.tracked.items()
-    }
-    outage = replace(state.outage, since=replace(state.outage.since, mono=None)) if state.outage else None
-    return replace(state, tracked=tracked, last_good=still(state.last_good), outage=outage)
+    def kept(histories: Mapping[str, Tracked]) -> dict[str, Tracked]:
+        forgotten: dict[str, Any] = {"first_seen_mono": None, "started_mono": None, "closed_mono": None}
+        return {
+            key: replace(
+                entry, approval=replace(entry.approval, last_attempt=still(entry.approval.last_attempt)), **forgotten
+            )
+            for key, entry in histories.items()
+        }
+
+    outage = replace(state.outage, since=replace(state.outage.since, mono=None), here=None) if state.outage else None
+    return replace(
+        state,
+        tracked=kept(state.tracked),
+        closed=kept(state.closed),
+        last_good=still(state.last_good),
+        outage=outage,
+        first_answer_mono=None,
+    )
 
 
 @pytest.mark.parametrize("state", [State(NOON), full()], ids=["new", "full"])

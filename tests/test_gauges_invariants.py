@@ -59,7 +59,7 @@ class Watched(Source):
                 return Answer(b"<html>", self.clock.mono, 0.01)
             raise MetadataError("timeout")
         answer = super().fetch()
-        self.sheet.reads(answer.body, self.number, self.clock.wall)
+        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono)
         return answer
 
     def approve(self, event_id: str) -> None:
@@ -142,6 +142,7 @@ class Shown:
         if self.disk.is_dir() and self.world.writable:
             self.sheet.restarts()
             self.world.restart(seconds)
+            self.sheet.begins(self.world.clock.wall, self.world.clock.mono)
             self.agrees()
 
     def is_delivered(self, name: str, parked: bool) -> None:
@@ -166,7 +167,7 @@ class Shown:
         found = self.scrape()
         shown = {dict(labels)["event_id"] for name, labels in found if name == "event_info"}
         self.sheet.fair(self.vm_name, shown)
-        expected = self.sheet.says(self.vm_name, self.world.clock.wall, shown)
+        expected = self.sheet.says(self.vm_name, self.world.clock.mono, shown)
         assert {key: value for key, value in found.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
         self.tells_of_each_once(found, shown)
         self.tells_its_age(found)

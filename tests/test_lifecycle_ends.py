@@ -227,7 +227,7 @@ def test_only_good_polling_counts_as_watched() -> None:
     watcher.sees(event(), after=1.0, up=0)
     assert watcher.state.watched - base == 4.0
     tracked = watcher.state.tracked[KEY]
-    assert (tracked.gaps, tracked.gap_seconds) == (3, 161.0)
+    assert (tracked.gaps, tracked.gap_seconds) == (3, 62.0)
 
 
 @pytest.mark.parametrize(

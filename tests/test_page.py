@@ -9,7 +9,7 @@ import pytest
 
 from exporter.approval import Mode
 from exporter.folding import folded
-from exporter.lifecycle import Felt, State
+from exporter.lifecycle import Felt, Instant, State
 from exporter.page import render_page
 from exporter.page_words import distance, duration, span
 from exporter.records import Vm
@@ -177,7 +177,7 @@ def test_outputs_say_how_they_do() -> None:
 def test_a_crowd_is_cut_and_counted() -> None:
     """A thousand events make a bearable page that says how many it left out."""
     story = statuses.crowded_story(1000)
-    body = render_page(story.status(), story.now, "1.2.3")
+    body = render_page(story.status(), Instant(story.now), "1.2.3")
     page = read(body)
     assert len(list(page.all("article"))) == 20
     assert "980 more events of this VM" in page.text

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from exporter.lifecycle import Instant
 from exporter.page import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.page_html import outside, visible
 from exporter.web import Accept, Response, WebServer
 from tests import statuses
 from tests.page_reading import shown, terms
 from tests.peers import need
-from tests.statuses import FREEZE, NOON, Story
+from tests.statuses import FREEZE, Story
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></dd></article>"
 
@@ -121,7 +122,8 @@ def browse(application: Served, folder: Path) -> tuple[str, str]:
 @pytest.mark.peer("chromium")
 def test_a_real_browser_runs_nothing_of_it(tmp_path: Path) -> None:
     """Chromium shows a hostile description as text, runs nothing, and takes the style under the page's own policy."""
-    page = render_page(hostile_story().status(), NOON, "1.2.3")
+    story = hostile_story()
+    page = render_page(story.status(), Instant(story.now), "1.2.3")
     document, console = browse(Served(page), tmp_path)
     assert "<title>Event of unknown kind" in document
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=" in document

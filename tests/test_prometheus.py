@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from exporter.approval import Mode
+from exporter.lifecycle import Instant
 from exporter.records import Vm
 from exporter.sinks.catalogue import FAMILIES, PREFIX, metrics_table
 from exporter.sinks.gauges import MAX_EVENT_SERIES
@@ -241,7 +242,7 @@ def test_warming_ends_by_the_clock_of_the_scrape() -> None:
     """`source_warming` is 1 for five minutes after the first answer ever, without a new status."""
     story = Story()
     story.read()
-    moments = iter([story.now + timedelta(minutes=4), story.now + timedelta(minutes=6)])
+    moments = iter([Instant(story.now + timedelta(minutes=minutes)) for minutes in (4, 6)])
     sink = PrometheusSink("1", now=lambda: next(moments), include_process_metrics=False)
     sink.publish(story.status())
     assert value(sink, "source_warming") == 1

@@ -74,7 +74,8 @@ FAMILIES: Final = (
     Family(
         "source_warming",
         "gauge",
-        "1 while Azure may still be enabling the service: an empty document does not yet mean that nothing is planned.",
+        "1 while Azure may still be enabling the service, for 5 minutes or until an event was seen: an empty document "
+        "does not yet mean that nothing is planned.",
     ),
     Family("poll_duration_seconds", "histogram", "How long a poll took, failed ones included.", (), POLL),
     Family("polls_total", "counter", "Polls of the metadata service, failed ones included."),
@@ -173,7 +174,7 @@ FAMILIES: Final = (
     Family(
         "started_seconds",
         "histogram",
-        "How long completed events were seen Started, to the poll; only without a gap or restart in between.",
+        "How long completed events were seen Started, to the poll; only where no gap or restart was in between.",
         ("event_type",),
         STARTED,
     ),

@@ -8,7 +8,7 @@ from typing import Final
 
 from exporter.approval import Decision
 from exporter.events_json import encodable
-from exporter.lifecycle import Phase, StartedBy, Tracked
+from exporter.lifecycle import Instant, Phase, StartedBy, Tracked
 from exporter.sinks.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
 from exporter.status import DESTINATIONS, DestinationStatus, Status, urgency
 
@@ -51,7 +51,7 @@ def before_the_first_status() -> Samples:
     return sheet.samples
 
 
-def state_of(status: Status, now: datetime) -> Samples:
+def state_of(status: Status, now: Instant) -> Samples:
     """Every gauge of the catalogue that has a value now."""
     sheet = _Sheet()
     _source(sheet, status, now)
@@ -61,7 +61,7 @@ def state_of(status: Status, now: datetime) -> Samples:
     return sheet.samples
 
 
-def _source(sheet: _Sheet, status: Status, now: datetime) -> None:
+def _source(sheet: _Sheet, status: Status, now: Instant) -> None:
     source, document = status.source, status.state.document
     sheet.put("up", source.up)
     sheet.put("last_poll_timestamp_seconds", source.last_poll)

@@ -7,6 +7,7 @@ set counts as `other`, and text from outside only ever stands in a label of a ga
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +22,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from exporter.approval import AFTER_A_RULE, BEFORE_A_RULE, Decision, Reason, Verdict
-from exporter.lifecycle import ANOMALIES, CLOSING, Kind, Phase, Seen, Transition
+from exporter.lifecycle import ANOMALIES, CLOSING, Instant, Kind, Phase, Seen, Transition
 from exporter.sinks import catalogue
 from exporter.sinks.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.gauges import Samples, before_the_first_status, label, state_of, word
@@ -56,8 +57,8 @@ def _openmetrics_format() -> Callable[[Collector], bytes]:
 _openmetrics: Final = _openmetrics_format()
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+def _now() -> Instant:
+    return Instant(datetime.now(UTC), time.monotonic())
 
 
 def _nothing() -> float | None:
@@ -84,7 +85,7 @@ class PrometheusSink(Collector):
         *,
         rule_event_types: Mapping[str, Collection[str]] | None = None,
         poll_failure_reasons: Sequence[str] = (),
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], Instant] = _now,
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
     ) -> None:
@@ -200,9 +201,8 @@ class PrometheusSink(Collector):
             self._tallies["events_started_total"].add(event_type, by)
         if kind in CLOSING:
             self._tallies["events_closed_total"].add(event_type, kind.value)
-        started, closed = tracked.started_at, tracked.closed_at
-        if kind is Kind.COMPLETED and started and closed and tracked.watched_since_start:
-            self._observe("started_seconds", event_type, (closed - started).total_seconds(), transition)
+        if kind is Kind.COMPLETED and tracked.started_seconds is not None and tracked.watched_since_started:
+            self._observe("started_seconds", event_type, tracked.started_seconds, transition)
 
     def _observe(self, family: str, event_type: str, seconds: float, transition: Transition) -> None:
         exemplar = self._exemplar(transition.tracked.event.event_id, seconds)
@@ -212,7 +212,7 @@ class PrometheusSink(Collector):
         """None also for an id that would need escapes: real readers don't undo them in exemplars, or trip over them."""
         if not event_id or not event_id.isprintable() or not _ESCAPED.isdisjoint(event_id):
             return None
-        return Exemplar({"event_id": event_id[:MAX_EXEMPLAR_ID]}, max(0.0, seconds), self._now().timestamp())
+        return Exemplar({"event_id": event_id[:MAX_EXEMPLAR_ID]}, max(0.0, seconds), self._now().wall.timestamp())
 
     def interruption(self, kind: str, attributed: bool, seconds: float, event_id: str) -> None:
         """This VM stood still for so long; `event_id` is empty when no event is to blame. A clock set back is none."""
