@@ -25,6 +25,7 @@ from exporter.approval import (
 )
 from exporter.approval_attempts import accepted, attempting, not_accepted
 from exporter.approval_rules import match
+from exporter.codec import dump_state, load_state
 from exporter.events import Document, DocumentError, Event, parse_document
 from exporter.folding import alike, folded
 from exporter.health import UNAVAILABLE_SECONDS
@@ -32,6 +33,7 @@ from exporter.interruption import Interruption, InterruptionKind, attribute, fel
 from exporter.lifecycle import Instant, Outage, State, advance, aged, with_tracked
 from exporter.records import DOCUMENT_REJECTED, Record, Vm
 from exporter.records_writer import Writer
+from exporter.replay_clock import Clock
 from exporter.replay_entries import (
     ACCEPTED,
     MAX_BODY,
@@ -77,14 +79,15 @@ class Story:
         first = next((entry.at for entry in play.entries if not isinstance(entry, Unreadable) and entry.at), None)
         self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
         self._state = State(birth=self._start, vm_key=known.id or self.vm.name or "replay")
-        self._mono = 0.0
+        self._clock = Clock(play.entries, self._start)
         self._boot = ""
         self._evidence: dict[str, bool] = {}
         self._records: list[Record] = []
         self._watching = any(isinstance(entry, Began | Felt) for entry in play.entries)
 
     def tell(self) -> Iterator[Record]:
-        for entry in self._play.entries:
+        for place, entry in enumerate(self._play.entries):
+            self._clock.reach(place)
             self._take(entry)
             yield from self._records
             self._records.clear()
@@ -124,11 +127,6 @@ class Story:
 
     # -- the clocks
 
-    def _instant(self, at: datetime) -> Instant:
-        """Recordings tell the time of day alone: the monotonic clock is taken to have kept up with it."""
-        self._mono = max(self._mono, (at - self._start).total_seconds())
-        return Instant(at, self._mono)
-
     def _last_time(self) -> datetime:
         return self._state.last_good.wall if self._state.last_good else self._start
 
@@ -142,12 +140,11 @@ class Story:
             at = last.wall + timedelta(seconds=mark - begin)
             polls = int((mark - self._state.watched) / self._options.poll_interval)
             reset = aged(self._state.reset, mark, polls)
-            self._state = replace(self._state, last_good=self._instant(at), watched=mark, reset=reset)
+            self._state = replace(self._state, last_good=self._clock.seen(at), watched=mark, reset=reset)
             self._decide(at)
 
     def _restart(self, entry: Began) -> None:
-        if self._state.last_good is not None:
-            self._state = replace(self._state, last_good=replace(self._state.last_good, mono=None))
+        self._state = load_state(dump_state(self._state))  # what the next process knows of it
         if self._boot and entry.boot:
             self._evidence = {"rebooted": self._boot != entry.boot}
         self._boot = entry.boot or self._boot
@@ -175,7 +172,7 @@ class Story:
             self._reject(at, error.reason, error.detail, entry.where)
             return
         self.findings.read(document)
-        now = self._instant(at)
+        now = self._clock.seen(at)
         self._recover(now)
         step = advance(self._state, document, now, self._options.poll_interval)
         self._state = step.state
@@ -197,8 +194,11 @@ class Story:
     # -- the source's health
 
     def _fail(self, entry: Failed) -> None:
-        if self._state.outage is None:
-            self._state = replace(self._state, outage=Outage(self._instant(entry.at), entry.reason))
+        outage, now = self._state.outage, self._clock.seen(entry.at)
+        if outage is None:
+            self._state = replace(self._state, outage=Outage(now, entry.reason))
+        elif outage.felt.mono is None:
+            self._state = replace(self._state, outage=replace(outage, here=now))
 
     def _recover(self, now: Instant) -> None:
         """An outage of 10 s and more is told as the agent tells it, at the moment when it became one."""
@@ -206,8 +206,8 @@ class Story:
         if outage is None:
             return
         self._state = replace(self._state, outage=None)
-        lasted = (now.wall - outage.since.wall).total_seconds()
-        if lasted < UNAVAILABLE_SECONDS:
+        lasted = outage.lasted(now)
+        if (now.since(outage.felt) or 0.0 if lasted is None else lasted) < UNAVAILABLE_SECONDS:
             return
         told = self._writer(outage.since.wall + timedelta(seconds=UNAVAILABLE_SECONDS))
         self._record(told.unavailable(self._state, outage, outage.reason, UNAVAILABLE_SECONDS))
@@ -220,7 +220,7 @@ class Story:
         tracked = self._state.history(folded(entry.event_id))
         if tracked is None:
             return
-        now, before = self._instant(entry.at), tracked.approval
+        now, before = self._clock.seen(entry.at), tracked.approval
         rule, _ = match(self._policy.rules, tracked.event)
         sent = attempting(before, now, rule.name if rule else before.rule)
         taken = entry.status == ACCEPTED
@@ -237,7 +237,7 @@ class Story:
     def _feel(self, entry: Felt) -> None:
         if entry.kind not in list(InterruptionKind):
             return
-        found = Interruption(InterruptionKind(entry.kind), entry.seconds, Instant(entry.at, None))
+        found = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.felt(entry.at))
         tracked = attribute(self._state, self.vm, found, self._options.poll_interval)
         if tracked is not None:
             tracked = felt(tracked, found)

@@ -309,6 +309,51 @@ def test_gaps_and_outages_are_told_as_the_agent_tells_them() -> None:
     assert last["failures"] == 1
 
 
+@pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, -2.0, 0.0, 2.0, 9.0, 30.0, 86_400.0])
+def test_spans_are_those_of_the_clock_that_cannot_be_set(step: float) -> None:
+    """A recording notes how the clock was set: what the agent told of its time is told again."""
+    started = an_event(EventStatus="Started", NotBefore="")
+    noted = [{"at": after(27.6 + step), "interruption": {"kind": "clock_step", "seconds": step}}] if step else []
+    kept = -2 < step <= 2
+    recording = lines(
+        {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
+        read(0, 1, an_event()),
+        {"read_at": after(20), "same": 20},
+        read(21, 2, started),
+        {"read_at": after(28 + step if kept else 27), "same": 7},
+        *([] if kept else [read(28 + step, 2, started)]),
+        *noted,
+        {"read_at": after(31 + step), "same": 3},
+        read(31 + step, 3),
+        {"at": after(32 + step), "failure": "timeout"},
+        read(72 + step, 3),
+    )
+    records, _ = as_json("-", standard_input=recording)
+    (account,) = [record["data"]["account"] for record in records if record["data"].get("account")]
+    assert account["waited_seconds"] == pytest.approx(21)
+    assert account["started_seconds"] == pytest.approx(10, abs=0.1)
+    assert account["gap_seconds"] <= 1
+    (recovered,) = [record["data"] for record in records if "recovered" in record["type"]]
+    assert recovered["gap_seconds"] == 40
+    assert sum("clock_step" in json.dumps(record) for record in records) == bool(step)
+
+
+@pytest.mark.parametrize(("step", "known"), [(-3600.0, None), (0.0, 60.0)])
+def test_over_a_restart_a_replay_knows_what_the_agent_knew(step: float, known: float | None) -> None:
+    """Another process has only the time of day; where that went back, spans are not known."""
+    started = an_event(EventStatus="Started", NotBefore="")
+    recording = lines(
+        {"at": after(0), "began": {"boot": "one"}},
+        {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
+        read(0, 1, started),
+        {"at": after(50 + step), "began": {"boot": "one"}},
+        read(60 + step, 2),
+    )
+    records, _ = as_json("-", standard_input=recording)
+    assert records[-1]["data"]["account"]["started_seconds"] == known
+    assert records[-1]["data"]["account"]["gap_seconds"] == known
+
+
 def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
     """Recorded approvals, a reboot of the VM and interruptions are told as they were, whatever the policy given now."""
     started = an_event(EventStatus="Started", NotBefore="")
