@@ -12,7 +12,7 @@ from exporter.approval import Mode, Policy, Situation, decide
 from exporter.codec import dump_state, load_state
 from exporter.events import parse_document
 from exporter.folding import folded
-from exporter.lifecycle import Approval, Instant, State, Transition, advance
+from exporter.lifecycle import Approval, Instant, State, Transition, advance, number, with_tracked
 from exporter.records import Vm
 from exporter.status import DestinationStatus, OutboxStatus, SourceStatus, Status
 
@@ -81,6 +81,8 @@ class Story:
         self.number += 1
         step = advance(self.state, parse_document(document(self.number, *events)), self._instant())
         self.state = step.state
+        for transition in step.transitions:  # each is published: a record gives it a number
+            self.state = with_tracked(self.state, number(transition.tracked, transition.kind.value)[1])
         self.transitions += step.transitions
         return step.transitions
 
