@@ -17,10 +17,11 @@ from exporter.approver import Approver
 from exporter.attribution import Attribution
 from exporter.events import Document, DocumentError, Event, parse_document, unknown_words
 from exporter.failures import Failure
-from exporter.folding import alike, folded
+from exporter.folding import alike
 from exporter.health import SourceHealth, reason_of
 from exporter.keeper import Keeper
-from exporter.lifecycle import Instant, State, Step, Transition, advance
+from exporter.lifecycle import Instant, State, Step, advance
+from exporter.lifecycle_told import Tale, tale_of
 from exporter.status import Status
 from exporter.turn import Log, Metrics, Options, Senses, Source, Store, Turn
 
@@ -114,10 +115,11 @@ class Agent:
         self._attribution.before(turn)
         options = self._options
         step = advance(turn.state, document, read, options.poll_interval, options.history_bytes)
+        tale = tale_of(turn.state, step, turn.writer.vm.name, options.all_events, options.poll_interval)
         self._count_unknown(turn, step)
-        turn.dirty = turn.dirty or step.changed
-        turn.state = step.state
-        self._tell(turn, step)
+        turn.dirty = turn.dirty or tale.state is not step.state
+        turn.state = tale.state
+        self._tell(turn, step, tale)
         self._attribution.after(turn, step)
         if step.changed:
             self._approver.watch_approved(turn)
@@ -189,19 +191,17 @@ class Agent:
 
     # -- telling
 
-    def _tell(self, turn: Turn, step: Step) -> None:
+    def _tell(self, turn: Turn, step: Step, tale: Tale) -> None:
         if step.changed:
             turn.announce(self._metrics.document_changed)
         for anomaly in step.anomalies:
             self._odd(turn, anomaly)
-        for transition in step.transitions:
-            self._count(turn, transition)
-            if self._concerns(turn, transition.tracked.event) or self._concerned(turn, transition):
-                turn.record(turn.writer.transition(turn.state, transition))
-        for rejection in step.rejections:
-            about = turn.state.tracked.get(rejection.key)
-            if about is None or self._concerns(turn, about.event):
-                turn.record(turn.writer.rejection(turn.state, rejection))
+        for transition in tale.counted:
+            turn.announce(lambda found=transition: self._metrics.transition(found))  # type: ignore[misc]  # a lambda's default can't be annotated
+        for transition in tale.told:
+            turn.record(turn.writer.transition(turn.state, transition))
+        for rejection in tale.rejections:
+            turn.record(turn.writer.rejection(turn.state, rejection))
 
     def _odd(self, turn: Turn, anomaly: str) -> None:
         """Counted always; published unless it is everyday."""
@@ -219,23 +219,10 @@ class Agent:
                 if before is None or before.event.raw.get(name) != event.raw.get(name):
                     turn.announce(lambda word=name: self._metrics.unknown_value(word))  # type: ignore[misc]  # a lambda's default can't be annotated
 
-    def _count(self, turn: Turn, transition: Transition) -> None:
-        if transition.tracked.event.may_name(turn.writer.vm.name):
-            turn.announce(lambda: self._metrics.transition(transition))
-
-    def _concerns(self, turn: Turn, event: Event) -> bool:
-        """Whether this event is published: of this VM, or not known to be of others, or all are."""
-        return self._options.all_events or event.may_name(turn.writer.vm.name)
-
     @staticmethod
-    def _concerned(turn: Turn, transition: Transition) -> bool:
-        """Whether this change is the one that took this VM, or what may have been it, out of the event's resources."""
-        if "Resources" not in transition.changed:
-            return False
-        before, vm_name = transition.changed["Resources"][0], folded(turn.writer.vm.name)
-        if not isinstance(before, list) or not all(isinstance(name, str) for name in before):
-            return True
-        return any(folded(name) == vm_name for name in before)
+    def _concerns(turn: Turn, event: Event) -> bool:
+        """Whether what is done about this event is published: where its beginning was."""
+        return turn.state.tracked[event.key].told is not False
 
     # -- showing
 

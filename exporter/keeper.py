@@ -14,7 +14,7 @@ from typing import Final
 
 from exporter.failures import Failure
 from exporter.folding import alike, folded
-from exporter.lifecycle import CLOSING, HISTORY_BYTES, Instant, Kind, State, Tracked, without_histories
+from exporter.lifecycle import CLOSING, HISTORY_BYTES, Instant, Kind, State, Tracked, Whose, without_histories
 from exporter.records import Record
 from exporter.status import DestinationStatus, OutboxStatus
 from exporter.turn import Log, Metrics, Senses, Store, Turn
@@ -49,8 +49,10 @@ def reunited(found: State, lived: State) -> State:
             boot_id=lived.boot_id or found.boot_id,
         )
     known = {**found.closed, **found.tracked}
+    begun = {key for key, each in found.tracked.items() if each.told is not False}
+    untold = {key for key, each in lived.closed.items() if key in begun and not _ended(each)}
     tracked = {key: _joined(known.get(key), each) for key, each in lived.tracked.items()}
-    closed = {key: _joined(known.get(key), each) for key, each in lived.closed.items()}
+    closed = {key: _joined(known.get(key), each) for key, each in lived.closed.items() if key not in untold}
     left = {
         key: replace(each, first_seen_at=lived.watched, unchanged_at=lived.watched)  # by the clock that goes on
         for key, each in found.tracked.items()
@@ -72,6 +74,7 @@ def reunited(found: State, lived: State) -> State:
         first_answer=found.first_answer or lived.first_answer,
         first_answer_mono=None if found.first_answer else lived.first_answer_mono,
         flowing=found.flowing or lived.flowing,
+        sorted_as=None,  # what the file told to begin, this life may know to be of others
     )
 
 
@@ -79,6 +82,9 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
     if before is None:
         return after
     approval = after.approval if after.approval.accepted_at is not None else before.approval
+    if before.closed_at is None and not _ended(after):
+        counted = before.whose is Whose.OURS
+        after = replace(after, told=after.told or before.told, whose=before.whose if counted else after.whose)
     after = replace(after, approval=approval, numbers=_numbers(before.numbers, after.numbers))
     if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
         return after  # another life of the same id
@@ -100,10 +106,15 @@ def _joined(before: Tracked | None, after: Tracked) -> Tracked:
     )
 
 
+def _ended(lived: Tracked) -> bool:
+    """Whether the life that did not know the file told an end of it."""
+    return any(kind.value in lived.numbers for kind in CLOSING)
+
+
 def told_before(found: State, record: Record) -> bool:
     """Whether a first sight, in a life that did not know the file, is a fact that the file already had."""
     before = found.tracked.get(folded(record.subject))
-    if before is None or record.kind not in before.numbers:
+    if before is None or before.told is False or record.kind not in before.numbers:
         return False
     since = {Kind.SCHEDULED: before.scheduled_seen, Kind.STARTED: before.started_at is not None}
     return any(record.kind == kind.value and seen for kind, seen in since.items())

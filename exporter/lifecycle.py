@@ -18,16 +18,14 @@ Source: Azure's documentation of Scheduled Events, section "High level overview"
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from exporter.events import Document, Event, Rejected
-from exporter.lifecycle_changes import changes, phase_of
-from exporter.lifecycle_memory import CLOSED_KEPT, close, memory_full, without_histories
+from exporter.events import Document, Event
+from exporter.lifecycle_changes import REJECTIONS_TOLD, Likeness, changes, phase_of, rejected, started_anew, successor
+from exporter.lifecycle_memory import CLOSED_KEPT, close, memory_full, number, with_tracked, without_histories
 from exporter.lifecycle_sight import (
     ANOMALIES,
     RESET_SECONDS,
@@ -44,6 +42,7 @@ from exporter.lifecycle_sight import (
 from exporter.lifecycle_state import (
     CLOSING,
     EMPTY,
+    NOT_THIS_VM,
     Approval,
     Felt,
     Instant,
@@ -58,8 +57,7 @@ from exporter.lifecycle_state import (
     Step,
     Tracked,
     Transition,
-    number,
-    with_tracked,
+    Whose,
 )
 
 __all__ = [
@@ -69,6 +67,7 @@ __all__ = [
     "EMPTY",
     "HISTORY_BYTES",
     "MOVES",
+    "NOT_THIS_VM",
     "REJECTIONS_TOLD",
     "RESET_SECONDS",
     "UNBROKEN_POLLS",
@@ -87,6 +86,7 @@ __all__ = [
     "Step",
     "Tracked",
     "Transition",
+    "Whose",
     "advance",
     "aged",
     "memory_full",
@@ -98,7 +98,6 @@ __all__ = [
 
 EARLY_SECONDS: Final = 10.0
 """A start so much before NotBefore is somebody's; a smaller difference may be of the clocks."""
-REJECTIONS_TOLD: Final = 20  # of one document: a flood of nonsense must not drown the outbox
 
 
 MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
@@ -150,10 +149,12 @@ def advance(
         tracked[event.key] = after
         if transition:
             transitions.append(transition)
-    gone = [_leave(before, sight) for key, before in state.tracked.items() if key not in tracked]
+    leaving = [before for key, before in state.tracked.items() if key not in tracked]
+    anew = started_anew(state.tracked.keys(), document.events) if leaving else {}
+    gone = [_leave(before, sight, anew) for before in leaving]
     seen = replace(touched, document=document, tracked=tracked)
     after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
-    final, rejections = _reject(after_all, document)
+    final, rejections = rejected(after_all, document)
     return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
 
 
@@ -268,16 +269,19 @@ def _started_by(before: Tracked, sight: Sight) -> StartedBy:
     return StartedBy.TIME if late >= 0 and (sight.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
-def _leave(before: Tracked, sight: Sight) -> Transition:
-    """The event is gone. It was canceled only if nothing else can have happened unseen."""
+def _leave(before: Tracked, sight: Sight, anew: Mapping[Likeness, str]) -> Transition:
+    """The event is gone. It was canceled only if nothing else can have happened unseen, or under a new id."""
     before = _gapped(before, sight)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
     unseen = blind(sight) if kind is Kind.COMPLETED else _unseen(before, sight)
+    replaced_by = successor(before.event, anew) if kind is Kind.CANCELED else ""
+    if replaced_by:
+        unseen = (*unseen, "replaced")
     if kind is Kind.CANCELED and unseen:
         kind = Kind.ENDED
     after = replace(before, closed_at=sight.now.wall, closed_mono=sight.now.mono, outcome=kind)
-    return Transition(kind, after, gap=sight.away, unseen=unseen)
+    return Transition(kind, after, gap=sight.away, unseen=unseen, replaced_by=replaced_by)
 
 
 def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
@@ -296,25 +300,3 @@ def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
     elif sight.now.wall >= ahead:
         found.append("not-before-passed")
     return tuple(found)
-
-
-def _reject(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:
-    """What is newly not understood in this document, each told once while it stands there."""
-    prints = {fingerprint(item): item for item in document.rejected}
-    fresh = [Rejection(item.fault, item.raw) for mark, item in prints.items() if mark not in state.rejected]
-    tracked = dict(state.tracked)
-    for key, entry in state.tracked.items():
-        faults = entry.event.faults
-        if entry.phase is Phase.UNKNOWN and "EventStatus" not in faults:
-            faults = (*faults, "EventStatus")
-        if faults == entry.faults_told:
-            continue
-        tracked[key] = replace(entry, faults_told=faults)
-        if set(faults) - set(entry.faults_told):
-            fresh.append(Rejection(", ".join(faults), entry.event.raw, key))
-    return replace(state, tracked=tracked, rejected=frozenset(prints)), tuple(fresh[:REJECTIONS_TOLD])
-
-
-def fingerprint(item: Rejected) -> str:
-    text = json.dumps([item.fault, item.raw], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]

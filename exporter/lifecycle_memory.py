@@ -104,3 +104,20 @@ def _lasts(since: datetime | None, now: datetime) -> bool:
 
 def _sent_bytes(sent: Mapping[str, object]) -> int:
     return sum(len(key.encode()) + _SENT_BYTES for key in sent)
+
+
+def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
+    """The next number of a record of this kind about this event, and the history that remembers it."""
+    following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
+    return following, replace(tracked, numbers={**tracked.numbers, kind: following})
+
+
+def with_tracked(state: State, tracked: Tracked) -> State:
+    """The state with this event's history replaced where it stands. Of one that was forgotten only what was sent is."""
+    if tracked.key in state.tracked:
+        return replace(state, tracked={**state.tracked, tracked.key: tracked})
+    if tracked.key in state.closed:
+        return replace(state, closed={**state.closed, tracked.key: tracked})
+    if tracked.approval.attempts:
+        return replace(state, sent={**state.sent, tracked.key: tracked.approval})
+    return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -34,6 +34,8 @@ class Kind(StrEnum):
 
 
 CLOSING: Final = frozenset({Kind.COMPLETED, Kind.CANCELED, Kind.ENDED})
+NOT_THIS_VM: Final = "not-this-vm"
+"""Of a transition: the event is, or goes on as, one of other VMs alone."""
 
 
 class Seen(StrEnum):
@@ -51,6 +53,14 @@ class StartedBy(StrEnum):
     NOT_US = "not_us"
     TIME = "time"
     UNKNOWN = "unknown"
+
+
+class Whose(StrEnum):
+    """Whose an event is, as last known: ours if `Resources` names this VM, maybe where that can't be told."""
+
+    OURS = "ours"
+    MAYBE = "maybe"
+    THEIRS = "theirs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +161,10 @@ class Tracked:
     first_seen_mono: float | None = field(default=None, metadata=IN_MEMORY)
     started_mono: float | None = field(default=None, metadata=IN_MEMORY)
     closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    told: bool | None = None
+    """Whether its beginning was told and its end was not yet. None: not noted (`lifecycle_told`)."""
+    whose: Whose | None = None
+    """`OURS`: counted to begin, and to be counted to end. None: not noted."""
 
     @property
     def key(self) -> str:
@@ -253,6 +267,8 @@ class State:
     boot_id: str = ""
     reset: Reset | None = None
     """Set while a lower number is too recent to act on any answer."""
+    sorted_as: tuple[str, bool] | None = None
+    """The own name, and whether all events are published, by which `told` and `whose` were last settled."""
 
     def history(self, key: str) -> Tracked | None:
         """What is known of an id: of an event in the document, or of one that is gone."""
@@ -272,6 +288,10 @@ class Transition:
     """Seconds between the two good documents; None when there was none before, or when it is not known."""
     unseen: tuple[str, ...] = ()
     """Why what happened in between was not seen; empty when it was."""
+    joined: bool = False
+    """It stood in the document before, without this VM."""
+    replaced_by: str = ""
+    """The id under which it seems to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,20 +313,3 @@ class Step:
     changed: bool = False
     anomalies: tuple[str, ...] = ()
     """Oddities of the source, words of `ANOMALIES`."""
-
-
-def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
-    """The next number of a record of this kind about this event, and the history that remembers it."""
-    following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
-    return following, replace(tracked, numbers={**tracked.numbers, kind: following})
-
-
-def with_tracked(state: State, tracked: Tracked) -> State:
-    """The state with this event's history replaced where it stands. Of one that was forgotten only what was sent is."""
-    if tracked.key in state.tracked:
-        return replace(state, tracked={**state.tracked, tracked.key: tracked})
-    if tracked.key in state.closed:
-        return replace(state, closed={**state.closed, tracked.key: tracked})
-    if tracked.approval.attempts:
-        return replace(state, sent={**state.sent, tracked.key: tracked.approval})
-    return state

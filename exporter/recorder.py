@@ -120,6 +120,7 @@ class Recorder:
     def _know(self, at: datetime) -> None:
         vm = self._who()
         if vm != self._vm:
+            self._tell_same()  # from this poll on it is known, and not before
             self._vm = vm
             self._put({"at": timestamp(at), "vm": {name: text for name, text in asdict(vm).items() if text}})
 

@@ -7,12 +7,14 @@ from typing import Final
 
 from exporter.approval import Decision
 from exporter.events import Event
-from exporter.lifecycle import Kind, Transition
+from exporter.lifecycle import NOT_THIS_VM, Kind, Transition
 from exporter.records import timestamp
 
 
 def severity(found: Transition) -> str:
     """By type and transition: what ends or moves the VM warns, what was not seen to end warns, the rest informs."""
+    if found.kind is Kind.ENDED and NOT_THIS_VM in found.unseen:
+        return "INFO"
     if found.kind is Kind.UPDATED and found.unexpected:
         return "WARN"
     if found.kind in (Kind.COMPLETED, Kind.CANCELED):
@@ -72,22 +74,31 @@ def sentence(found: Transition, vm_name: str) -> str:
     tracked, event = found.tracked, found.tracked.event
     who = "this VM" if vm_name and event.names(vm_name) else _resources(event)
     what = f"{event.event_type or 'Event of unknown type'} of {who}"
+    came = " (it was there before, without this VM)" if found.joined else ""
     match found.kind:
         case Kind.SCHEDULED:
             when = f", not before {timestamp(tracked.not_before)}" if tracked.not_before else ""
-            return f"{what} is scheduled{when}"
+            return f"{what} is scheduled{when}{came}"
         case Kind.UPDATED:
             names = ", ".join(found.changed) or "EventStatus"
             return f"{what} changed: {names}"
         case Kind.STARTED:
             how = " (never seen Scheduled)" if not tracked.scheduled_seen else ""
-            return f"{what} has started{how}"
+            return f"{what} has started{came or how}"
         case Kind.COMPLETED:
             return f"{what} is over"
         case Kind.CANCELED:
             return f"{what} was canceled by Azure"
         case Kind.ENDED:
-            return f"{what} is gone; what became of it was not seen ({', '.join(found.unseen)})"
+            return f"{what} {_ended(found)}"
+
+
+def _ended(found: Transition) -> str:
+    if NOT_THIS_VM in found.unseen:
+        return "is no event of this VM any more" if "Resources" in found.changed else "is no event of this VM"
+    if found.replaced_by:
+        return f"is gone; it seems to go on as {found.replaced_by}"
+    return f"is gone; what became of it was not seen ({', '.join(found.unseen)})"
 
 
 def _resources(event: Event) -> str:

@@ -117,6 +117,8 @@ class Writer:
         more: dict[str, Any] = {"gap_seconds": rounded(found.gap)}
         if found.first_sight:
             more["seen_before"] = tracked.seen_before.value
+        if found.joined:
+            more["joined"] = True
         if found.changed:
             more["changed"] = {name: {"from": old, "to": new} for name, (old, new) in found.changed.items()}
         if found.kind is Kind.UPDATED:
@@ -127,6 +129,8 @@ class Writer:
             more["approved_by"] = tracked.started_by.value if tracked.started_by else None
         if found.kind in CLOSING:
             more["unseen"] = list(found.unseen)
+            if found.replaced_by:
+                more["replaced_by"] = found.replaced_by
             if "restart" in found.unseen and self.evidence:
                 more["evidence"] = dict(self.evidence)
             more["account"] = account(tracked, found.unseen, watching=self.watching)

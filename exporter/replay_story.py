@@ -26,11 +26,12 @@ from exporter.approval import (
 from exporter.approval_attempts import accepted, attempting, not_accepted
 from exporter.approval_rules import match
 from exporter.codec import dump_state, load_state
-from exporter.events import Document, DocumentError, Event, parse_document
+from exporter.events import Document, DocumentError, parse_document
 from exporter.folding import alike, folded
 from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt
 from exporter.lifecycle import Instant, Outage, State, advance, aged, with_tracked
+from exporter.lifecycle_told import tale_of
 from exporter.records import DOCUMENT_REJECTED, Record, Vm
 from exporter.records_writer import Writer
 from exporter.replay_clock import Clock
@@ -66,7 +67,10 @@ class Options:
 
 
 class Story:
-    """One play. `tell` gives the records as they come about; `findings` and `vm` are complete after it."""
+    """One play. `tell` gives the records as they come about; `findings` and `vm` are complete after it.
+
+    `vm` is who the VM is as far as all the entries tell; what is told at a moment knows what was known then.
+    """
 
     def __init__(self, play: Play, options: Options) -> None:
         self._play = play
@@ -76,6 +80,8 @@ class Story:
         known = next((entry.vm for entry in play.entries if isinstance(entry, Known)), Vm())
         self.conflict = False
         self.vm = self._who(known)
+        self._vm = self._who(Vm())
+        self._learned: Known | None = None
         first = next((entry.at for entry in play.entries if not isinstance(entry, Unreadable) and entry.at), None)
         self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
         self._state = State(birth=self._start, vm_key=known.id or self.vm.name or "replay")
@@ -104,11 +110,13 @@ class Story:
         return known if known.name else replace(known, name=self._play.vm_name)
 
     def _take(self, entry: Entry) -> None:
+        if not isinstance(entry, Reading | Steady | Unreadable):
+            self._settle_who()
         match entry:
             case Reading():
                 self._read(entry)
             case Steady():
-                self._pass_time(entry.at)
+                self._stay(entry.at)
             case Failed():
                 self.findings.failures += 1
                 self._fail(entry)
@@ -117,13 +125,37 @@ class Story:
             case Felt():
                 self._feel(entry)
             case Known():
-                self.vm = self._who(entry.vm)
+                self._learn(entry)
             case Began():
                 self._restart(entry)
             case Unreadable():
                 self._reject(self._last_time(), "not-a-document", entry.detail, entry.where)
             case _:
                 assert_never(entry)
+
+    # -- who this VM is
+
+    def _learn(self, entry: Known) -> None:
+        """It was known from a poll on: of the document that comes next, or, where none does, of the one that stood."""
+        self.vm = self._who(entry.vm)
+        if self._state.document is None:
+            self._vm = self.vm
+        elif self.vm != self._vm:
+            self._learned = entry
+
+    def _settle_who(self) -> None:
+        """The poll at which it was learned had read the same document again."""
+        learned, last, document = self._learned, self._state.last_good, self._state.document
+        if learned is None or last is None or document is None:
+            return
+        self._pass_time(learned.at - timedelta(seconds=self._options.poll_interval))
+        self._learned, self._vm = None, self._who(learned.vm)
+        self._good(document, max(learned.at, last.wall))
+
+    def _stay(self, until: datetime) -> None:
+        if self._learned is not None and self._learned.at <= until:
+            self._settle_who()
+        self._pass_time(until)
 
     # -- the clocks
 
@@ -136,7 +168,7 @@ class Story:
         if last is None or last.mono is None or until <= last.wall:
             return
         begin, end = self._state.watched, self._state.watched + (until - last.wall).total_seconds()
-        for mark in (*(m for m in turning_points(self._policy, self._state, self.vm.name) if m < end), end):
+        for mark in (*(m for m in turning_points(self._policy, self._state, self._vm.name) if m < end), end):
             at = last.wall + timedelta(seconds=mark - begin)
             polls = int((mark - self._state.watched) / self._options.poll_interval)
             reset = aged(self._state.reset, mark, polls)
@@ -148,20 +180,18 @@ class Story:
         if self._boot and entry.boot:
             self._evidence = {"rebooted": self._boot != entry.boot}
         self._boot = entry.boot or self._boot
+        self._vm = self._who(Vm())  # it asks anew
 
     # -- documents
 
     def _writer(self, at: datetime) -> Writer:
         document = self._state.document
         number = document.incarnation if document else None
-        return Writer(self.vm, at, number, self._policy.mode, self._evidence, self._watching)
+        return Writer(self._vm, at, number, self._policy.mode, self._evidence, self._watching)
 
     def _record(self, written: tuple[State, Record]) -> None:
         self._state = written[0]
         self._records.append(written[1])
-
-    def _concerns(self, event: Event) -> bool:
-        return self._options.all_events or event.may_name(self.vm.name)
 
     def _read(self, entry: Reading) -> None:
         at = entry.at or self._last_time()
@@ -172,14 +202,19 @@ class Story:
             self._reject(at, error.reason, error.detail, entry.where)
             return
         self.findings.read(document)
+        if self._learned is not None:
+            self._vm, self._learned = self._who(self._learned.vm), None
+        self._good(document, at)
+
+    def _good(self, document: Document, at: datetime) -> None:
         now = self._clock.seen(at)
         self._recover(now)
         step = advance(self._state, document, now, self._options.poll_interval)
-        self._state = step.state
-        for transition in step.transitions:
-            if self._concerns(transition.tracked.event):
-                self._record(self._writer(at).transition(self._state, transition))
-        for rejection in step.rejections:
+        tale = tale_of(self._state, step, self._vm.name, self._options.all_events, self._options.poll_interval)
+        self._state = tale.state
+        for transition in tale.told:
+            self._record(self._writer(at).transition(self._state, transition))
+        for rejection in tale.rejections:
             self._record(self._writer(at).rejection(self._state, rejection))
         self._evidence = {}
         self._watch_approved(at)
@@ -238,7 +273,7 @@ class Story:
         if entry.kind not in list(InterruptionKind):
             return
         found = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.felt(entry.at))
-        tracked = attribute(self._state, self.vm, found, self._options.poll_interval)
+        tracked = attribute(self._state, self._vm, found, self._options.poll_interval)
         if tracked is not None:
             tracked = felt(tracked, found)
             self._state = with_tracked(self._state, tracked)
@@ -248,8 +283,8 @@ class Story:
     # -- decisions
 
     def _watch_approved(self, at: datetime) -> None:
-        for tracked in list(self._state.tracked.values()) if self.vm.name else ():
-            news = reconsidered(self._policy, tracked, self.vm.name)
+        for tracked in list(self._state.tracked.values()) if self._vm.name else ():
+            news = reconsidered(self._policy, tracked, self._vm.name)
             if news is None:
                 continue
             after, reason = news
@@ -260,7 +295,7 @@ class Story:
     def _decide(self, at: datetime) -> None:
         document = self._state.document
         paths = files_to_look_at(self._policy, document) if document else frozenset()
-        situation = Situation(self.vm.name, self.conflict, self._options.look(paths))
+        situation = Situation(self._vm.name, self.conflict, self._options.look(paths))
         for explanation in explain(self._policy, self._state, situation):
             self._decided(at, explanation)
 
@@ -271,7 +306,7 @@ class Story:
             return
         self._state = with_tracked(self._state, replace(tracked, decided=decision.words))
         self.findings.decided(at, explanation)
-        if decision.reason not in NOT_PUBLISHED and self._concerns(decision.event):
+        if decision.reason not in NOT_PUBLISHED and tracked.told is not False:
             self._record(self._writer(at).decision(self._state, decision))
 
 

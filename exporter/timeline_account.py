@@ -42,6 +42,8 @@ _UNSEEN: Final[Mapping[str, str]] = {
     "approval-unanswered": "an approval was sent and not answered, so it may have run",
     "not-before-unknown": "its NotBefore was not known",
     "not-before-passed": "its NotBefore had passed, so it may have run",
+    "replaced": "the same came Started under a new id in its place",
+    "not-this-vm": "it is an event of other VMs alone, and goes on without this one",
 }
 
 

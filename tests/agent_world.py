@@ -24,6 +24,7 @@ from exporter.log import Log
 from exporter.looks import look
 from exporter.metadata import REASONS, Answer, MetadataError
 from exporter.outbox import Outbox
+from exporter.recorder import NoRecorder, Recorded, Recorder
 from exporter.records import Record, Vm
 from exporter.sinks.prometheus import PrometheusSink
 from exporter.turn import Options, Senses, Who
@@ -160,6 +161,7 @@ class World:
         path: Path | None = None,
         boot_id: str = "boot-1",
         source: Callable[[Clock], Source] | None = None,
+        recording: Path | None = None,
     ) -> None:
         self.clock = Clock()
         self.source = source(self.clock) if source else Source(self.clock)
@@ -178,6 +180,7 @@ class World:
         self.stopping = False
         self.threads: list[threading.Thread] = []
         self.text = io.StringIO()
+        self.recording = recording
         self.start()
 
     def start(self) -> None:
@@ -197,15 +200,29 @@ class World:
             who=lambda: self.who,
             look=look,
             interruptions=self._interruptions,
-            keep=lambda body, _read: self.kept.append(body),
+            keep=self._keep,
             stopping=lambda: self.stopping,
             spawn=self._spawn,
         )
         log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
-        self.agent = Agent(self.options, self.source, self.outbox, self.sink, log=log, senses=senses)
+        source: Source | Recorded = self.source
+        self.recorder: Recorder | NoRecorder = NoRecorder()
+        if self.recording is not None:
+            interval = self.options.poll_interval
+            self.recorder = Recorder(
+                self.recording, 64 << 20, 1, log=log, who=lambda: self.who.vm, poll_interval=interval
+            )
+            source = Recorded(self.source, self.recorder, self.clock.utc)
+        self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id)
+        self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, senses=senses)
+
+    def _keep(self, body: bytes, read: datetime) -> None:
+        self.kept.append(body)
+        self.recorder.keep(body, read)
 
     def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
         self.outbox.close()
+        self.recorder.close()
         self.clock.go(seconds)
         self.clock.mono = 5.0  # another process, perhaps another boot: it counts from somewhere else
         self.stopping = False
@@ -235,6 +252,7 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self.outbox.close()
+        self.recorder.close()
         self.source.close()
 
     def _interruptions(self) -> Sequence[Interruption]:

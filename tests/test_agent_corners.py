@@ -140,11 +140,11 @@ def test_the_clock_of_patience_is_not_carried_over_from_another_life() -> None:
 
 
 def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Path) -> None:
-    """Resources that could not be read are published, being perhaps ours; so is that they turn out not to be."""
+    """Resources that could not be read are published, being perhaps ours; that they turn out not to be is the end."""
     with World(tmp_path) as world:
         world.see(document(2, event(Resources="web-1")), 2)
         world.see(document(3, event(Resources=["web-2"])), 2)
-        assert [record.kind for record in world.records("scheduled", "updated")] == ["scheduled", "updated"]
+        assert [record.kind for record in world.records("scheduled", "updated", "ended")] == ["scheduled", "ended"]
 
 
 def test_an_id_in_another_spelling_keeps_its_place(tmp_path: Path) -> None:

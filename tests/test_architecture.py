@@ -23,9 +23,10 @@ CORE: Final[Mapping[str, frozenset[str]]] = {
     "lifecycle_state": frozenset({"events"}),
     "lifecycle_sight": frozenset({"events", "lifecycle_state"}),
     "lifecycle_memory": frozenset({"lifecycle_state"}),
-    "lifecycle_changes": frozenset({"events", "lifecycle_state"}),
+    "lifecycle_changes": frozenset({"events", "folding", "lifecycle_state"}),
     "lifecycle": frozenset({"events", "lifecycle_changes", "lifecycle_memory", "lifecycle_state"})
     | {"lifecycle_sight"},
+    "lifecycle_told": frozenset({"lifecycle_changes", "lifecycle_state", "lifecycle_sight"}),
     "approval_policy": frozenset({"events"}),
     "approval_attempts": frozenset({"lifecycle"}),
     "approval_rules": frozenset({"approval_policy", "events", "folding", "lifecycle"}),

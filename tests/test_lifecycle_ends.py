@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import jsonschema
 import pytest
 
 from exporter.lifecycle import (
@@ -12,7 +15,14 @@ from exporter.lifecycle import (
     Kind,
     StartedBy,
 )
+from exporter.records import Vm
+from exporter.records_writer import Writer
+from exporter.timeline import record_lines
 from tests.core_documents import KEY, NOON, Watcher, approved, event, kinds, only, started
+
+SCHEMA: Final = json.loads(
+    (Path(__file__).parent.parent / "exporter" / "schema" / "record.v1.json").read_text(encoding="utf-8")
+)
 
 # -- how an event ends
 
@@ -23,6 +33,70 @@ def test_scheduled_and_gone_under_our_eyes_is_canceled() -> None:
     watcher.sees(event())
     found = only(watcher.sees())
     assert (found.kind, found.unseen, found.tracked.outcome) == (Kind.CANCELED, (), Kind.CANCELED)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"Resources": ["VM-1", "vm-0"]},
+        {"EventSource": ...},
+        {"Description": "Otherwise.", "DurationInSeconds": 5},
+    ],
+)
+def test_what_comes_started_under_a_new_id_in_the_same_document_was_not_canceled(fields: dict[str, Any]) -> None:
+    """Some stand-ins give each state of an event a new id: the same type, source and names, in any order and case."""
+    known = {"Resources": ["vm-0", "vm-1"]} | {name: value for name, value in fields.items() if name == "EventSource"}
+    watcher = Watcher.fresh()
+    watcher.sees(event(**known), event("stays", **known))
+    gone, came = watcher.sees(started("Second", **known | fields), event("stays", **known))
+    assert (gone.kind, gone.unseen, gone.replaced_by) == (Kind.ENDED, ("replaced",), "Second")
+    assert (came.kind, came.tracked.outcome) == (Kind.STARTED, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"EventType": "Redeploy"},
+        {"EventSource": "Platform"},
+        {"EventSource": ...},
+        {"Resources": ["vm-0"]},
+        {"Resources": ["vm-0", "vm-1", "vm-2"]},
+        {"Resources": ["vm-0", "vm-\u0131"]},
+        {"Resources": "vm-0"},
+        {"EventType": ...},
+        {"EventStatus": "Scheduled", "NotBefore": "Fri, 21 Nov 2025 12:15:00 GMT"},
+    ],
+)
+def test_what_comes_otherwise_takes_no_events_place(fields: dict[str, Any]) -> None:
+    """Another type, source or set of names, or not Started: the one that is gone was canceled."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(Resources=["vm-0", "vm-I"]))
+    gone = watcher.sees(started("second", **{"Resources": ["vm-0", "vm-I"]} | fields))[0]
+    assert (gone.kind, gone.unseen, gone.replaced_by) == (Kind.CANCELED, (), "")
+
+
+def test_one_that_was_there_before_takes_no_events_place() -> None:
+    """Its start has nothing to do with the other's end; nor has what comes Started when a Started one goes."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(), event("second"))
+    gone = watcher.sees(started("second"))[0]
+    assert (gone.kind, gone.replaced_by) == (Kind.CANCELED, "")
+    gone = watcher.sees(started("third"))[0]
+    assert (gone.kind, gone.unseen, gone.replaced_by) == (Kind.COMPLETED, (), "")
+
+
+def test_a_record_names_the_event_that_came_in_its_place() -> None:
+    """For programs, in the account and for a person."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    gone, _ = watcher.sees(started("Second"))
+    record = Writer(Vm(name="vm-0"), watcher.wall).transition(watcher.state, gone)[1]
+    assert record.data["replaced_by"] == "Second"
+    assert record.data["unseen"] == record.data["account"]["unseen"] == ["replaced"]
+    assert record.data["message"] == "Reboot of this VM is gone; it seems to go on as Second"
+    assert any("under a new id" in line for line in record_lines(record))
+    jsonschema.validate(json.loads(record.to_json()), SCHEMA)
 
 
 @pytest.mark.parametrize(

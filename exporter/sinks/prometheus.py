@@ -188,7 +188,7 @@ class PrometheusSink(Collector):
             self._tallies["unknown_values_total"].add(field)
 
     def transition(self, transition: Transition) -> None:
-        """An event that names this VM, or may, moved."""
+        """An event that names this VM moved. Its first sight is the first move that we count of it."""
         kind, tracked = transition.kind, transition.tracked
         event_type = word(tracked.event.event_type, EVENT_TYPES)
         if came_into_sight(transition):
@@ -262,17 +262,9 @@ class PrometheusSink(Collector):
 
 
 def came_into_sight(transition: Transition) -> bool:
-    """Whether this move is the first of its event that we understand; a status never understood counts at its end."""
-    tracked = transition.tracked
-    match transition.kind:
-        case Kind.SCHEDULED:
-            return True
-        case Kind.STARTED:
-            return not tracked.scheduled_seen
-        case Kind.ENDED:
-            return tracked.phase is Phase.UNKNOWN
-        case _:
-            return False
+    """Whether this move is the first of its event that we count; a status never understood counts at its end."""
+    never_understood = transition.kind is Kind.ENDED and transition.tracked.phase is Phase.UNKNOWN
+    return transition.first_sight or never_understood
 
 
 def decision_labels(rules: Sequence[str], rule_event_types: Mapping[str, Collection[str]]) -> Iterator[Labels]:
