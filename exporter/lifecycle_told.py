@@ -114,7 +114,12 @@ class _Teller:
             after = replace(after, first_seen_at=anew.first_seen_at, unchanged_at=anew.unchanged_at)
         after = _marked(anew if tells and not told else after, tells, whose)
         self._tell(after, move, told=told, joined=whose is not Whose.THEIRS)
-        self._count(anew, move, before, whose)
+        if before is Whose.OURS and whose is Whose.THEIRS:  # one that was never understood counts at its end, at both
+            self.counted.append(replace(self._left(after, move), first_sight=was.phase is Phase.UNKNOWN))
+        elif before is Whose.OURS:
+            self.counted += [move] if move else []
+        elif whose is Whose.OURS:
+            self.counted += self._beginnings(anew)
         return after
 
     def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
@@ -159,14 +164,6 @@ class _Teller:
                 self.rejections.append(Rejection(", ".join(after.faults_told), after.event.raw, after.key))
         elif told:
             self.told.append(self._left(after, move))
-
-    def _count(self, after: Tracked, move: Transition | None, before: Whose | None, whose: Whose) -> None:
-        if before is Whose.OURS and whose is Whose.OURS:
-            self.counted += [move] if move else []
-        elif whose is Whose.OURS:
-            self.counted += self._beginnings(after)
-        elif before is Whose.OURS:
-            self.counted.append(self._left(after, move))
 
     def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
         """What there is to count of an event that is known to name this VM from now on. Without a known status nothing:

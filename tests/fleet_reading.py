@@ -23,12 +23,15 @@ RECENT: Final = 5.0
 
 @dataclass
 class Known:
-    """An event of the last document. `first` and `unchanged` are readings of `Account.watched`."""
+    """An event of the last document. `first` and `unchanged` are readings of `Account.watched`; `whose` is "ours",
+    "theirs" or not known; `told`: it was told to begin, and not yet to end."""
 
     item: dict[str, Any]
     phase: str
     first: float
     unchanged: float
+    whose: str = ""
+    told: bool = False
 
 
 @dataclass
@@ -55,12 +58,19 @@ class Account:
         self.begun |= {key for key, item in shown.items() if item["EventStatus"] == "Started"}
         for key in [key for key in self.present if key not in shown]:
             gone = self.present.pop(key)
-            word = "completed" if gone.phase == "Started" else "ended"
-            self._tell(key, word, (gone.item,), vm_name, everything)
+            self._tell(key, "completed" if gone.phase == "Started" else "ended", gone.told)
         for key, item in shown.items():
             before = self.present.get(key)
-            word, self.present[key] = self._follows(before, item)
-            self._tell(key, word, (before.item, item) if before else (item,), vm_name, everything)
+            word, known = self._follows(before, item)
+            known.whose = whose_now(before, item, vm_name)
+            known.told = everything or known.whose != "theirs"
+            self.present[key] = known
+            if before is None or before.told == known.told:
+                self._tell(key, word, known.told)
+            else:
+                self._tell(key, known.phase.lower() if known.told else "ended", True)
+            if before is not None and before.whose == "theirs" != known.whose:
+                known.first = known.unchanged = self.watched
 
     def _follows(self, before: Known | None, item: dict[str, Any]) -> tuple[str, Known]:
         status = item["EventStatus"]
@@ -77,9 +87,8 @@ class Account:
             return "started", after
         return "updated" if differs(before.item, item) else "", after
 
-    def _tell(self, key: str, word: str, items: tuple[dict[str, Any], ...], vm_name: str, everything: bool) -> None:
-        """It is published when the event is of this VM, was until just now, or may be."""
-        if word and (everything or not vm_name or any(names(item, vm_name) for item in items)):
+    def _tell(self, key: str, word: str, published: bool) -> None:
+        if word and published:
             self.told.setdefault(key, []).append(word)
 
     def finds(self, durable: Account) -> None:
@@ -87,13 +96,19 @@ class Account:
         if not self.looked:
             self.__dict__ |= deepcopy(durable).__dict__
             return
+        ended = {key for key, told in self.told.items() if {*CLOSING} & {*told}}
         for key, told in durable.told.items():
             now = self.told.get(key, [])
             again = key in durable.present and now and now[0] in life_of(told) and now[0] in FIRST
             self.told[key] = told + (now[1:] if again else now)
         for key, known in durable.present.items():
-            if key not in self.seen:
-                self.present[key] = Known(known.item, known.phase, self.watched, self.watched)
+            here = self.present.get(key)
+            if key not in self.seen or (here is None and known.told and key not in ended):
+                last = known.whose, known.told
+                self.present[key] = Known(known.item, known.phase, self.watched, self.watched, *last)
+            elif here is not None and key not in ended:
+                here.told = here.told or known.told
+                here.whose = "ours" if known.whose == "ours" else here.whose
         self.seen |= durable.seen
         self.begun |= durable.begun
         self.accepted |= durable.accepted
@@ -109,10 +124,14 @@ def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return {**before, "EventId": ""} != {**after, "EventId": ""}
 
 
-def names(item: dict[str, Any], vm_name: str) -> bool:
-    """Whether an event is of this VM, as far as can be told."""
+def whose_now(before: Known | None, item: dict[str, Any], vm_name: str) -> str:
+    """Where that can't be told it is as it was; but what was another's and names somebody else now may be ours."""
     found = item["Resources"]
-    return not isinstance(found, list) or any(oracle.same(name, vm_name) for name in found)
+    if vm_name and isinstance(found, list):
+        return "ours" if any(oracle.same(name, vm_name) for name in found) else "theirs"
+    if before is None or (before.whose == "theirs" and before.item["Resources"] != found):
+        return ""
+    return before.whose
 
 
 def life_of(told: list[str]) -> list[str]:

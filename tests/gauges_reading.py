@@ -72,27 +72,44 @@ class Sheet:
     decided: bool = False
     """This process read a document, and so decided about its events."""
     moments: dict[str, Moments] = field(default_factory=dict)
+    whose: dict[str, str] = field(default_factory=dict)
+    """By key "ours" or "theirs", as last known."""
     accepted: dict[str, float] = field(default_factory=dict)
 
     def fails(self, wall: float) -> None:
         self.last_poll, self.up = wall, False
 
-    def reads(self, body: bytes, number: int, wall: float, mono: float) -> None:
+    def reads(self, body: bytes, number: int, wall: float, mono: float, vm_name: str) -> None:
         self.last_poll = self.last_good = wall
         self.up = self.decided = True
         if self.first_answer is None or number < self.number:
             self.first_answer, self.cold_until, self.flowing = wall, mono + WARMING, False
+        before = self.events()
         self.items, self.number = oracle.read(body), number
         self.flowing = self.flowing or bool(self.items)
-        self.moments = {key: self._moments(key, item, wall) for key, item in self.events().items()}
+        whose = {key: self._whose(key, item, before.get(key), vm_name) for key, item in self.events().items()}
+        joined = {key for key, word in whose.items() if key in before and self.whose.get(key) == "theirs" != word}
+        self.whose = whose
+        self.moments = {key: self._moments(key, item, wall, key in joined) for key, item in self.events().items()}
 
-    def _moments(self, key: str, item: Mapping[str, Any], wall: float) -> Moments:
+    def _whose(self, key: str, item: Mapping[str, Any], before: Mapping[str, Any] | None, vm_name: str) -> str:
+        """What can't be told is as it was; but what was another's and names somebody else now may be anybody's."""
+        names = names_of(item)
+        if vm_name and names is not None:
+            return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
+        known = self.whose.get(key, "") if before is not None else ""
+        moved = before is not None and before.get("Resources") != item.get("Resources")
+        return "" if known == "theirs" and moved else known
+
+    def _moments(self, key: str, item: Mapping[str, Any], wall: float, joined: bool) -> Moments:
         found = self.moments.get(key) or Moments(wall)
         status = item.get("EventStatus")
         if status == "Started" and found.phase != "Started":
             found.started = wall
         if status in ("Scheduled", "Started"):
             found.phase = str(status)
+        if joined:  # first seen now, as what it is now
+            found = Moments(wall, found.phase, wall if found.phase == "Started" else found.started)
         return found
 
     def restarts(self) -> None:

@@ -23,6 +23,7 @@ FILES: Final = (
     "tests/test_fleet_invariants.py",
     "tests/test_gauges_invariants.py",
     "tests/test_invariants.py",
+    "tests/test_stories.py",
     "tests/test_agent_stateful.py",
     "tests/test_crashes.py",
 )

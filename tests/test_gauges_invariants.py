@@ -49,6 +49,7 @@ class Watched(Source):
     """Tells the sheet what each poll brought, and each POST."""
 
     sheet: Sheet
+    world: World
     number = 1
     broken = ""
 
@@ -59,7 +60,7 @@ class Watched(Source):
                 return Answer(b"<html>", self.clock.mono, 0.01)
             raise MetadataError("timeout")
         answer = super().fetch()
-        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono)
+        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
         return answer
 
     def approve(self, event_id: str) -> None:
@@ -76,6 +77,7 @@ class Shown:
         assert isinstance(self.world.source, Watched)
         self.source = self.world.source
         self.source.sheet = self.sheet = Sheet(TIMES)
+        self.source.world = self.world
         self.items: list[Any] = []
 
     @property

@@ -232,7 +232,7 @@ def test_resources_that_can_not_be_read_in_between_break_no_story(tmp_path: Path
         for number, resources in enumerate([[NAME], NAME, last], start=2):
             world.see(document(number, event(Resources=resources)), 2)
             assert (world.value("events_observed_total", event_type="Reboot", event_source="User")) == 1
-            assert has_series(world) == (resources != [OTHER])
+            assert has_series(world) == (resources == [NAME])
         world.see(document(5), 2)
         assert [kind for kind in told(world) if kind != "updated"] == ["scheduled", end]
         assert counts(world) == (1, 0, 1)
@@ -286,6 +286,16 @@ def test_a_status_that_is_not_understood_ends_as_it_began(tmp_path: Path, names:
         ours = NAME in names
         assert [found.kind for found in world.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"] * ours
         assert counts(world) == (ours, 0, ours)
+
+
+def test_a_status_that_is_not_understood_is_counted_at_both_ends_when_it_leaves(tmp_path: Path) -> None:
+    """Also where it becomes clear just then."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, event(REBOOT, "Reboot", NAME, EventStatus="Paused")), 2)
+        assert counts(world) == (0, 0, 0)
+        world.see(document(3, event(REBOOT, "Reboot", OTHER)), 2)
+        assert counts(world) == (1, 0, 1)
+        assert [found.kind for found in world.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"]
 
 
 def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp_path: Path) -> None:
@@ -476,7 +486,9 @@ class Telling:
         known = {key for key, each in tracked.items() if each.whose == "ours"} - never_understood
         assert observed - closed == len(known)
         if name:
-            assert {each.key for each in self.world.agent.status.named_events} - never_understood == known
+            unread = {key for key, each in tracked.items() if each.event.resources is None}
+            named_now = {each.key for each in self.world.agent.status.named_events}
+            assert named_now - never_understood == known - unread
 
     def open_by_the_records(self) -> set[str]:
         """Read as a consumer does. A status that was not understood begins with its rejection."""
