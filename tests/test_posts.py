@@ -308,15 +308,68 @@ def test_of_many_due_events_each_is_sent(tmp_path: Path) -> None:
 
 
 def test_the_least_outbox_goes_on_approving_through_a_scale_sets_histories(tmp_path: Path) -> None:
-    """A mebibyte, neighbours' events by the thousand, records that nobody takes: approvals are still recorded and sent,
-    and no undelivered record goes while there are histories to forget."""
+    """A mebibyte, neighbours' events by the hundred with five hundred names each: what is over is forgotten in time."""
     with World(tmp_path, all_events=True, capacity=1 << 20) as world:
         for number in range(2, 24, 2):
             near = [
-                event(f"{number}-{name}", "Freeze", *(f"web-{vm}" for vm in range(100)), EventSource="Platform")
+                event(f"{number}-{name}", "Freeze", *(f"web-{vm}" for vm in range(500)), EventSource="Platform")
                 for name in ids(20)
             ]
             world.see(document(number, *near, event(f"own-{number}")), 2)
             world.see(document(number + 1), 1)
         assert len({event_id for _, event_id in world.source.posts}) == 11
         assert world.writable
+        assert "outbox-unwritable" not in world.reasons()
+
+
+def test_histories_go_before_records_that_still_wait(tmp_path: Path) -> None:
+    """At the bound of the outbox an undelivered record is only dropped once nothing is kept of events that are over."""
+    with World(tmp_path, capacity=1 << 20) as world:
+        for number in range(2, 400, 2):
+            world.see(document(number, event(f"own-{number}", Description="x" * 500)), 1)
+            world.see(document(number + 1), 1)
+            if world.value("destination_records_dropped_total", destination="otlp", reason="outbox-full"):
+                break
+        else:
+            raise AssertionError("the outbox never filled")
+        assert not world.agent.status.state.closed
+        assert len({event_id for _, event_id in world.source.posts}) == number // 2
+
+
+# -- what is remembered
+
+
+def test_what_was_sent_is_remembered_for_thirty_days(tmp_path: Path) -> None:
+    """An id that comes back after 29 days is not sent again; what is older than that makes room."""
+    with World(tmp_path) as world:
+        for days in (0, 29):
+            world.clock.go(days * 86_400.0)
+            world.see(document(2 + 6 * days, event(NotBefore="Fri, 01 Jan 2100 00:00:00 GMT")), 15)
+            world.see(document(3 + 6 * days), 2)
+            crowd = [event(name) for name in ids(CLOSED_KEPT + 1, f"crowd-{days}")]
+            world.see(document(4 + 6 * days, *crowd), 2)
+            world.see(document(5 + 6 * days), 2)
+        assert [event_id for _, event_id in world.source.posts].count(REBOOT) == 1
+        kept = len(world.agent.status.state.sent)
+        world.clock.go(31 * 86_400.0)
+        world.see(document(999, *(event(name) for name in ids(9, "later"))), 2)
+        world.see(document(1000), 2)
+        assert 0 < len(world.agent.status.state.sent) < 10 < kept
+
+
+def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
+    """With no room for one more id, approvals are held: a second POST would be worse than none."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=8192)
+        world.start()
+        for number in range(2, 60, 2):
+            world.see(document(number, event(f"own-{number}")), 1)
+            world.see(document(number + 1), 1)
+        sent = [event_id for _, event_id in world.source.posts]
+        assert 5 < len(sent) < 20
+        assert world.reasons()[-1] == "outbox-unwritable"
+        for number in range(60, 120, 2):
+            world.see(document(number, *(event(name) for name in sent)), 1)
+            world.see(document(number + 1), 1)
+        assert [event_id for _, event_id in world.source.posts] == sent
