@@ -206,7 +206,7 @@ def test_what_is_shipped_expects_the_killer() -> None:
     assert spec.get("restartPolicy", "Always") == "Always"
     (container,) = spec["containers"]
     assert in_bytes(container["resources"]["requests"]["memory"]) <= LIMIT
-    (outbox,) = container["volumeMounts"]
+    outbox = next(mount for mount in container["volumeMounts"] if mount["name"] == "outbox")
     assert [volume["hostPath"]["path"] for volume in spec["volumes"] if volume["name"] == outbox["name"]] == [
         outbox["mountPath"]
     ]
