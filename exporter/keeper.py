@@ -14,7 +14,7 @@ from typing import Final
 
 from exporter.failures import Failure
 from exporter.folding import alike, folded
-from exporter.lifecycle import CLOSING, HISTORY_BYTES, Instant, Kind, State, Tracked, Whose, without_histories
+from exporter.lifecycle import CLOSING, HISTORY_BYTES, Instant, Kind, Phase, State, Tracked, Whose, without_histories
 from exporter.records import Record
 from exporter.status import DestinationStatus, OutboxStatus
 from exporter.turn import Log, Metrics, Senses, Store, Turn
@@ -114,7 +114,12 @@ def _ended(lived: Tracked) -> bool:
 def told_before(found: State, record: Record) -> bool:
     """Whether a first sight, in a life that did not know the file, is a fact that the file already had."""
     before = found.tracked.get(folded(record.subject))
-    if before is None or before.told is False or record.kind not in before.numbers:
+    if before is None or before.told is False:
+        return False
+    if before.told:  # it goes on as it stood there; how often it had records of a kind is of all its lives
+        begun = {Kind.SCHEDULED: before.phase is not Phase.UNKNOWN, Kind.STARTED: before.phase is Phase.STARTED}
+        return any(record.kind == kind.value and told for kind, told in begun.items())
+    if record.kind not in before.numbers:
         return False
     since = {Kind.SCHEDULED: before.scheduled_seen, Kind.STARTED: before.started_at is not None}
     return any(record.kind == kind.value and seen for kind, seen in since.items())

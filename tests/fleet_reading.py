@@ -99,7 +99,10 @@ class Account:
         ended = {key for key, told in self.told.items() if {*CLOSING} & {*told}}
         for key, told in durable.told.items():
             now = self.told.get(key, [])
-            again = key in durable.present and now and now[0] in life_of(told) and now[0] in FIRST
+            known = durable.present.get(key)
+            again = bool(known and known.told and now) and (
+                (now[0] == "scheduled" and known.phase != "") or (now[0] == "started" and known.phase == "Started")
+            )
             self.told[key] = told + (now[1:] if again else now)
         for key, known in durable.present.items():
             here = self.present.get(key)

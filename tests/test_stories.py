@@ -366,6 +366,30 @@ def test_what_the_late_disk_told_to_begin_is_told_to_end(tmp_path: Path, after: 
         assert kinds[1] in CLOSING
 
 
+@pytest.mark.parametrize("then", ["Scheduled", "Started"])
+@pytest.mark.parametrize("last", ["Scheduled", "Started"])
+def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, last: str, then: str) -> None:
+    """Whatever it had gone through, in this life or in one before, and whatever was seen of it without the disk."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    both = {"Scheduled": event(), "Started": started(event())}
+    with World(tmp_path, policy("dry-run"), path=folder / "outbox.db") as world:
+        shown = [[both["Scheduled"]], [], [both["Started"]], [both[last]]]
+        for number, items in enumerate(shown, start=2):
+            world.see(document(number, *items), 2)
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.restart()
+        world.see(document(6, both[then]), 3)
+        folder.unlink()
+        away.rename(folder)
+        world.live(3)
+        world.see(document(7), 3)
+        kinds = [kind for kind in told(world) if kind != "updated"]
+        assert kinds[:3] == ["scheduled", "canceled", "started"]
+        assert kinds[3:-1] == (["started"] if (last, then) == ("Scheduled", "Started") else [])
+        assert kinds[-1] in CLOSING
+
+
 # -- replay tells what the agent told
 
 
