@@ -51,10 +51,17 @@ def reunited(found: State, lived: State) -> State:
     known = {**found.closed, **found.tracked}
     begun = {key for key, each in found.tracked.items() if each.told is not False}
     untold = {key for key, each in lived.closed.items() if key in begun and not _ended(each)}
-    tracked = {key: _joined(known.get(key), each) for key, each in lived.tracked.items()}
-    closed = {key: _joined(known.get(key), each) for key, each in lived.closed.items() if key not in untold}
+    tracked = {key: _joined(known.get(key), _aware(found, each)) for key, each in lived.tracked.items()}
+    closed = {
+        key: _joined(known.get(key), _aware(found, each)) for key, each in lived.closed.items() if key not in untold
+    }
     left = {
-        key: replace(each, first_seen_at=lived.watched, unchanged_at=lived.watched)  # by the clock that goes on
+        key: replace(
+            each,
+            first_seen_at=lived.watched,  # by the clock that goes on
+            unchanged_at=lived.watched,
+            started_before=each.started_before or (key in untold and lived.closed[key].was_started),
+        )
         for key, each in found.tracked.items()
         if key not in tracked and key not in closed
     }
@@ -78,14 +85,25 @@ def reunited(found: State, lived: State) -> State:
     )
 
 
+def _aware(found: State, lived: Tracked) -> Tracked:
+    """With what the file knows of the id, whatever is left of its history: what was sent, and that it was Started."""
+    before = found.history(lived.key)
+    sent = before.approval if before else found.sent.get(lived.key)
+    started = lived.key in found.started_ids or (before is not None and before.was_started)
+    return replace(
+        lived,
+        approval=lived.approval if sent is None or lived.approval.accepted_at is not None else sent,
+        started_before=lived.started_before or started,
+    )
+
+
 def _joined(before: Tracked | None, after: Tracked) -> Tracked:
     if before is None:
         return after
-    approval = after.approval if after.approval.accepted_at is not None else before.approval
     if before.closed_at is None and not _ended(after):
         counted = before.whose is Whose.OURS
         after = replace(after, told=after.told or before.told, whose=before.whose if counted else after.whose)
-    after = replace(after, approval=approval, numbers=_numbers(before.numbers, after.numbers))
+    after = replace(after, numbers=_numbers(before.numbers, after.numbers))
     if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
         return after  # another life of the same id
     until_then = before.gaps + 1  # between the two lives nobody looked

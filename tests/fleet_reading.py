@@ -100,9 +100,7 @@ class Account:
         for key, told in durable.told.items():
             now = self.told.get(key, [])
             known = durable.present.get(key)
-            again = bool(known and known.told and now) and (
-                (now[0] == "scheduled" and known.phase != "") or (now[0] == "started" and known.phase == "Started")
-            )
+            again = known is not None and known.told and goes_on(known.phase, now)
             self.told[key] = told + (now[1:] if again else now)
         for key, known in durable.present.items():
             here = self.present.get(key)
@@ -137,10 +135,9 @@ def whose_now(before: Known | None, item: dict[str, Any], vm_name: str) -> str:
     return before.whose
 
 
-def life_of(told: list[str]) -> list[str]:
-    """What was told since the event last came."""
-    ends = [place for place, word in enumerate(told) if word in CLOSING]
-    return told[ends[-1] + 1 :] if ends else told
+def goes_on(phase: str, now: list[str]) -> bool:
+    """Whether what was told first is a beginning that was told already, of an event last known to be in this phase."""
+    return (now[:1] == ["scheduled"] and phase != "") or (now[:1] == ["started"] and phase == "Started")
 
 
 @dataclass
@@ -239,7 +236,7 @@ class Reading:
         """After a long and peaceful time: what is to be approved by this VM."""
         found = set()
         for place, item in enumerate(self.events):
-            ripe = oracle.Past(seconds_known=1e9, seconds_unchanged=1e9)
+            ripe = oracle.Past(False, 1e9, 1e9, folded(item["EventId"]) in self.lived.begun)
             if oracle.judge(self.events, place, house, ripe) == ("approve", ""):
                 found.add(folded(item["EventId"]))
         return found

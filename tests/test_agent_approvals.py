@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.approval import Coordination, Policy, Reason, Rule
+from exporter.lifecycle import CLOSED_KEPT
 from exporter.metadata import MetadataError
 from exporter.records import Vm
 from exporter.turn import Who
@@ -349,3 +351,29 @@ def test_a_number_of_its_own_for_each_fact(tmp_path: Path) -> None:
         found = [record.id for record in world.records()]
         assert len(found) == len(set(found))
         assert world.kinds().count("completed") + world.kinds().count("ended") == 5
+
+
+@pytest.mark.parametrize("what", ["accepted", "started", "started and over"])
+def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Path, what: str) -> None:
+    """Its history or what is remembered without one: after a 200 nothing is sent again, nor after a start."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    theirs = [event(f"other-{number}", EventSource="Platform") for number in range(CLOSED_KEPT + 10)]
+    shown: list[list[dict[str, Any]]] = [[event()]] if what == "accepted" else [[started(event())]]
+    shown += [] if what == "started" else [theirs, [], []]
+    with World(tmp_path, policy("enforce" if what == "accepted" else "dry-run"), path=folder / "outbox.db") as world:
+        world.live(15)
+        for number, items in enumerate(shown, start=2):
+            world.see(document(number, *items), 3)
+        sent = len(world.source.posts)
+        assert sent == (what == "accepted")
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.options = replace(world.options, policy=policy())
+        world.restart()
+        world.see(document(8, event()), 15)
+        folder.unlink()
+        away.rename(folder)
+        world.live(30)
+        assert len(world.source.posts) == sent
+        reason = Reason.ALREADY_APPROVED if what == "accepted" else Reason.NOT_SCHEDULED
+        assert [decision.reason for decision in world.agent.status.decisions.values()] == [reason]
