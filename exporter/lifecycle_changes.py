@@ -29,14 +29,14 @@ def whose_of(event: Event, vm_name: str) -> Whose:
     return Whose.OURS if named else Whose.THEIRS
 
 
-Likeness = tuple[str, str | None, frozenset[str]]
+Likeness = tuple[str, frozenset[str]]
 
 
 def likeness(event: Event) -> Likeness | None:
-    """What two ids of one event have in common: type, source and resources, in any order; None: that can't be told."""
+    """What two ids of one event have in common: its type and resources, in any order; None: that can't be told."""
     if event.event_type is None or event.resources is None:
         return None
-    return event.event_type, event.source, frozenset(map(folded, event.resources))
+    return event.event_type, frozenset(map(folded, event.resources))
 
 
 def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
