@@ -14,7 +14,18 @@ from typing import Final
 
 from exporter.failures import Failure
 from exporter.folding import alike, folded
-from exporter.lifecycle import CLOSING, HISTORY_BYTES, Instant, Kind, Phase, State, Tracked, Whose, without_histories
+from exporter.lifecycle import (
+    CLOSING,
+    HISTORY_BYTES,
+    Instant,
+    Kind,
+    Phase,
+    Reset,
+    State,
+    Tracked,
+    Whose,
+    without_histories,
+)
 from exporter.records import Record
 from exporter.status import DestinationStatus, OutboxStatus
 from exporter.turn import Log, Metrics, Senses, Store, Turn
@@ -77,12 +88,21 @@ def reunited(found: State, lived: State) -> State:
         sent={**lived.sent, **found.sent},
         started_ids={**found.started_ids, **lived.started_ids},
         evictions=found.evictions + max(0, lived.evictions - unread(lived.birth).evictions),
+        reset=lived.reset or _reset(found, lived),
         numbers=_numbers(found.numbers, lived.numbers),
         first_answer=found.first_answer or lived.first_answer,
         first_answer_mono=None if found.first_answer else lived.first_answer_mono,
         flowing=found.flowing or lived.flowing,
         sorted_as=None,  # what the file told to begin, this life may know to be of others
     )
+
+
+def _reset(found: State, lived: State) -> Reset | None:
+    """The number that the file knew was higher, or had gone down just before."""
+    if found.document is None or lived.document is None:
+        return None
+    lower = lived.document.incarnation < found.document.incarnation
+    return Reset(lived.watched) if lower or found.reset is not None else None
 
 
 def _aware(found: State, lived: Tracked) -> Tracked:

@@ -377,3 +377,21 @@ def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Pa
         assert len(world.source.posts) == sent
         reason = Reason.ALREADY_APPROVED if what == "accepted" else Reason.NOT_SCHEDULED
         assert [decision.reason for decision in world.agent.status.decisions.values()] == [reason]
+
+
+def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path) -> None:
+    """What the file knew counts from when it can be read: nothing is sent for ten seconds and three documents."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.see(document(9), 3)
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.restart()
+        world.see(document(2, event()), 15)
+        folder.unlink()
+        away.rename(folder)
+        world.live(8)
+        assert world.source.posts == []
+        assert world.reasons()[-1] == "source-reset"
+        world.live(8)
+        assert len(world.source.posts) == 1

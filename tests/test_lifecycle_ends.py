@@ -47,7 +47,7 @@ def test_scheduled_and_gone_under_our_eyes_is_canceled() -> None:
 )
 def test_what_comes_started_under_a_new_id_in_the_same_document_was_not_canceled(fields: dict[str, Any]) -> None:
     """Some stand-ins give each state of an event a new id: the same type and names, in any order and case."""
-    known = {"Resources": ["vm-0", "vm-1"]}
+    known: dict[str, Any] = {"Resources": ["vm-0", "vm-1"]}
     watcher = Watcher.fresh()
     watcher.sees(event(**known), event("stays", **known))
     gone, came = watcher.sees(started("Second", **known | fields), event("stays", **known))
