@@ -58,6 +58,13 @@ def system_clock() -> Instant:
     return Instant(datetime.now(UTC), time.monotonic())
 
 
+def spawn(task: Callable[[], None], patience: float) -> None:
+    """Runs it on a thread of its own, which has the interpreter for itself until it is done or time is up."""
+    thread = threading.Thread(target=task, name="approval", daemon=True)
+    thread.start()
+    thread.join(patience)
+
+
 @dataclass(slots=True)
 class _Loop:
     """When the poll loop last turned, for whoever asks whether it does."""
@@ -183,7 +190,7 @@ class App:
             stopping=self._stopping.is_set,
             committed=self._committed,
             posted=self._recorder.posted,
-            spawn=lambda task: threading.Thread(target=task, name="approval", daemon=True).start(),
+            spawn=spawn,
             wake=self._wake.set,
         )
         reading = _Reading(self._client, self._loop)

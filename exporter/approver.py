@@ -165,11 +165,15 @@ class Approver:
         self._read = read
 
     def send(self) -> None:
-        """Sends what is due, one after the other; one that is not answered in a moment keeps no other waiting."""
+        """Sends what is due, one after the other, up to the first that is not answered in a moment: the polls go first,
+        and the next call sends the next."""
         self.collect()
         while self._waiting and self.wait() <= 0:
-            self._begin(self._waiting.popleft())
+            due = self._waiting.popleft()
+            self._begin(due)
             self.collect()
+            if due.decision.key in self._flying:
+                return
 
     def wait(self) -> float:
         """Seconds until `send` has something to do; infinity where only an answer can make it."""
@@ -187,7 +191,7 @@ class Approver:
             return
         self._metrics.approval_requested()
         key, event_id, sent = due.decision.key, due.decision.event.event_id, self._senses.clock()
-        self._senses.spawn(lambda: self._post(key, event_id))
+        self._senses.spawn(lambda: self._post(key, event_id), PATIENCE_SECONDS)
         self._flying[key] = Flight(due.decision, due.tracked, sent)
 
     def _fresh(self) -> bool:

@@ -32,8 +32,7 @@ class StateWriter:
     def text(self, state: State) -> str:
         """Compact JSON. The document's events are written once, with their histories."""
         rest = _encode(replace(state, document=None, tracked=EMPTY, closed=EMPTY, sent=EMPTY, started_ids=EMPTY))
-        for name in ("tracked", "closed", "sent", "started_ids"):
-            del rest[name]
+        rest["document"] = None
         if state.document is not None:
             rest["document"] = {
                 "incarnation": state.document.incarnation,
@@ -43,16 +42,16 @@ class StateWriter:
         written: dict[int, tuple[object, str]] = {}
         parts = [
             f'"version":{STATE_VERSION},"state":{_json(rest)[:-1]}',
-            f'"tracked":{self._histories(state.tracked, written)}',
-            f'"closed":{self._histories(state.closed, written)}',
-            f'"sent":{self._text(state.sent, written)}',
+            f'"tracked":{self._each(state.tracked, written)}',
+            f'"closed":{self._each(state.closed, written)}',
+            f'"sent":{self._each(state.sent, written)}',
             f'"started_ids":{self._text(state.started_ids, written)}',
         ]
         self._written = written
         return f"{{{','.join(parts)}}}}}"
 
-    def _histories(self, histories: Mapping[str, Tracked], written: dict[int, tuple[object, str]]) -> str:
-        parts = [f"{_json(key)}:{self._text(tracked, written)}" for key, tracked in histories.items()]
+    def _each(self, values: Mapping[str, object], written: dict[int, tuple[object, str]]) -> str:
+        parts = [f"{_json(key)}:{self._text(value, written)}" for key, value in values.items()]
         return f"{{{','.join(parts)}}}"
 
     def _text(self, value: object, written: dict[int, tuple[object, str]]) -> str:
@@ -112,7 +111,12 @@ def _encode(value: Any) -> Any:
     if type(value) in _PLAIN:  # most of what there is
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: _encode(getattr(value, name)) for name in _names(type(value))}
+        return {
+            name: _encode(item)
+            for name, default in _defaults(type(value))
+            if (item := getattr(value, name)) is not default
+            and (type(item) not in _PLAIN or type(item) is not type(default) or item != default)
+        }
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, StrEnum):
@@ -124,6 +128,13 @@ def _encode(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     return value
+
+
+@cache
+def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
+    """The fields that are kept, each with the value that need not be written: most histories are mostly defaults."""
+    given = {field.name: field.default for field in fields(kind)}
+    return tuple((name, given[name]) for name in _names(kind))
 
 
 @cache

@@ -122,8 +122,8 @@ class Senses:
     """Called when there is something new to deliver."""
     posted: Callable[[datetime, str, int | None, str], None] = lambda _at, _event_id, _status, _reason: None
     """Takes the answer to each POST for the recording: its status, or none and why."""
-    spawn: Callable[[Callable[[], None]], None] = lambda task: task()
-    """Runs what may take seconds, on a thread of its own."""
+    spawn: Callable[[Callable[[], None], float], None] = lambda task, _patience: task()
+    """Runs what may take long on a thread of its own; comes back when it is done, or after so many seconds."""
     wake: Callable[[], None] = lambda: None
     """Called, from such a thread, when there is something for the next turn."""
 

@@ -259,7 +259,7 @@ class World:
         found, self.felt = self.felt, []
         return found
 
-    def _spawn(self, task: Callable[[], None]) -> None:
+    def _spawn(self, task: Callable[[], None], _patience: float) -> None:
         """Runs a POST at once, or until it hangs."""
         if self.source.hangs is None:
             task()
