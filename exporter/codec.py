@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
@@ -18,6 +18,15 @@ STATE_VERSION: Final = 1
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A mapping of the state, its text, and the part of the text that each of its values makes."""
+
+    values: Mapping[str, object]
+    text: str
+    parts: Mapping[str, tuple[object, str]]
+
+
 class StateWriter:
     """Writes one state after another, and keeps the text of each history: from one to the next, few of them change.
 
@@ -26,8 +35,7 @@ class StateWriter:
     """
 
     def __init__(self) -> None:
-        self._written: dict[int, tuple[object, str]] = {}
-        """By identity, which the value beside it keeps from being given to another."""
+        self._written = {name: _Written(EMPTY, "{}", {}) for name in ("tracked", "closed", "sent", "started_ids")}
 
     def text(self, state: State) -> str:
         """Compact JSON. The document's events are written once, with their histories."""
@@ -39,25 +47,23 @@ class StateWriter:
                 "order": [event.key for event in state.document.events],
                 "rejected": _encode(state.document.rejected),
             }
-        written: dict[int, tuple[object, str]] = {}
-        parts = [
-            f'"version":{STATE_VERSION},"state":{_json(rest)[:-1]}',
-            f'"tracked":{self._each(state.tracked, written)}',
-            f'"closed":{self._each(state.closed, written)}',
-            f'"sent":{self._each(state.sent, written)}',
-            f'"started_ids":{self._text(state.started_ids, written)}',
-        ]
-        self._written = written
-        return f"{{{','.join(parts)}}}}}"
+        for name in self._written:
+            rest.pop(name, None)
+        parts = [f'"{name}":{self._each(name, getattr(state, name))}' for name in self._written]
+        return f'{{"version":{STATE_VERSION},"state":{_json(rest)[:-1]},{",".join(parts)}}}}}'
 
-    def _each(self, values: Mapping[str, object], written: dict[int, tuple[object, str]]) -> str:
-        parts = [f"{_json(key)}:{self._text(value, written)}" for key, value in values.items()]
-        return f"{{{','.join(parts)}}}"
-
-    def _text(self, value: object, written: dict[int, tuple[object, str]]) -> str:
-        found = self._written.get(id(value)) or (value, _json(_encode(value)))
-        written[id(value)] = found
-        return found[1]
+    def _each(self, name: str, values: Mapping[str, object]) -> str:
+        before = self._written[name]
+        if before.values is values:
+            return before.text
+        parts: dict[str, tuple[object, str]] = {}
+        for key, value in values.items():
+            known = before.parts.get(key)
+            same = known is not None and known[0] is value
+            parts[key] = known if known and same else (value, f"{_json(key)}:{_json(_encode(value))}")
+        text = f"{{{','.join(part for _, part in parts.values())}}}"
+        self._written[name] = _Written(values, text, parts)
+        return text
 
 
 def dump_state(state: State) -> str:
@@ -65,8 +71,7 @@ def dump_state(state: State) -> str:
     return StateWriter().text(state)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def load_state(text: str) -> State:
