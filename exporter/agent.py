@@ -20,14 +20,13 @@ from exporter.failures import Failure
 from exporter.folding import alike
 from exporter.health import SourceHealth, reason_of
 from exporter.keeper import Keeper
-from exporter.lifecycle import Instant, State, Step, advance
+from exporter.lifecycle import EVERYDAY, Instant, State, Step, advance
 from exporter.lifecycle_told import Tale, tale_of
 from exporter.status import Status
 from exporter.turn import Log, Metrics, Options, Senses, Source, Store, Turn
 
 SPEAK_SECONDS: Final = 10.0
 SLOW_FIRST_ANSWER_SECONDS: Final = 5.0
-EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
 
 
 class Agent:

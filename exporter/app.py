@@ -189,6 +189,7 @@ class App:
             keep=self._recorder.keep,
             stopping=self._stopping.is_set,
             committed=self._committed,
+            sent=self._recorder.sent,
             posted=self._recorder.posted,
             spawn=spawn,
             wake=self._wake.set,

@@ -195,7 +195,7 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
         as_scheduled = replace(
             event,
             status="Scheduled",
-            not_before=event.not_before or tracked.not_before,
+            not_before=event.not_before or tracked.not_before or tracked.first_seen,  # it has passed, whenever it was
             faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
         )
     unsent = replace(tracked.approval, accepted_at=None)

@@ -182,7 +182,12 @@ class Approver:
         if not self._flying or self._senses.stopping():
             return 0.0
         youngest = max(flight.sent.mono or 0.0 for flight in self._flying.values())
-        return max(0.0, youngest + PATIENCE_SECONDS - (self._senses.clock().mono or 0.0))
+        return max(0.0, youngest + self._patience(len(self._flying)) - (self._senses.clock().mono or 0.0))
+
+    @staticmethod
+    def _patience(flying: int) -> float:
+        """Seconds for the last of so many POSTs that are on their way. Where several hang, one more is likely to."""
+        return PATIENCE_SECONDS / flying
 
     def _begin(self, due: Due) -> None:
         """The last look: at the clock, at who we are, and at the files. What does not hold any more is not sent."""
@@ -191,7 +196,8 @@ class Approver:
             return
         self._metrics.approval_requested()
         key, event_id, sent = due.decision.key, due.decision.event.event_id, self._senses.clock()
-        self._senses.spawn(lambda: self._post(key, event_id), PATIENCE_SECONDS)
+        self._senses.sent(sent.wall, event_id)
+        self._senses.spawn(lambda: self._post(key, event_id), self._patience(len(self._flying) + 1))
         self._flying[key] = Flight(due.decision, due.tracked, sent)
 
     def _fresh(self) -> bool:

@@ -67,6 +67,8 @@ class Event:
     duration: int | None = None
     faults: tuple[str, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
+    started_twin: bool = False
+    """The same id stood in the document once more, as Started."""
 
     @property
     def key(self) -> str:
@@ -163,7 +165,8 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
         key = folded(item["EventId"])
         if key in events:
             # The same id twice: no reader can know which one is meant, so neither may be acted on.
-            events[key] = _also_faulty(events[key], "EventId")
+            known = _also_faulty(events[key], "EventId")
+            events[key] = replace(known, started_twin=known.started_twin or _status_of(item) == "Started")
             reject("duplicate-event-id", item)
         elif len(events) >= MAX_EVENTS:
             reject("too-many-events", item)

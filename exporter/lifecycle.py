@@ -28,6 +28,7 @@ from exporter.lifecycle_changes import REJECTIONS_TOLD, Likeness, changes, phase
 from exporter.lifecycle_memory import CLOSED_KEPT, close, memory_full, number, with_tracked, without_histories
 from exporter.lifecycle_sight import (
     ANOMALIES,
+    EVERYDAY,
     RESET_SECONDS,
     UNBROKEN_POLLS,
     UNBROKEN_SECONDS,
@@ -65,6 +66,7 @@ __all__ = [
     "CLOSED_KEPT",
     "CLOSING",
     "EMPTY",
+    "EVERYDAY",
     "HISTORY_BYTES",
     "MOVES",
     "NOT_THIS_VM",
@@ -226,7 +228,7 @@ def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
         first_seen_at=sight.watched,
         unchanged_at=sight.watched,
         first_not_before=event.not_before,
-        approval=replace(before.approval, last_failure="", outdated=False),
+        approval=replace(before.approval, last_failure=""),
         started_before=before.was_started,
         numbers=before.numbers,
     )
@@ -241,6 +243,7 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, s
         event=event,
         phase=before.phase if phase is Phase.UNKNOWN else phase,
         not_before=event.not_before or before.not_before,
+        started_before=before.started_before or event.started_twin,
         scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
         started_at=sight.now.wall if starting else before.started_at,
         started_mono=sight.now.mono if starting else before.started_mono,

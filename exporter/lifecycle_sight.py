@@ -22,7 +22,9 @@ ANOMALIES: Final = (
     "slow-first-answer",
     "switch-off-near",
 )
-"""Oddities of the source. A skipped number is everyday: a change within one poll interval, or while we did not look."""
+"""Oddities of the source."""
+EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
+"""Of these, what is counted and not told: a change within one poll interval, or while we did not look."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ JSON lines, each with the time of day in UTC:
     {"read_at": T, "body": TEXT}            a document that is not the one before (or "base64", if it is not UTF-8)
     {"read_at": T, "same": N}               read N times more without a gap, the last time then, and still the same
     {"at": T, "failure": REASON}            no answer, or none that counts, from then on
-    {"at": T, "post": EVENTID, "status": S} an approval was asked for; the answer's status, or none and the "reason"
+    {"at": T, "post": EVENTID, "sent": true} an approval is on its way
+    {"at": T, "post": EVENTID, "status": S} it was answered: the answer's status, or none and the "reason"
     {"at": T, "interruption": {...}}        the VM stood still
     {"at": T, "vm": {...}}                  who this VM is, as known from then on
     {"at": T, "began": {...}}               the agent started
@@ -102,8 +103,13 @@ class Recorder:
         self._failure, self._last = reason, None
         self._put({"at": timestamp(at), "failure": reason})
 
+    def sent(self, at: datetime, event_id: str) -> None:
+        """An approval is on its way."""
+        self._tell_same()
+        self._put({"at": timestamp(at), "post": event_id, "sent": True})
+
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
-        """An approval was asked for."""
+        """An approval was answered, or not in time."""
         self._tell_same()
         self._put({"at": timestamp(at), "post": event_id, "status": status, **({"reason": reason} if reason else {})})
 
@@ -140,6 +146,7 @@ class NoRecorder:
     def began(self, at: datetime, version: str, boot: str) -> None: ...
     def keep(self, body: bytes, read_at: datetime) -> None: ...
     def failed(self, at: datetime, reason: str) -> None: ...
+    def sent(self, at: datetime, event_id: str) -> None: ...
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None: ...
     def felt(self, at: datetime, kind: str, seconds: float) -> None: ...
     def close(self) -> None: ...

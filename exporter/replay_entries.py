@@ -39,12 +39,20 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """The agent asked for an approval. `status` is Azure's answer, None for none."""
+    """An approval that was asked for was answered. `status` is Azure's answer, None for none."""
 
     at: datetime
     event_id: str
     status: int | None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The agent asked for an approval, and had no answer yet."""
+
+    at: datetime
+    event_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class Unreadable:
     detail: str
 
 
-Timed = Steady | Failed | Posted | Felt | Known | Began
+Timed = Steady | Failed | Sent | Posted | Felt | Known | Began
 Entry = Reading | Timed | Unreadable
 
 

@@ -25,6 +25,7 @@ from exporter.replay_entries import (
     Known,
     Posted,
     Reading,
+    Sent,
     Steady,
     Timed,
     Unreadable,
@@ -148,6 +149,8 @@ def _noted(found: Mapping[str, Any], at: datetime) -> Timed | None:
     if isinstance(reason := found.get("failure"), str):
         return Failed(at, reason[:MAX_TEXT])
     if isinstance(event_id := found.get("post"), str):
+        if found.get("sent") is True:
+            return Sent(at, event_id[:MAX_TEXT])
         status = found.get("status")
         reason = found.get("reason")
         return Posted(

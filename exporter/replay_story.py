@@ -30,7 +30,18 @@ from exporter.events import Document, DocumentError, parse_document
 from exporter.folding import alike, folded
 from exporter.health import UNAVAILABLE_SECONDS
 from exporter.interruption import Interruption, InterruptionKind, attribute, felt
-from exporter.lifecycle import Instant, Outage, State, advance, aged, with_tracked
+from exporter.lifecycle import (
+    EVERYDAY,
+    Approval,
+    Instant,
+    Outage,
+    StartedBy,
+    State,
+    Tracked,
+    advance,
+    aged,
+    with_tracked,
+)
 from exporter.lifecycle_told import tale_of
 from exporter.records import DOCUMENT_REJECTED, Record, Vm
 from exporter.records_writer import Writer
@@ -45,6 +56,7 @@ from exporter.replay_entries import (
     Known,
     Posted,
     Reading,
+    Sent,
     Steady,
     Unreadable,
 )
@@ -89,6 +101,7 @@ class Story:
         self._boot = ""
         self._evidence: dict[str, bool] = {}
         self._records: list[Record] = []
+        self._flying: set[str] = set()
         self._watching = any(isinstance(entry, Began | Felt) for entry in play.entries)
 
     def tell(self) -> Iterator[Record]:
@@ -120,6 +133,8 @@ class Story:
             case Failed():
                 self.findings.failures += 1
                 self._fail(entry)
+            case Sent():
+                self._sent(entry)
             case Posted():
                 self._posted(entry)
             case Felt():
@@ -146,7 +161,7 @@ class Story:
     def _settle_who(self) -> None:
         """The poll at which it was learned had read the same document again."""
         learned, last, document = self._learned, self._state.last_good, self._state.document
-        if learned is None or last is None or document is None:
+        if learned is None or last is None or document is None or self._state.outage is not None:
             return
         self._pass_time(learned.at - timedelta(seconds=self._options.poll_interval))
         self._learned, self._vm = None, self._who(learned.vm)
@@ -163,9 +178,12 @@ class Story:
         return self._state.last_good.wall if self._state.last_good else self._start
 
     def _pass_time(self, until: datetime) -> None:
-        """The document stood still and was read again and again: only time passes, and decisions that wait for it."""
+        """The document stood still and was read again and again: only time passes, and decisions that wait for it.
+
+        What was no document stood still, too: then nothing good was read.
+        """
         last = self._state.last_good
-        if last is None or last.mono is None or until <= last.wall:
+        if self._state.outage is not None or last is None or last.mono is None or until <= last.wall:
             return
         begin, end = self._state.watched, self._state.watched + (until - last.wall).total_seconds()
         for mark in (*(m for m in turning_points(self._policy, self._state, self._vm.name) if m < end), end):
@@ -180,6 +198,7 @@ class Story:
         if self._boot and entry.boot:
             self._evidence = {"rebooted": self._boot != entry.boot}
         self._boot = entry.boot or self._boot
+        self._flying.clear()
         self._vm = self._who(Vm())  # it asks anew
 
     # -- documents
@@ -198,6 +217,8 @@ class Story:
         try:
             document = _parse(entry.body)
         except DocumentError as error:
+            if self._learned is not None:
+                self._vm, self._learned = self._who(self._learned.vm), None
             self._fail(Failed(at, "malformed"))
             self._reject(at, error.reason, error.detail, entry.where)
             return
@@ -212,6 +233,9 @@ class Story:
         step = advance(self._state, document, now, self._options.poll_interval)
         tale = tale_of(self._state, step, self._vm.name, self._options.all_events, self._options.poll_interval)
         self._state = tale.state
+        for anomaly in step.anomalies:
+            if anomaly not in EVERYDAY:
+                self._record(self._writer(at).anomaly(self._state, anomaly))
         for transition in tale.told:
             self._record(self._writer(at).transition(self._state, transition))
         for rejection in tale.rejections:
@@ -250,17 +274,30 @@ class Story:
 
     # -- what the agent did and felt
 
-    def _posted(self, entry: Posted) -> None:
+    def _sent(self, entry: Sent) -> None:
         """An approval as it was asked for at the time, whatever the policy given now would have done."""
+        self._flying.add(folded(entry.event_id))
+        tracked = self._state.history(folded(entry.event_id))
+        if tracked is not None:
+            self._state = with_tracked(self._state, replace(tracked, approval=self._attempting(tracked, entry.at)))
+
+    def _attempting(self, tracked: Tracked, at: datetime) -> Approval:
+        rule, _ = match(self._policy.rules, tracked.event)
+        before = tracked.approval
+        return attempting(before, self._clock.seen(at), rule.name if rule else before.rule)
+
+    def _posted(self, entry: Posted) -> None:
+        """What became of it. A recording of the version before has the answers alone."""
         tracked = self._state.history(folded(entry.event_id))
         if tracked is None:
             return
-        now, before = self._clock.seen(entry.at), tracked.approval
-        rule, _ = match(self._policy.rules, tracked.event)
-        sent = attempting(before, now, rule.name if rule else before.rule)
+        before = tracked.approval
+        sent = before if tracked.key in self._flying else self._attempting(tracked, entry.at)
+        self._flying.discard(tracked.key)
         taken = entry.status == ACCEPTED
         after = accepted(sent, entry.at) if taken else not_accepted(sent, entry.reason, entry.status)
-        tracked = replace(tracked, approval=after)
+        by = StartedBy.US if taken and tracked.started_by is not None else tracked.started_by
+        tracked = replace(tracked, approval=after, started_by=by)
         self._state = with_tracked(self._state, tracked)
         writer = self._writer(entry.at)
         if taken:

@@ -120,6 +120,8 @@ class Senses:
     stopping: Callable[[], bool] = lambda: False
     committed: Callable[[], None] = lambda: None
     """Called when there is something new to deliver."""
+    sent: Callable[[datetime, str], None] = lambda _at, _event_id: None
+    """Takes each POST for the recording, as it leaves."""
     posted: Callable[[datetime, str, int | None, str], None] = lambda _at, _event_id, _status, _reason: None
     """Takes the answer to each POST for the recording: its status, or none and why."""
     spawn: Callable[[Callable[[], None], float], None] = lambda task, _patience: task()

@@ -195,15 +195,6 @@ class World:
             include_process_metrics=False,
         )
         self.outbox = Disk(self.path, self.capacity, DESTINATIONS, now=self.clock.utc)
-        senses = Senses(
-            clock=self.clock.instant,
-            who=lambda: self.who,
-            look=look,
-            interruptions=self._interruptions,
-            keep=self._keep,
-            stopping=lambda: self.stopping,
-            spawn=self._spawn,
-        )
         log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         source: Source | Recorded = self.source
         self.recorder: Recorder | NoRecorder = NoRecorder()
@@ -213,6 +204,17 @@ class World:
                 self.recording, 64 << 20, 1, log=log, who=lambda: self.who.vm, poll_interval=interval
             )
             source = Recorded(self.source, self.recorder, self.clock.utc)
+        senses = Senses(
+            clock=self.clock.instant,
+            who=lambda: self.who,
+            look=look,
+            interruptions=self._interruptions,
+            keep=self._keep,
+            stopping=lambda: self.stopping,
+            sent=self.recorder.sent,
+            posted=self.recorder.posted,
+            spawn=self._spawn,
+        )
         self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id)
         self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, senses=senses)
 

@@ -13,7 +13,6 @@ import pytest
 import exporter
 
 ROOT: Final = Path(exporter.__file__).parent
-LONGEST: Final = 320
 
 CORE: Final[Mapping[str, frozenset[str]]] = {
     "folding": frozenset(),
@@ -190,10 +189,3 @@ def test_no_module_takes_a_name_of_the_standard_library() -> None:
     """A reader, and `python -m`, would find the wrong one. The simulator's `platform` is Azure's."""
     taken = {module for module in FILES if module.split(".")[-1] in sys.stdlib_module_names}
     assert taken - {"__main__", "simulator.platform"} == set()
-
-
-@pytest.mark.parametrize("module", [module for module in FILES if module])
-def test_files_stay_short(module: str) -> None:
-    """What does not fit in a head goes into two rooms."""
-    lines = len(FILES[module].read_text(encoding="utf-8").splitlines())
-    assert lines <= LONGEST

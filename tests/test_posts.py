@@ -373,3 +373,34 @@ def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
             world.see(document(number, *(event(name) for name in sent)), 1)
             world.see(document(number + 1), 1)
         assert [event_id for _, event_id in world.source.posts] == sent
+
+
+def test_an_id_that_a_twin_showed_as_started_is_not_approved(tmp_path: Path) -> None:
+    """Two objects of one id, one of them Started, in whichever order: it was seen Started, also once alone."""
+    for number, twins in enumerate(([event(), started(event())], [started(event()), event()])):
+        with World(tmp_path / str(number)) as world:
+            world.see(document(2, *twins), 3)
+            world.see(document(3, event()), 15)
+            assert world.source.posts == []
+            assert world.agent.status.decisions[REBOOT.lower()].reason.value == "not-scheduled"
+
+
+def test_an_event_that_only_started_is_not_outdated(tmp_path: Path) -> None:
+    """Approved, away for one answer, back as Started without NotBefore, as Azure writes it: nothing else changed."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 2)
+        for number in range(3, 9, 2):
+            world.see(document(number), 1)
+            world.see(document(number + 1, started(event())), 2)
+        assert world.records("approval.outdated") == []
+        assert world.value("approvals_outdated_total") == 0
+
+
+def test_what_is_outdated_is_told_once(tmp_path: Path) -> None:
+    """An event that would be held now, and is away for one answer again and again."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 2)
+        for number in range(3, 9, 2):
+            world.see(document(number, started(event(EventSource="Platform"))), 2)
+            world.see(document(number + 1), 1)
+        assert len(world.records("approval.outdated")) == 1

@@ -417,6 +417,65 @@ def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
     return found
 
 
+def outline(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    """What happened, to which event, who let it start, and what was not seen."""
+    return [
+        (
+            record.kind,
+            record.subject,
+            record.data.get("approved_by"),
+            record.data.get("unseen"),
+            record.data.get("anomaly"),
+        )
+        for record in records
+        if not record.kind.startswith("agent.")
+    ]
+
+
+@pytest.mark.parametrize("seconds", [7, 13])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_replay_knows_that_what_was_no_document_was_no_good_poll(tmp_path: Path, seconds: int, restarts: bool) -> None:
+    """An event goes while the source answers 200 with a page: `ended` then and in the replay, by the same words."""
+    with World(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as world:
+        world.see(document(1), 3)
+        world.see(document(2, event()), 5)
+        if restarts:
+            world.source.answer = b"<html>"
+            world.restart(1)
+        world.see(b"<html>", seconds)
+        world.see(document(3), 5)
+        lived = outline(world.records())
+        assert ("ended", REBOOT) in [entry[:2] for entry in lived]
+        assert outline(replayed(world)) == lived
+
+
+@pytest.mark.parametrize("then", ["started", "gone", "stays"])
+def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> None:
+    """The event starts, or goes, while the answer to its POST is on its way: told alike by both."""
+    with World(tmp_path, policy(), recording=tmp_path / "rec") as world:
+        world.source.hangs = lambda _event_id: 2.5
+        world.see(document(1), 3)
+        world.see(document(2, event()), 1.5)
+        world.see(document(3, *{"started": [started(event())], "gone": [], "stays": [event()]}[then]), 5)
+        world.see(document(4), 5)
+        lived = outline(world.records())
+        assert len(world.source.posts) == 1
+        assert outline(replayed(world)) == lived
+        (account,) = (record.data["account"] for record in replayed(world) if record.kind in CLOSING)
+        assert account["approved_by"] == ("us" if then == "started" else None)
+
+
+def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:
+    """A number that went down, and content that changed without it."""
+    with World(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as world:
+        world.see(document(7), 3)
+        world.see(document(3, event()), 3)
+        world.see(document(3, event(Description="other")), 3)
+        lived = outline(world.records())
+        assert [entry[4] for entry in lived if entry[4]] == ["number-restarted", "content-without-number"]
+        assert outline(replayed(world)) == lived
+
+
 Happening = tuple[Any, ...]
 IDS: Final = ("aaaa", "bbbb")
 RESOURCES: Final[tuple[Any, ...]] = ([NAME], [OTHER], [OTHER, NAME], [NAME.upper()], NAME, ["web-3"])
