@@ -24,6 +24,7 @@ from exporter.metadata_errors import (
     FOREIGN,
     REASONS,
     MetadataError,
+    is_page,
     one_line,
     parse_date,
     parse_retry_after,
@@ -286,7 +287,7 @@ class MetadataClient:
         except FOREIGN:
             pass  # the status is the news
         said = text[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-        markup = "html" in response.headers.get("content-type", "").lower() or said.startswith("<")
+        markup = "html" in response.headers.get("content-type", "").lower() or is_page(said)
         return "(an HTML or XML page)" if markup else one_line(said)
 
     def _read(self, wire: Wire, response: httpx.Response, max_bytes: int) -> bytes:

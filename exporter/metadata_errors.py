@@ -6,6 +6,7 @@ Failure
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from email.utils import parsedate_to_datetime
@@ -137,7 +138,40 @@ def translate(error: Exception, wire: Wire) -> MetadataError:
         (Exception, "reset" if cut_off else "protocol"),
     )
     reason = next(word for kind, word in table if isinstance(error, kind))
-    return MetadataError(reason, one_line(str(error)))
+    return MetadataError(reason, one_line(str(error)) if isinstance(error, _OWN) else _without_bytes(str(error)))
+
+
+_OWN = (Aborted, Flooded, OSError, httpcore.NetworkError, httpcore.TimeoutException)
+"""Our own words or those of the system. The others are the HTTP library's, which quote what the peer sent."""
+_LIBRARY_SAYS = (
+    "illegal status line",
+    "illegal header line",
+    "illegal chunk header",
+    "illegal request line",
+    "Receive buffer too long",
+    "Too many chunk",
+    "peer closed connection without sending complete message body",
+    "peer unexpectedly closed connection",
+    "Server disconnected without sending a response",
+    "conflicting Content-Length headers",
+    "bad Content-Length",
+    "multiple Transfer-Encoding headers",
+    "Transfer-Encoding",
+    "Can't send data when our state is ERROR",
+)
+_MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)
+
+
+def _without_bytes(text: str) -> str:
+    """What the HTTP library says of an answer, without anything of the answer; of a page only that it is one."""
+    known = next((words for words in _LIBRARY_SAYS if text.lower().startswith(words.lower())), "")
+    said = known or "what came is no answer of HTTP"
+    return f"{said} (an HTML or XML page)" if is_page(text) else said
+
+
+def is_page(text: str) -> bool:
+    """Whether this is the beginning of an HTML or XML page, perhaps behind a few words."""
+    return text.startswith("<") or _MARKUP.search(text) is not None
 
 
 def one_line(text: str) -> str:

@@ -255,3 +255,29 @@ def test_any_bytes_give_an_answer_or_an_error(data: bytes) -> None:
             assert result is None or isinstance(result, Answer) or result.reason in REASONS
             assert not isinstance(result, MetadataError) or result.detail.isprintable()
         assert time.monotonic() - began < 2 * QUICK + SLACK
+
+
+PAGE = b"<html><head><title>Sign in</title></head><body>token=hunter2 hunter2</body></html>\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PAGE,
+        b"hunter2 hunter2\r\n\r\n",
+        b"HTTP/1.1 hunter2\r\n\r\n" + PAGE,
+        b"HTTP/1.1 200 OK\r\nhunter2 hunter2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: hunter2\r\n\r\n" + PAGE,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: hunter2\r\n\r\n" + PAGE,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhunter2\r\n",
+        b"HTTP/1.1 502 Bad\r\nContent-Length: 80\r\n\r\nSorry. " + PAGE,
+    ],
+    ids=["page", "text", "status line", "header", "length", "encoding", "chunk", "page behind words"],
+)
+def test_an_error_repeats_nothing_of_what_is_no_answer(answer: bytes) -> None:
+    """Of what is not HTTP, and of a page, only that it is that."""
+    error = failure_of(answers_once(answer))
+    assert error.reason in ("protocol", "server-error")
+    assert "hunter2" not in f"{error} {error.detail}"
+    assert error.detail
+    assert answer is not PAGE or error.detail == "illegal status line (an HTML or XML page)"
