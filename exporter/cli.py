@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exporter import __version__
-from exporter.config import ConfigError, FlagParser, add_flags, load
-from exporter.terminal import complain
+from exporter.config import ConfigError, FlagParser, add_flags, load, redact
+from exporter.terminal import complain, printable
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
 FAILED: Final = 1
@@ -31,13 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ConfigError as error:
         for line in error.errors:
-            complain(f"{PROGRAM}: {line}")
+            complain(printable(redact(f"{PROGRAM}: {line}")))
         return BAD_USAGE
     except OSError as error:
         # What is still in the buffer would fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # then whoever read our output has gone; nobody is left to tell
-            complain(f"{PROGRAM}: {error}")
+            complain(printable(redact(f"{PROGRAM}: {error}")))
         return FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

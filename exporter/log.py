@@ -30,7 +30,7 @@ from types import MappingProxyType
 from typing import Literal, TextIO
 
 from exporter.config_secrets import Secret, Sieve
-from exporter.terminal import escape
+from exporter.terminal import escape, visible
 
 Level = Literal["debug", "info", "warn", "error"]
 Format = Literal["logfmt", "json"]
@@ -277,7 +277,7 @@ def _key(key: str) -> str:
 
 def _escaped(text: str) -> str:
     """Inside quotation marks: nothing that ends the string, the line, or changes how a terminal shows either."""
-    return "".join(ch if ch.isprintable() and ch not in '"\\' else escape(ch) for ch in text)
+    return "".join(ch if visible(ch) and ch not in '"\\' else escape(ch) for ch in text)
 
 
 def _scalar(value: object) -> str:

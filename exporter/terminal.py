@@ -21,11 +21,21 @@ _COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
 """The sequences that our own lines are coloured with."""
 
 
+_FILLERS: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
+)
+
+
 def printable(text: str) -> str:
     """`text` on one line, with an escape such as `\\u001b` for all that moves a cursor, colours, hides or turns text:
     control characters (C0, DEL, C1), bidirectional and other format characters, separators of lines, surrogates.
     """
-    return text if text.isprintable() else "".join(ch if ch.isprintable() else escape(ch) for ch in text)
+    return text if visible(text) else "".join(ch if visible(ch) else escape(ch) for ch in text)
+
+
+def visible(text: str) -> bool:
+    """Whether all of it shows: also no letter that is drawn as nothing, such as a filler or variation selector."""
+    return text.isprintable() and not _FILLERS.search(text)
 
 
 def escape(ch: str) -> str:

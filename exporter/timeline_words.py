@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from exporter import page_words
 from exporter.events_json import INT_LIMIT
+from exporter.terminal import visible
 
 SHORT_ID: Final = 8
 LONGEST_WORD: Final = 64
@@ -41,7 +42,7 @@ def clean(value: object, limit: int) -> str:
     """On one line, without control characters, and no longer than `limit`."""
     text = str(value)
     cut = text[: limit + 1].replace("\u00a0", " ")
-    shown = "".join(ch if ch.isprintable() else _escape(ch) for ch in cut[:limit])
+    shown = "".join(ch if visible(ch) else _escape(ch) for ch in cut[:limit])
     return shown + "..." if len(cut) > limit else shown
 
 

@@ -227,3 +227,29 @@ def test_one_module_prints() -> None:
         ]
         printing = [call for call in calls if isinstance(call, ast.Name) and call.id == "print"]
         assert path.name == "terminal.py" or not printing, path
+
+
+INVISIBLE: Final = (
+    0x34F,
+    0x115F,
+    0x1160,
+    0x17B4,
+    0x17B5,
+    *range(0x180B, 0x1810),
+    0x2800,
+    0x3164,
+    *range(0xFE00, 0xFE10),
+)
+
+
+@pytest.mark.parametrize("code", [*INVISIBLE, 0xFFA0, 0xE0100, 0xE01EF])
+def test_letters_that_show_nothing_are_escaped(code: int) -> None:
+    """Fillers and variation selectors count as letters, and hide or imitate all the same; also in the log."""
+    line = json.dumps(f"vm{chr(code)}1", ensure_ascii=False)
+    assert chr(code) not in printable(line)
+    assert json.loads(printable(line)) == f"vm{chr(code)}1"
+    out = io.StringIO()
+    Log(out).warn("event", value=f"a {chr(code)}")
+    assert chr(code) not in out.getvalue()
+    shown = "".join(record_lines(a_record(f"s{chr(code)}"), colour=False))
+    assert chr(code) not in shown
