@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from exporter.config_secrets import Secret, is_connection_string, redact
+from exporter.config_secrets import HIDDEN, Secret, is_connection_string, is_key, redact, unmasked, without_credentials
 
 _UNITS_MS = (
     ("y", 31_536_000_000),
@@ -29,6 +29,7 @@ _UNITS_MS = (
 )
 _DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit, _ in _UNITS_MS))
 _MAX_TEXT = 4096
+_BREAKS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _MAX_SHOWN = 80  # of a value, in an error of one line
 
 
@@ -41,19 +42,30 @@ class Unfit(ValueError):
 
 
 class Misplaced(Unfit):
-    """A secret where no secret belongs. The message is a whole sentence, and what was found is never shown."""
-
-    def __init__(self, instead_of: str) -> None:
-        super().__init__(
-            f"this is a connection string, not {instead_of}; it belongs into a file of its own, named by "
-            "event_hubs.connection_string_file, or into the environment"
-        )
+    """What must not be shown, such as a secret where none belongs. The message is a whole sentence."""
 
 
 def refuse_secrets(value: object, instead_of: str) -> None:
-    """Raises `Misplaced` for a connection string that was given as a path, a name or an address."""
-    if isinstance(value, str) and is_connection_string(value):
-        raise Misplaced(instead_of)
+    """Raises `Misplaced` for a connection string or a key that was given as a path, a name or an address."""
+    if not isinstance(value, str):
+        return
+    if is_connection_string(value):
+        raise Misplaced(
+            f"this is a connection string, not {instead_of}; it belongs into a file of its own, named by "
+            "event_hubs.connection_string_file, or into the environment"
+        )
+    if is_key(value):
+        raise Misplaced(
+            f"this is a key or a certificate itself, not {instead_of}; it belongs into a file of its own, whose path "
+            "is given where a file is asked for"
+        )
+
+
+def refuse_unfit(text: str, instead_of: str) -> None:
+    """Raises `Misplaced` for what is no path and no name: a secret, or what has control characters."""
+    refuse_secrets(text, instead_of)
+    if _BREAKS.search(text):
+        raise Misplaced(f"expected {instead_of} on one line, found control characters in what is not shown")
 
 
 class Kind(Protocol):
@@ -103,7 +115,15 @@ def quote(text: str) -> str:
 def describe(value: object) -> str:
     """What was found, for an error: short, on one line, without credentials, with its type if that is wrong."""
     if isinstance(value, str):
-        text = redact(value[:_MAX_TEXT])
+        if len(value) > _MAX_TEXT:
+            return f"a string of {len(value)} characters that is not shown"
+        if _BREAKS.search(value):
+            return "a string with control characters that is not shown"
+        if is_connection_string(value) or is_key(value):
+            return "a string that is not shown, since it looks like a secret"
+        text = without_credentials(value)
+        if HIDDEN not in text and redact(unmasked(value)) != unmasked(value):
+            return "a string that is not shown, since it looks like a secret"
         shown = quote(text[:_MAX_SHOWN]) if text.isprintable() else ascii(text[:_MAX_SHOWN])
         return shown + ("..." if len(text) > _MAX_SHOWN else "")
     if isinstance(value, bool):
@@ -140,7 +160,10 @@ class Text:
     def from_text(self, text: str) -> str:
         refuse_secrets(text, "a path" if self.path else "what belongs here")
         if len(text) > _MAX_TEXT or not text.isprintable():
-            raise Unfit(f"{self.expected}, without control characters, at most {_MAX_TEXT} characters")
+            raise Misplaced(
+                f"expected {self.expected}, without control characters, at most {_MAX_TEXT} characters; what was found "
+                "is not shown"
+            )
         if text == "" and self.optional:
             return ""
         return self.check(text)
@@ -253,8 +276,17 @@ class Hidden:
 
 def path_argument(text: str) -> str:
     """A path on the command line of a command, for argparse: nothing that is a secret."""
+    return _argument(text, "a path")
+
+
+def word_argument(text: str) -> str:
+    """A name or a word on the command line of a command, for argparse: nothing that is a secret."""
+    return _argument(text, "what belongs here")
+
+
+def _argument(text: str, instead_of: str) -> str:
     try:
-        refuse_secrets(text, "a path")
+        refuse_unfit(text, instead_of)
     except Misplaced as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

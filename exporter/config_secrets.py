@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hmac
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 HIDDEN = "<secret>"
 
@@ -63,25 +64,38 @@ class Secret:
 # stand there percent-encoded, also more than once (`%3D`, `%253D`).
 _NAMED = (
     r"SharedAccessKey|SharedAccessSignature|AccountKey|client[-_]?secret|password|passwd|pwd|"
-    r"(?:access|refresh|id)[-_]?token|x?-?api[-_]?key"
+    r"(?:access|refresh|id)[-_]?token|x?-?api[-_]?key|"
+    r"(?:primary|secondary|master|subscription|account|private|secret)[-_]?key"
 )
 _EQUALS = r"\\{0,2}[\"']?\s{0,4}(?:[:=]|%(?:25){0,3}3[AD])(?:\s|\+|%(?:25){0,3}20){0,4}\\{0,2}[\"']?"
 _START = r"(?:(?<![A-Za-z0-9_])|(?<=%[0-9A-Fa-f]{2}))"
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
+        # A key or a certificate, to its end or to that of the text; and the body of a key that has lost its first line.
+        r"(-{3,5}\s{0,4}BEGIN)(?:(?!-----END)[\s\S])*(?:-----END[^-]{0,64}-{0,5})?",
+        r"(\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9])[A-Za-z0-9+/]{40,}={0,2}",
         r"(://)[^/\s?#\"'@]*(?:@[^/\s?#\"'@]*)*(?=@)",
-        # A password with a slash in it, and an address that a path library has taken a slash from.
-        r"(:/{1,2}[^/\s?#\"'@:]{0,128}:)(?!\d{1,5}(?:[/\s?#\"']|$))[^\s\"'@]{1,512}(?=@)",
+        # An address that a path library has taken a slash from.
+        r"(:/)[^/\s?#\"'@]+(?=@)",
+        r"([?&#](?:[A-Za-z0-9_.-]{0,32}[_.-])?(?:token|key|code|auth|secret|signature|credential|jwt)=)[^&\s\"'#]+",
         r"(%(?:25){0,3}3A(?:%(?:25){0,3}2F){1,2})[^\s\"']{1,512}(?=%(?:25){0,3}40)",
         r"(authorization" + _EQUALS + r"(?:b[\"'])?(?:(?:bearer|basic|sharedaccesssignature)(?:\s|\+|%20))?)[^\s\"',]+",
-        r"(" + _START + r"(?:bearer|basic)(?:\s{1,4}|%20|\+))[A-Za-z0-9._~+/=%-]{6,}",
+        r"(" + _START + r"(?:bearer|basic)(?::\s{0,4}|\s{1,4}|%20|\+))[A-Za-z0-9._~+/=%-]{6,}",
         r"((?:" + _NAMED + r")" + _EQUALS + r")[^\s;\"',&]+",
         r"(" + _START + r"sig(?:=|%(?:25){0,3}3D))[^&\s;\"',]+",
     )
 )
+_WORD = re.compile(r"\S+")
+_QUOTED = re.compile(r"[^\s\"']+")
+_COLON = re.compile(r"(?<=[A-Za-z0-9._~+-]):(?!/|\\|\d{1,5}[/?#])")
+_ENCODINGS = 3
+_AT = re.compile(r"@|%(?:25){0,3}40")
+_QUERY = re.compile(r"[?#]|%(?:25){0,3}(?:3F|23)", re.IGNORECASE)
+_SCHEME = re.compile(r"(?:https?|sb|amqps?|grpc)://")
+_PEM = re.compile(r"-{3,5}\s{0,4}BEGIN\b|\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9+/]{41}", re.IGNORECASE)
 _CONNECTION_STRING = re.compile(
-    r"(?:SharedAccessKey(?:Name)?|SharedAccessSignature|AccountKey)\s{0,4}(?:=|%(?:25){0,3}3D)"
+    r"(?:Shared\s?Access\s?Key(?:Name)?|SharedAccessSignature|AccountKey)\s{0,4}(?:=|%(?:25){0,3}3D)"
     r"|SharedAccessSignature\s{1,4}s"
     r"|\A\W{0,4}Endpoint\s{0,4}(?:=|%(?:25){0,3}3D)\s{0,4}(?:sb|amqps?)\b",
     re.IGNORECASE,
@@ -90,14 +104,69 @@ _CONNECTION_STRING = re.compile(
 
 def redact(text: str) -> str:
     """`text` without the credentials that connection strings, SAS tokens, URLs and HTTP headers carry."""
+    text = _hide(text)
+    return _WORD.sub(_hide_encoded, text) if "%" in text else text
+
+
+def _hide(text: str) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(lambda match: match.group(1) + HIDDEN, text)
+    return _QUOTED.sub(_hide_password, text) if "@" in text else text
+
+
+def _hide_password(match: re.Match[str]) -> str:
+    """What stands between a colon and the last `@` of a word: a port and the slashes of a URL are none."""
+    word = match[0]
+    at = word.rfind("@")
+    colon = _COLON.search(word, 0, max(at, 0))
+    if colon is None or not (word[at + 1 : at + 2].isalnum() or word[at + 1 : at + 2] == "["):
+        return word
+    return word[: colon.end()] + HIDDEN + word[at:]
+
+
+def _hide_encoded(match: re.Match[str]) -> str:
+    """A word whose letters are percent-encoded says what it is only once they are decoded."""
+    word = match[0]
+    if HIDDEN in word or "%" not in word:
+        return word
+    plain = decoded(word)
+    return HIDDEN if _hide(plain) != plain else word
+
+
+def decoded(text: str) -> str:
+    """Without percent-encoding, also where that was done more than once."""
+    for _ in range(_ENCODINGS):
+        text = unquote(text)
     return text
+
+
+def unmasked(text: str) -> str:
+    """As a person reads it: decoded, in plain letters, without what shows nothing."""
+    plain = unicodedata.normalize("NFKC", decoded(text))
+    return "".join(ch for ch in plain if ch.isprintable() or ch.isspace())
 
 
 def is_connection_string(text: str) -> bool:
     """Whether this is a connection string or a SAS token, whole or not: no path, name or address is any."""
-    return _CONNECTION_STRING.search(text) is not None
+    return any(_CONNECTION_STRING.search(form) for form in (text, unmasked(text)))
+
+
+def is_key(text: str) -> bool:
+    """Whether this is a key or a certificate itself, in PEM or the body of one: no path, name or address is any."""
+    return any(_PEM.search(form) for form in (text, decoded(text)))
+
+
+def without_credentials(value: str) -> str:
+    """A value that may be a URL, without what may be a credential there, whatever its name.
+
+    That is all before an `@` (from the beginning or the last quotation mark on) and all after `?` or `#`: a password
+    may hold any of them, so the last `@` counts, and the first `?` or `#` behind it.
+    """
+    _, at, rest = value.rpartition(found[-1]) if (found := _AT.findall(value)) else ("", "", value)
+    head = _SCHEME.match(value) if at else None
+    before = (head[0] if head else "") + HIDDEN if at else ""
+    address, mark, _ = rest.partition(query[0]) if (query := _QUERY.search(rest)) else (rest, "", "")
+    return redact(before + at + address + (mark + HIDDEN if mark else ""))
 
 
 class Sieve:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
-from exporter.config_kinds import Kind, Misplaced, Unfit, describe, describe_type, refuse_secrets
+from exporter.config_kinds import Kind, Misplaced, Unfit, describe, describe_type, refuse_unfit
 from exporter.config_rules import unknown
 from exporter.config_schema import ENV_PREFIX, SECTIONS, Setting, catalogue
 from exporter.config_secrets import redact
@@ -228,7 +228,7 @@ def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
     given: str | None = getattr(flags, "config.file", None)
     path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
     try:
-        refuse_secrets(path, "a path")
+        refuse_unfit(path, "a path")
     except Misplaced as error:
         raise Unfit(f"{origin}: {error}") from None
     return path

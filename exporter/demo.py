@@ -24,7 +24,7 @@ import httpx
 
 from exporter.app import App
 from exporter.config import EventHubsSettings, OtlpSettings, Secret, Settings, SourceSettings
-from exporter.config_kinds import path_argument
+from exporter.config_kinds import path_argument, word_argument
 from exporter.config_schema import ApprovalSettings, OutboxSettings, WebSettings
 from exporter.log import Log
 from exporter.log_libraries import captured_libraries
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _listen_address(text: str) -> str:
     try:
-        parse_listen_address(text)
+        parse_listen_address(word_argument(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

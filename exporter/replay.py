@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, TextIO
 
 from exporter.approval import Policy, Presence
 from exporter.config import Settings, add_flags, load, redact
-from exporter.config_kinds import path_argument
+from exporter.config_kinds import describe, path_argument, word_argument
 from exporter.config_sources import environ_of
 from exporter.folding import folded
 from exporter.looks import look
@@ -66,7 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="Print JSON lines instead of timeline and table.")
     parser.add_argument(
-        "--vm-name", metavar="NAME", default="", help="Decide as this VM, whatever the settings and the recording say."
+        "--vm-name",
+        metavar="NAME",
+        type=word_argument,
+        default="",
+        help="Decide as this VM, whatever the settings and the recording say.",
     )
     parser.add_argument(
         "--start",
@@ -87,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _start(text: str) -> datetime:
     found = read_time(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"expected a time such as 2026-03-02T09:00:00Z, found {clean(text, 40)!r}")
+        raise argparse.ArgumentTypeError(f"expected a time such as 2026-03-02T09:00:00Z, found {describe(text)}")
     return found
 
 

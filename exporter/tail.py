@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from exporter.config import ConfigError, EventHubsSettings, add_flags, load, redact
-from exporter.config_kinds import path_argument
+from exporter.config_kinds import describe, path_argument, word_argument
 from exporter.config_sources import environ_of
 from exporter.failures import Failure
 from exporter.log import Log
@@ -79,10 +79,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Where to begin. Default: now for Event Hubs, start for the outbox.",
     )
     parser.add_argument("--format", choices=("timeline", "json"), default="timeline", help="Default: timeline.")
-    parser.add_argument("--consumer-group", metavar="NAME", help="The same as --event-hubs.consumer-group.")
-    parser.add_argument("--vm", metavar="NAME", default="", help="Only records of this VM.")
     parser.add_argument(
-        "--event-id", metavar="ID", default="", help="Only records of this event; the beginning of its id will do."
+        "--consumer-group",
+        metavar="NAME",
+        type=word_argument,
+        help="The same as --event-hubs.consumer-group.",
+    )
+    parser.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
+    parser.add_argument(
+        "--event-id",
+        metavar="ID",
+        type=word_argument,
+        default="",
+        help="Only records of this event; the beginning of its id will do.",
     )
     parser.add_argument(
         "--kind", metavar="KIND", action="append", choices=KINDS, help="Only this kind; may be repeated."
@@ -101,14 +110,14 @@ def _begin(text: str) -> Begin:
     found = read_time(text)
     if found is None:
         raise argparse.ArgumentTypeError(
-            f"expected start, now or a time such as 2026-03-02T09:00:00Z, found {clean(text, 40)!r}"
+            f"expected start, now or a time such as 2026-03-02T09:00:00Z, found {describe(text)}"
         )
     return found
 
 
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > LONGEST_NUMBER or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, found {clean(text, 40)!r}")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, found {describe(text)}")
     return int(text)
 
 
@@ -118,7 +127,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"expected seconds, such as 5, found {clean(text, 40)!r}")
+        raise argparse.ArgumentTypeError(f"expected seconds, such as 5, found {describe(text)}")
     return found
 
 

@@ -25,6 +25,7 @@ import sys
 import threading
 from typing import Final
 
+from exporter.config_kinds import describe
 from exporter.webanswers import (
     HEALTH,
     ROUTES,
@@ -69,7 +70,9 @@ def parse_listen_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > LAST_PORT or (":" in host and not bracketed):
-        raise ValueError(f"{text!r} is no listen address: expected host:port, such as 0.0.0.0:10169 or [::]:10169")
+        raise ValueError(
+            f"{describe(text)} is no listen address: expected host:port, such as 0.0.0.0:10169 or [::]:10169"
+        )
     return (host[1:-1] if bracketed else host), int(port)
 
 

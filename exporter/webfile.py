@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.webfile_section import Section, kind_of, read_text
+from exporter.webfile_section import NO_LINES, Lines, Section, kind_of, read_text
 from exporter.webfile_tls import read_tls
 from exporter.webtls import context_of
 
@@ -23,6 +23,14 @@ HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
 """The headers that may be set, and their values where they are a closed set."""
 
 BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
+MAX_COST: Final = 17
+"""A check takes about 60 ms at cost 10 and twice that for each step more: 8 s at 17, and who asks waits for 10."""
+NOT_YAML: Final[Mapping[str, str]] = {
+    "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is quoted",
+    "ParserError": "found another structure, such as a bracket that is not closed or a line that is indented wrongly",
+    "ComposerError": "found an alias or an anchor that leads nowhere; a value that begins with * or & is quoted",
+    "ConstructorError": "found a tag that is not taken; a value that begins with ! is quoted",
+}
 GO_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -51,14 +59,14 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
     """The settings, or None; every error as a sentence; and the files that were named, to be watched."""
     errors: list[str] = []
     files: list[Path] = []
-    document = _load(path, errors)
+    document, lines = _load(path, errors)
     if errors:
         return None, errors, files
-    root = Section(path, "", document, errors)
+    root = Section(path, "", document, errors, lines)
     root.only("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 
     def section(name: str) -> Section:
-        return Section(path, name, root.values.get(name), errors)
+        return Section(path, name, root.values.get(name), errors, lines)
 
     tls = read_tls(section("tls_server_config"), path.parent, files)
     users, headers = _read_users(section("basic_auth_users")), _read_http(section("http_server_config"))
@@ -76,8 +84,12 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
     return WebSettings(context, tls.certificate_pem if tls else "", sans, users, headers, rate_limit), errors, files
 
 
-def _load(path: Path, errors: list[str]) -> object:
+def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
+    """The document, and the lines of its keys. Of what is no YAML only the kind of mistake is told, never a word."""
     import yaml  # noqa: PLC0415  # only where a web-config file is given
+
+    class Refused(yaml.MarkedYAMLError):
+        """Our own words."""
 
     class Strict(yaml.SafeLoader):
         """Refuses what YAML would let pass: a key that is given twice."""
@@ -86,31 +98,51 @@ def _load(path: Path, errors: list[str]) -> object:
             seen = set()
             for key_node, _ in node.value:
                 if not isinstance(key_node, yaml.ScalarNode):
-                    raise yaml.MarkedYAMLError(problem="a key is no plain word", problem_mark=key_node.start_mark)
+                    raise Refused(problem="a key is no plain word", problem_mark=key_node.start_mark)
                 if key_node.value in seen:
-                    raise yaml.MarkedYAMLError(problem="a key is given twice", problem_mark=key_node.start_mark)
+                    raise Refused(problem="a key is given twice", problem_mark=key_node.start_mark)
                 seen.add(key_node.value)
             return super().construct_mapping(node, deep)
 
     text = read_text(path, errors, f"{path}")
     try:
-        return yaml.load(text, Strict)  # noqa: S506  # a SafeLoader, and stricter
-    except yaml.MarkedYAMLError as error:  # its own text may quote the file, hence a secret
+        loader = Strict(text)
+        node = loader.get_single_node()
+        return (loader.construct_document(node), _lines_of(node)) if node else (None, NO_LINES)
+    except yaml.MarkedYAMLError as error:  # the library's text may quote the file, hence a secret
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        errors.append(f"{path}: {where}expected YAML: {error.problem}")
+        problem = error.problem if isinstance(error, Refused) else NOT_YAML.get(type(error).__name__, "")
+        errors.append(f"{path}: {where}expected YAML{problem and ': '}{problem}")
     except (yaml.YAMLError, ValueError, RecursionError):
         errors.append(f"{path}: expected YAML")
-    return None
+    return None, NO_LINES
+
+
+def _lines_of(root: Any) -> Lines:
+    """Where the keys of the file and of its sections stand, out of YAML's nodes."""
+    found: dict[tuple[str, str], int] = {}
+    waiting = [("", root, 2)]
+    while waiting:
+        name, node, depth = waiting.pop()
+        for key, value in node.value if node.id == "mapping" else ():
+            found[name, str(key.value)] = key.start_mark.line + 1
+            if depth:
+                waiting.append((f"{name}.{key.value}".lstrip("."), value, depth - 1))
+    return found
 
 
 def _read_users(section: Section) -> dict[bytes, bytes]:
     users = {}
     for name, hashed in section.values.items():
         if not isinstance(name, str | int) or isinstance(name, bool) or not str(name) or ":" in str(name):
-            section.wrong(name, "expected a user name without a colon")
-        elif not isinstance(hashed, str) or not BCRYPT_HASH.fullmatch(hashed):
-            section.wrong(name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon")
+            section.wrong_entry(name, "expected a user name without a colon")
+        elif not isinstance(hashed, str) or not (match := BCRYPT_HASH.fullmatch(hashed)):
+            section.wrong_entry(name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon")
+        elif int(match[1]) > MAX_COST:
+            section.wrong_entry(
+                name, f"expected a bcrypt hash of a cost up to {MAX_COST}: with {int(match[1])} a check takes too long"
+            )
         else:
             users[str(name).encode()] = hashed.encode()
     return users
@@ -123,10 +155,11 @@ def _read_http(section: Section) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
         section.wrong("headers", f"expected a mapping of names to values, got {kind_of(value)}")
         return ()
-    headers = []
+    headers: list[tuple[str, str]] = []
+    inner = section.below("headers", value)
     for name, text in value.items():
         if name not in HEADERS:
-            section.wrong(f"headers.{name}", f"this header can't be set, expected one of {', '.join(HEADERS)}")
+            inner.wrong_entry(name, f"this header can't be set, expected one of {', '.join(HEADERS)}")
         elif text is None or text == "":
             continue
         elif HEADERS[name] and text not in HEADERS[name]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 MAX_BYTES: Final = 1 << 20
+Lines = Mapping[tuple[str, str], int]
+"""The line of each key, by the section that it stands in ("" for the file itself) and its own text."""
+NO_LINES: Final[Lines] = MappingProxyType({})
+_NEAR: Final = 0.75
 
 
 class Section:
     """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent."""
 
-    def __init__(self, file: Path, name: str, value: object, errors: list[str]) -> None:
-        self._file, self._name, self._errors = file, name, errors
+    def __init__(self, file: Path, name: str, value: object, errors: list[str], lines: Lines = NO_LINES) -> None:
+        self._file, self._name, self._errors, self._lines = file, name, errors, lines
         if value is not None and not isinstance(value, dict):
             self.wrong("", f"expected a mapping of keys to values, got {kind_of(value)}")
         self.values: dict[object, Any] = value if isinstance(value, dict) else {}
@@ -23,11 +29,22 @@ class Section:
         where = ".".join(part for part in (self._name, str(key)) if part)
         self._errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
 
+    def below(self, key: str, value: object) -> Section:
+        """The mapping that stands under a key of this one."""
+        return Section(self._file, f"{self._name}.{key}", value, self._errors, self._lines)
+
+    def wrong_entry(self, key: object, sentence: str) -> None:
+        """Report an error of an entry whose key is the file's own word: by its line, since it may be a secret."""
+        line = self._lines.get((self._name, str(key)))
+        self.wrong("", f"line {line}: {sentence}" if line else sentence)
+
     def only(self, *known: str) -> None:
-        """Report every other key."""
+        """Report every other key, by name where that is nearly a known one."""
         for key in self.values:
-            if key not in known:
-                self.wrong(key, f"unknown key, expected one of {', '.join(known)}")
+            if key in known:
+                continue
+            report = self.wrong if get_close_matches(str(key), known, 1, _NEAR) else self.wrong_entry
+            report(key, f"unknown key, expected one of {', '.join(known)}")
 
     def text(self, key: str) -> str:
         """A string; "" when absent."""
@@ -50,7 +67,7 @@ class Section:
         value = self.text(key) or default
         if value in words:
             return value
-        self.wrong(key, f"expected one of {', '.join(words)}, got {value!r}")
+        self.wrong(key, f"expected one of {', '.join(words)}")
         return default
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -68,7 +85,7 @@ class Section:
         found = self.texts(key)
         for entry in found:
             if entry not in words:
-                self.wrong(key, f"expected of {', '.join(words)}, got {entry!r}")
+                self.wrong(key, f"expected of {', '.join(words)}")
         return tuple(entry for entry in found if entry in words)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from exporter.config_kinds import Misplaced, refuse_unfit
 from exporter.webfile_section import Section, read_text
 from exporter.webtls import (
     CIPHERS,
@@ -80,6 +81,11 @@ def _pem(section: Section, key: str, folder: Path, files: list[Path], *, require
         if required and not inline:
             section.wrong(f"{key}_file", f"missing, expected {key} or {key}_file")
         return inline
+    try:
+        refuse_unfit(name, "a path")
+    except Misplaced as error:
+        section.wrong(f"{key}_file", str(error))
+        return ""
     path = folder / name
     files.append(path)
     problems: list[str] = []

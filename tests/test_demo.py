@@ -23,7 +23,7 @@ def demo(*flags: str) -> subprocess.CompletedProcess[str]:
     [
         (("--speed", "0"), "expected a number from 0.001"),
         (("--speed", "fast"), "expected a number from 0.001"),
-        (("--web.listen-address", "foo"), "'foo' is no listen address"),
+        (("--web.listen-address", "foo"), '"foo" is no listen address'),
         (("--scenario", "nothing"), "no scenario 'nothing'"),
     ],
 )

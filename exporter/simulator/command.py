@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from exporter.config_kinds import path_argument
+from exporter.config_kinds import describe, path_argument, word_argument
 from exporter.simulator import faults, scenario
 from exporter.simulator.platform import Change, utc
 from exporter.simulator.play import FASTEST, SLOWEST
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vm",
         metavar="NAME",
+        type=word_argument,
         action="append",
         help="answer as this VM of the scenario (its first); may be repeated: each further VM answers on the next port "
         "(any free one for port 0), and all see and approve the same events",
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fault",
         metavar="FAULT",
+        type=word_argument,
         action="append",
         default=[],
         help="fail in this way: [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END], times in seconds; "
@@ -190,7 +192,7 @@ def _list() -> None:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or not port.isascii() or int(port) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"expected ADDRESS:PORT, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected ADDRESS:PORT, not {describe(text)}")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
@@ -201,5 +203,5 @@ def speed(text: str) -> float:
     except ValueError:
         times = 0.0
     if not SLOWEST <= times <= FASTEST:
-        raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, not {describe(text)}")
     return times
