@@ -106,6 +106,7 @@ class Agent:
         return document
 
     def _succeeded(self, document: Document, read: Instant, took: float, fresh: Instant) -> None:
+        self._approver.withdraw()
         turn = self._turn(read, document.incarnation)
         self._speak(turn, anyway=True)
         if turn.state.first_answer is None and took > SLOW_FIRST_ANSWER_SECONDS:

@@ -11,6 +11,8 @@ from exporter.lifecycle import Approval, Instant, Tracked
 FRESH_SECONDS: Final = 5.0
 RETRY_FIRST_SECONDS: Final = 5.0
 RETRY_MOST_SECONDS: Final = 60.0
+NEVER_LEFT: Final = frozenset({"connect", "dns", "tls"})
+"""Failures of a POST before there was a connection to send it on."""
 
 
 def retry_delay(attempts: int) -> float:
@@ -56,7 +58,7 @@ def accepted(before: Approval, at: datetime) -> Approval:
 
 def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wait: float = 0.0) -> Approval:
     """After any other answer, or none. Azure did not take what it called our mistake; anything else leaves a doubt."""
-    refused = status is not None and 400 <= status < 500  # noqa: PLR2004  # the client errors of HTTP
+    refused = reason in NEVER_LEFT or (status is not None and 400 <= status < 500)  # noqa: PLR2004  # client errors
     return replace(
         before,
         in_flight=False,

@@ -35,7 +35,7 @@ ACCEPTED: Final = 200
 PATIENCE_SECONDS: Final = 0.25
 """So long one POST has the metadata service for itself. One that is not answered by then is no reason to wait."""
 LAND_SECONDS: Final = 0.5
-"""At the end of the process, for each POST that was broken off to say so."""
+"""At the end of the process, for the POSTs that were broken off to say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +191,20 @@ class Approver:
 
     def _begin(self, due: Due) -> None:
         """The last look: at the clock, at who we are, and at the files. What does not hold any more is not sent."""
-        if self._senses.stopping() or not self._fresh() or not self._still_approved(due.decision):
+        # The look at the files may take a moment, so it comes before the clock.
+        if not self._still_approved(due.decision) or not self._fresh() or self._senses.stopping():
+            self._postponed(due)
+            return
+        key, event_id, sent = due.decision.key, due.decision.event.event_id, self._senses.clock()
+        try:
+            self._senses.spawn(lambda: self._post(key, event_id), self._patience(len(self._flying) + 1))
+        except RuntimeError as error:  # the system gives no thread
+            self._log.error("approval.not_sent", event_id=event_id, error=str(error)[:300])
             self._postponed(due)
             return
         self._metrics.approval_requested()
-        key, event_id, sent = due.decision.key, due.decision.event.event_id, self._senses.clock()
         self._senses.sent(sent.wall, event_id)
-        self._senses.spawn(lambda: self._post(key, event_id), self._patience(len(self._flying) + 1))
-        self._flying[key] = Flight(due.decision, due.tracked, sent)
+        self._flying[key] = Flight(due.decision, self._keeper.state.tracked[key], sent)
 
     def _fresh(self) -> bool:
         """By both clocks: the monotonic one stands still while the VM does."""
@@ -234,10 +240,23 @@ class Approver:
         """Nothing was sent, so nothing was tried: the next good document may do it at once."""
         self._log.info("approval.postponed", event_id=due.decision.event.event_id)
         self._metrics.approval_postponed()
-        state = self._keeper.state
-        tracked = state.history(due.decision.key) or due.tracked
-        approval = replace(due.before, in_flight=False, unanswered=tracked.approval.unanswered)
-        self._keeper.state = with_tracked(state, replace(tracked, approval=approval))
+        self._take_back(due)
+
+    def withdraw(self) -> None:
+        """Before a new document is looked at: what waits was not sent, and is decided and marked anew on it."""
+        while self._waiting:
+            self._take_back(self._waiting.popleft())
+
+    def _take_back(self, due: Due) -> None:
+        state, key = self._keeper.state, due.decision.key
+        tracked = state.history(key)
+        if tracked is not None:
+            approval = replace(due.before, in_flight=False, unanswered=tracked.approval.unanswered)
+            self._keeper.state = with_tracked(state, replace(tracked, approval=approval))
+        elif key in state.sent:  # it was forgotten as if it had been sent
+            others = {name: approval for name, approval in state.sent.items() if name != key}
+            kept = {key: due.before} if due.before.attempts else {}
+            self._keeper.state = replace(state, sent={**others, **kept})
 
     # -- answers
 
@@ -250,9 +269,10 @@ class Approver:
         """Before the process ends: nothing more is sent, and what was on its way is noted."""
         while self._waiting:
             self._postponed(self._waiting.popleft())
+        until = (self._senses.clock().mono or 0.0) + LAND_SECONDS
         try:
             while self._flying:
-                self._take(self._answers.get(timeout=LAND_SECONDS))
+                self._take(self._answers.get(timeout=max(0.0, until - (self._senses.clock().mono or 0.0))))
         except queue.Empty:
             return  # the state on disk says that it was in flight
 
@@ -265,8 +285,9 @@ class Approver:
             self._accepted(flight)
         elif isinstance(failure, Failure):
             self._failed(flight, failure)
-        else:
-            raise failure
+        else:  # a mistake of ours must not keep the event from ever being tried again
+            self._log.error("approval.broke", error=f"{type(failure).__name__}: {failure}"[:300])
+            self._failed(flight, Failure("other", type(failure).__name__))
 
     def forget(self) -> None:
         """What was to be sent, or is on its way, is not of this VM."""
@@ -282,6 +303,7 @@ class Approver:
         after = replace(tracked, approval=accepted(tracked.approval, turn.now.wall), started_by=by)
         turn.history(after)
         turn.record(turn.writer.accepted(turn.state, after))
+        self.watch_approved(turn)  # it may have changed while its POST was on its way
         self._end(turn)
 
     def _failed(self, flight: Flight, failure: Failure) -> None:

@@ -78,9 +78,9 @@ def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: i
 
 
 def _sent(before: Mapping[str, Approval], gone: Sequence[Tracked], now: datetime) -> Mapping[str, Approval]:
-    if not gone:
-        return before
     kept = {key: approval for key, approval in before.items() if _lasts(approval.last_attempt_at, now)}
+    if not gone and len(kept) == len(before):
+        return before
     return {**kept, **{tracked.key: tracked.approval for tracked in gone}}
 
 

@@ -302,6 +302,7 @@ class Story:
         writer = self._writer(entry.at)
         if taken:
             self._record(writer.accepted(self._state, tracked))
+            self._watch_approved(entry.at)
             self._decide(entry.at)
         elif before.last_failure != entry.reason:
             self._record(writer.failed(self._state, tracked, entry.reason, entry.status, "as recorded"))

@@ -179,6 +179,7 @@ class World:
         self.kept: list[bytes] = []
         self.stopping = False
         self.threads: list[threading.Thread] = []
+        self.no_thread = False
         self.text = io.StringIO()
         self.recording = recording
         self.start()
@@ -263,6 +264,8 @@ class World:
 
     def _spawn(self, task: Callable[[], None], _patience: float) -> None:
         """Runs a POST at once, or until it hangs."""
+        if self.no_thread:
+            raise RuntimeError("can't start new thread")
         if self.source.hangs is None:
             task()
             return

@@ -106,7 +106,7 @@ def _wrong() -> Life:
         vms=(vm,),
     )
     fails = {"approvals_fail_since": -1000, "destination_fails_since": -1400, "refused_at": -1900}
-    return Life(vm, scenario, -LENGTH, "web", Mode.ENFORCE, capacity=98_304, prepare=_certificate, **fails)  # type: ignore[arg-type]  # times by name, all floats
+    return Life(vm, scenario, -LENGTH, "web", Mode.ENFORCE, capacity=90_112, prepare=_certificate, **fails)  # type: ignore[arg-type]  # times by name, all floats
 
 
 def _led() -> Life:

@@ -218,7 +218,7 @@ def test_without_an_answer_the_wait_begins_with_the_post(tmp_path: Path) -> None
 def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path) -> None:
     """When it was sent, nobody noted: a process that is back at once leaves Azure alone for five seconds of its own."""
 
-    class KilledError(Exception):
+    class KilledError(BaseException):
         pass
 
     def die() -> None:

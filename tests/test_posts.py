@@ -404,3 +404,70 @@ def test_what_is_outdated_is_told_once(tmp_path: Path) -> None:
             world.see(document(number, started(event(EventSource="Platform"))), 2)
             world.see(document(number + 1), 1)
         assert len(world.records("approval.outdated")) == 1
+
+
+def test_a_200_counts_also_where_the_event_was_forgotten_meanwhile(tmp_path: Path) -> None:
+    """The event goes while its POST is on its way, and its history with it: it is never sent again all the same."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=4096)  # one history is too many
+        world.start()
+        world.source.hangs = lambda _event_id: 3.0
+        world.see(document(2, event()), 1.5)
+        world.see(document(3), 5)
+        assert not world.agent.status.state.closed
+        assert [record.data["attempt"] for record in world.records("approval.accepted")] == [1]
+        world.source.hangs = None
+        world.see(document(4, event()), 20)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+
+
+def test_memory_that_was_full_makes_room_when_what_it_holds_is_old(tmp_path: Path) -> None:
+    """Held for want of room, the agent approves again after thirty days, though nothing was sent meanwhile."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=8192)
+        world.start()
+        for number in range(2, 80, 2):
+            world.see(document(number, event(f"own-{number}")), 1)
+            world.see(document(number + 1), 1)
+        assert world.reasons()[-1] == "outbox-unwritable"
+        sent = len(world.source.posts)
+        world.clock.go(31 * 86_400.0)
+        for number in range(80, 90, 2):
+            world.see(document(number, event(f"own-{number}", NotBefore="Fri, 01 Jan 2100 00:00:00 GMT")), 2)
+            world.see(document(number + 1), 1)
+        assert len(world.source.posts) > sent
+
+
+def test_a_change_while_the_post_was_on_its_way_is_outdated(tmp_path: Path) -> None:
+    """What was approved is no longer what the rules would approve, and the 200 comes after that."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 3.0
+        world.see(document(2, event()), 1.5)
+        world.see(document(3, event(EventSource="Platform")), 6)
+        assert len(world.records("approval.outdated")) == 1
+
+
+def test_what_only_waited_for_its_turn_was_not_sent(tmp_path: Path) -> None:
+    """A POST hangs, the next has its turn only later, and its event goes before: canceled, not in doubt."""
+    with World(tmp_path, poll_interval=0.125) as world:
+        world.source.hangs = lambda _event_id: 4.0
+        world.see(document(2, event(), event("second"), event("third")), 0.13)
+        world.see(document(3, event()), 1)
+        sent = {event_id for _, event_id in world.source.posts}
+        ends = {record.subject: record.kind for record in world.records("canceled", "ended")}
+        assert ends["third"] == "canceled"
+        assert "third" not in sent
+
+
+def test_a_post_without_a_thread_was_not_sent(tmp_path: Path) -> None:
+    """A system that gives no thread: the loop goes on, the event is tried again, and nothing is in doubt."""
+    with World(tmp_path) as world:
+        world.no_thread = True
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        assert not world.agent.status.state.tracked[REBOOT.lower()].approval.doubtful
+        world.no_thread = False
+        world.live(2)
+        assert len(world.source.posts) == 1
