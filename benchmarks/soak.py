@@ -40,8 +40,8 @@ from exporter.simulator.service import MetadataService, Post
 
 SPEED: Final = 20.0
 CYCLE_SECONDS: Final = 12.0
-ID_BYTES: Final = 512
-ID_BLOCKS: Final = 7
+ID_BYTES: Final = 256
+ID_BLOCKS: Final = 5
 """What an id that is remembered takes: its key, what was sent, and their text."""
 PATIENCE: Final = 180.0
 SOURCE_FAULTS: Final = (
