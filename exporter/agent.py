@@ -127,7 +127,7 @@ class Agent:
         self._approver.seen(fresh)
         self._evidence = {}
         self._keeper.beat(read)
-        turn.announce_all(self._log)
+        self._announce(turn)
 
     def _failed(self, failure: Failure | DocumentError, began: Instant) -> None:
         now = self._senses.clock()
@@ -136,7 +136,7 @@ class Agent:
         turn = self._turn(now)
         self._health.failed(turn, failure, began, self._speak)
         self._keeper.save(turn)
-        turn.announce_all(self._log)
+        self._announce(turn)
         self._approver.look()  # people see on the gauges whether the hold file holds
 
     def _idle(self, now: Instant) -> None:
@@ -148,7 +148,7 @@ class Agent:
         self._health.tell(turn, self._speak)
         if turn.records:
             self._keeper.save(turn)
-            turn.announce_all(self._log)
+            self._announce(turn)
 
     def _turn(self, now: Instant, incarnation: int | None = None) -> Turn:
         """A new turn, with who we are settled first: ids and the outbox's owner depend on it."""
@@ -226,6 +226,12 @@ class Agent:
 
     # -- showing
 
+    def _announce(self, turn: Turn) -> None:
+        """Counts and logs, once the gauges show the same moment: a scrape never has a counter that runs ahead."""
+        if turn.announcements or turn.records:
+            self._publish()
+        turn.announce_all(self._log)
+
     def _publish(self) -> None:
         self._keeper.look()
         who = self._senses.who()
@@ -256,5 +262,5 @@ class Agent:
             turn.record(turn.writer.about_vm(turn.state, published.AGENT_STOPPED, "INFO", say, {}))
         self._keeper.save(turn)
         self._keeper.hand_over()
-        turn.announce_all(self._log)
+        self._announce(turn)
         self._publish()
