@@ -76,7 +76,7 @@ vm: $(VENV)/.test
 	$(BIN)/python -m tests.vm
 
 readme: $(VENV)/.test
-	UPDATE_README=1 $(PYTEST) -q tests/test_readme.py
+	UPDATE_README=1 $(PYTEST) -q tests/project/test_readme.py
 
 # -- what is handed out
 

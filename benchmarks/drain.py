@@ -30,11 +30,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from benchmarks.agent import VM, Agent, document, event, metadata_service
 from benchmarks.peers import Peers
-from exporter.lifecycle import State
-from exporter.outbox import Outbox
-from exporter.records import Record
-from exporter.sinks import otlp_attributes
-from exporter.sinks.eventhubs_messages import message
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.outbox.store import Outbox
+from exporter.sinks.event_hubs.messages import message
+from exporter.sinks.otlp import attributes as otlp_attributes
 
 RECORDS: Final = 100_000
 PER_EVENT: Final = 5

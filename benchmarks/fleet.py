@@ -16,18 +16,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.agent import Agent
-from exporter.approval import DEFAULT_RULES, Coordination, Mode, Policy
-from exporter.lifecycle import Instant
-from exporter.log import Log
-from exporter.looks import look
-from exporter.metadata import Answer, MetadataError
-from exporter.outbox import Outbox
-from exporter.records import Record, Vm
-from exporter.simulator.play import Play
-from exporter.simulator.story import Deed, Scenario, Step
-from exporter.simulator.story import Vm as StoryVm
-from exporter.turn import Options, Senses, Who
+from exporter.agent.files import look
+from exporter.agent.loop import Agent
+from exporter.agent.ports import Options, Senses, Who
+from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
+from exporter.core.records import Record, Vm
+from exporter.core.state import Instant
+from exporter.log.log import Log
+from exporter.metadata.client import Answer
+from exporter.metadata.errors import MetadataError
+from exporter.outbox.store import Outbox
+from exporter.simulator.metadata.play import Play
+from exporter.simulator.metadata.story import Deed, Scenario, Step
+from exporter.simulator.metadata.story import Vm as StoryVm
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 ANNOUNCED_AFTER: Final = 3.4

@@ -21,7 +21,7 @@ SETTLE: Final = 5.0
 SCRAPE_EVERY: Final = 15.0
 MIB: Final = 1 << 20
 OF_OUTPUTS: Final = ("azure", "aiohttp", "opentelemetry", "google", "requests", "urllib3")
-TOOLS: Final = ("exporter.simulator", "exporter.demo", "click", "rich", "trio")
+TOOLS: Final = ("exporter.simulator", "exporter.commands.demo", "click", "rich", "trio")
 NAMES_MODULES: Final = """
 import atexit, json, runpy, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules))))

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from exporter.observer import Observer
+from exporter.agent.observer import Observer
 
 SECONDS = 20.0
 ALLOWED = 0.001

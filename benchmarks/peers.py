@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from exporter.simulator.broker import Broker
-from exporter.simulator.collector import Collector
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.simulator.otlp_collector import Collector
 
 HUB: Final = "scheduled-events"
 DROP: Final = 0

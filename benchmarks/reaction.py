@@ -18,8 +18,8 @@ from typing import Final
 
 from benchmarks.agent import Agent, document, event, metadata_service
 from benchmarks.peers import Peers
-from exporter.simulator.protocol import EVENTS_PATH
-from exporter.simulator.service import MetadataService
+from exporter.simulator.metadata.protocol import EVENTS_PATH
+from exporter.simulator.metadata.service import MetadataService
 
 CHANGES: Final = 200
 INTERVAL: Final = 0.05

@@ -24,13 +24,13 @@ from azure.eventhub.aio import EventHubConsumerClient
 from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, name, story
 from benchmarks.peers import Peers
-from exporter.delivery import Delivery
-from exporter.lifecycle import State
-from exporter.log import Log
-from exporter.outbox import Outbox
-from exporter.records import Record
-from exporter.simulator.story import Scenario
-from exporter.sinks.eventhubs import EventHubsDestination
+from exporter.agent.delivery import Delivery
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.log.log import Log
+from exporter.outbox.store import Outbox
+from exporter.simulator.metadata.story import Scenario
+from exporter.sinks.event_hubs.sink import EventHubsDestination
 
 VMS: Final = 1_000
 TAKEOVER: Final = 5.0

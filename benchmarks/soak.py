@@ -35,8 +35,8 @@ from benchmarks import weighed
 from benchmarks.agent import Agent
 from benchmarks.growth import KIB, Sample, judge
 from benchmarks.peers import DROP, Peers
-from exporter.simulator.scenario import load
-from exporter.simulator.service import MetadataService, Post
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService, Post
 
 SPEED: Final = 20.0
 CYCLE_SECONDS: Final = 12.0
@@ -170,7 +170,7 @@ def scraped(address: str, folder: Path) -> Iterator[str]:
     if shutil.which("prometheus") is None:
         yield "no Prometheus is installed here: not scraped"
         return
-    from tests.peers import prometheus, scrape  # noqa: PLC0415  # needs the tests' extras
+    from tests.support.peers import prometheus, scrape  # noqa: PLC0415  # needs the tests' extras
 
     with prometheus(folder, [scrape("agent", address.removeprefix("http://"))], interval="1s") as server:
         yield "scraped by a Prometheus each second"

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from exporter.config import ConfigError, load
+from exporter.config.load import ConfigError, load
 
 TIMEOUT_SECONDS: Final = 4.0
 ANYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # what the agent may be told, not what we bind

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exporter import __version__
-from exporter.config import ConfigError, FlagParser, add_flags, load, redact
-from exporter.terminal import complain, printable
+from exporter.config.load import ConfigError, load
+from exporter.config.sources import FlagParser, add_flags
+from exporter.secrets import redact
+from exporter.text.terminal import complain, printable
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
 FAILED: Final = 1
@@ -67,10 +69,10 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 def _run(args: argparse.Namespace) -> int:
     settings = load(args, os.environ)
-    from exporter.app import App, make_log  # noqa: PLC0415  # only for this command
-    from exporter.failures import Failure  # noqa: PLC0415  # only for this command
-    from exporter.log_libraries import captured_libraries  # noqa: PLC0415  # only for this command
-    from exporter.webconfig import WebConfigError  # noqa: PLC0415  # only for this command
+    from exporter.agent.app import App, make_log  # noqa: PLC0415  # only for this command
+    from exporter.errors import Failure  # noqa: PLC0415  # only for this command
+    from exporter.log.libraries import captured_libraries  # noqa: PLC0415  # only for this command
+    from exporter.web.config import WebConfigError  # noqa: PLC0415  # only for this command
 
     log = make_log(settings)
     with captured_libraries(log):
@@ -92,61 +94,61 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _demo_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.demo import add_arguments  # noqa: PLC0415  # only for this command
+    from exporter.commands.demo import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from exporter.demo import demo  # noqa: PLC0415  # only for this command
+    from exporter.commands.demo import demo  # noqa: PLC0415  # only for this command
 
     return demo(args)
 
 
 def _simulate_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.simulator.command import add_arguments  # noqa: PLC0415  # only for this command
+    from exporter.commands.simulate import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _simulate(args: argparse.Namespace) -> int:
-    from exporter.simulator.command import simulate  # noqa: PLC0415  # only for this command
+    from exporter.commands.simulate import simulate  # noqa: PLC0415  # only for this command
 
     return simulate(args)
 
 
 def _replay_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.replay import add_arguments  # noqa: PLC0415  # only for this command
+    from exporter.commands.replay.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from exporter.replay import replay  # noqa: PLC0415  # only for this command
+    from exporter.commands.replay.command import replay  # noqa: PLC0415  # only for this command
 
     return replay(args)
 
 
 def _check_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.check import add_arguments  # noqa: PLC0415  # only for this command
+    from exporter.commands.check.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _check(args: argparse.Namespace) -> int:
-    from exporter.check import check  # noqa: PLC0415  # only for this command
+    from exporter.commands.check.command import check  # noqa: PLC0415  # only for this command
 
     return check(args)
 
 
 def _tail_flags(parser: argparse.ArgumentParser) -> None:
-    from exporter.tail import add_arguments  # noqa: PLC0415  # only for this command
+    from exporter.commands.tail.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
 
 
 def _tail(args: argparse.Namespace) -> int:
-    from exporter.tail import tail  # noqa: PLC0415  # only for this command
+    from exporter.commands.tail.command import tail  # noqa: PLC0415  # only for this command
 
     return tail(args)
 

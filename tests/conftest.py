@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.effort import LONG, PROFILE, TIMES, Tried
+from tests.support.effort import LONG, PROFILE, TIMES, Tried
 
 settings.register_profile("quick", deadline=None, database=None, derandomize=True, max_examples=60)
 settings.register_profile(

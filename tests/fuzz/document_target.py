@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from exporter.agent import Agent
-from exporter.approval import DEFAULT_RULES, Coordination, Mode, Policy
-from exporter.codec import dump_state, load_state
-from exporter.folding import folded
-from exporter.lifecycle import Instant, State
-from exporter.log import Log
-from exporter.metadata import Answer
-from exporter.page import render_page
-from exporter.records import Record, Vm
-from exporter.sinks.eventhubs_messages import message, partition_key
-from exporter.sinks.otlp_attributes import body, log_attributes, resource_attributes
-from exporter.sinks.prometheus import PrometheusSink
-from exporter.turn import Options, Senses, Who
+from exporter.agent.loop import Agent
+from exporter.agent.ports import Options, Senses, Who
+from exporter.core.folding import folded
+from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
+from exporter.core.records import Record, Vm
+from exporter.core.state import Instant, State
+from exporter.core.state_codec import dump_state, load_state
+from exporter.log.log import Log
+from exporter.metadata.client import Answer
+from exporter.page.view import render_page
+from exporter.sinks.event_hubs.messages import message, partition_key
+from exporter.sinks.otlp.attributes import body, log_attributes, resource_attributes
+from exporter.sinks.prometheus.sink import PrometheusSink
 
 NAME: Final = "vm-0"
 BEGAN: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from exporter.config import Settings, to_toml
-from exporter.simulator.platform import documents
-from exporter.simulator.scenario import load, names
+from exporter.config.load import to_toml
+from exporter.config.schema import Settings
+from exporter.simulator.metadata.platform import documents
+from exporter.simulator.metadata.scenario import load, names
 from tests.fuzz.document_target import document, story
 from tests.fuzz.settings_target import configuration, environment, webconfig
 from tests.fuzz.web_target import web

@@ -6,8 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from exporter.config import ConfigError, FlagParser, Settings, add_flags, catalogue, load, to_toml
-from exporter.webfile import read_web_file
+from exporter.config.load import ConfigError, load, to_toml
+from exporter.config.schema import Settings, catalogue
+from exporter.config.sources import FlagParser, add_flags
+from exporter.web.config_file import read_web_file
 
 NAMES: Final = (
     *sorted(setting.env for setting in catalogue()),

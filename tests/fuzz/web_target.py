@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import bcrypt
 
-from exporter.web import Limits, WebServer
-from exporter.webconnection import Connection
-from exporter.webfile import WebSettings
-from exporter.webstream import PlainStream
-from tests.web_target import Pages
+from exporter.web.config_file import WebSettings
+from exporter.web.connection import Connection, Limits
+from exporter.web.server import WebServer
+from exporter.web.stream import PlainStream
+from tests.support.web_target import Pages
 
 LIMITS: Final = Limits(
     head_seconds=0.5, exchange_seconds=0.9, idle_seconds=0.5, render_seconds=0.4, fresh_seconds=1e9, linger_seconds=0.05

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from exporter.observer import ClockAlarm, Observer
+from exporter.agent.observer import ClockAlarm, Observer
 
 POWER_OFF = 0x4321FEDC
 SYSTEM_FILES = (("proc", "/proc"), ("devtmpfs", "/dev"))

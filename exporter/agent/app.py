@@ -1,0 +1,296 @@
+"""The composition root: what `run` is made of, and the threads it runs on.
+
+    main thread      the poll loop (`Agent.tick`), woken by signals
+    approval         one for each POST that is on its way
+    files            looks at the hold file and at those that rules ask for, only where configured
+    web              the scrape endpoint's own asyncio loop
+    identity         asks who this VM is
+    observer, clock  notice that this VM stood still
+    event_hubs, otlp one delivery each, only where configured; their libraries are imported there
+    recorder         writes the recording, only where configured
+
+Whoever owns one of these threads starts it because this module says so; nothing below it reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from exporter import __version__
+from exporter.agent.files import Looker
+from exporter.agent.identity import Identity
+from exporter.agent.loop import Agent
+from exporter.agent.observer import Observer
+from exporter.agent.ports import Options, Senses
+from exporter.agent.systemd import Notifier
+from exporter.agent.wiring import STOP_SECONDS, DeliveryThread, boot_id, destinations_from, history_bytes, policy_from
+from exporter.config.schema import Settings
+from exporter.core.interruption import Interruption
+from exporter.core.snapshot import Status
+from exporter.core.state import Instant
+from exporter.log.log import Log
+from exporter.metadata.client import Answer, MetadataClient
+from exporter.metadata.errors import REASONS
+from exporter.outbox.store import Outbox
+from exporter.page.markup import PAGE_CONTENT_TYPE, PAGE_HEADERS
+from exporter.page.view import render_page
+from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
+from exporter.sinks.prometheus.sink import PrometheusSink
+from exporter.web.config import WebConfig
+from exporter.web.responses import Accept, Response
+from exporter.web.server import WebServer
+
+IDENTITY_PATIENCE_SECONDS: Final = 2.0
+TURN_SECONDS: Final = 5.0
+HEALTHY_SECONDS: Final = 30.0
+HEALTHY_WHILE_READING_SECONDS: Final = 140.0
+"""The first answer of the metadata service may take two minutes; a loop that waits for it turns."""
+FLUSH_SECONDS: Final = 1.0
+PLAIN: Final = "text/plain; charset=utf-8"
+
+
+def system_clock() -> Instant:
+    return Instant(datetime.now(UTC), time.monotonic())
+
+
+def spawn(task: Callable[[], None], patience: float) -> None:
+    """Runs it on a thread of its own, which has the interpreter for itself until it is done or time is up."""
+    thread = threading.Thread(target=task, name="approval", daemon=True)
+    thread.start()
+    thread.join(patience)
+
+
+@dataclass(slots=True)
+class _Loop:
+    """When the poll loop last turned, for whoever asks whether it does."""
+
+    turned: float
+    reading: bool = False
+
+    def healthy(self, now: float) -> bool:
+        return now - self.turned < (HEALTHY_WHILE_READING_SECONDS if self.reading else HEALTHY_SECONDS)
+
+
+class _Reading:
+    """The metadata client, saying to the loop when a read may take long."""
+
+    def __init__(self, client: MetadataClient, loop: _Loop) -> None:
+        self._client = client
+        self._loop = loop
+        self.approve = client.approve
+
+    def fetch(self) -> Answer:
+        self._loop.reading = True
+        try:
+            return self._client.fetch()
+        finally:
+            self._loop.reading = False
+            self._loop.turned = time.monotonic()
+
+
+class App:
+    """The agent with everything around it. `run` returns the exit code."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], Instant] = system_clock,
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._notifier = Notifier(environ)
+        self._loop = _Loop(time.monotonic())
+        rules = settings.approval.rules
+        self.sink = PrometheusSink(
+            __version__,
+            tuple(rule.name for rule in rules),
+            rule_event_types={rule.name: rule.event_type for rule in rules},
+            poll_failure_reasons=REASONS,
+        )
+        self._web_config = WebConfig(Path(settings.web.config_file), log) if settings.web.config_file else None
+        if self._web_config is not None:
+            config = self._web_config
+            self.sink.certificate_not_after = lambda: config.certificate_not_after
+            self.sink.config_reload_failures = lambda: config.reload_failures
+        self.web = WebServer(settings.web.listen_address, self, web_config=self._web_config, log=log)
+        self._agent: Agent | None = None
+        self._client = MetadataClient(settings.source.url, settings.source.api_version)
+        self._identity_client = MetadataClient(settings.source.url, settings.source.api_version)
+        self._identity = Identity(
+            self._identity_client,
+            log,
+            vm_name=settings.source.vm_name,
+            node=settings.source.node_name,
+        )
+        self._observer = Observer(log)
+        self._deliveries: list[DeliveryThread] = []
+        self._recorder: Recorder | NoRecorder = NoRecorder()
+
+    @property
+    def status(self) -> Status:
+        """What the agent knows now. Only after `start`."""
+        assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
+        return self._agent.status
+
+    def start(self) -> None:
+        """Opens the outbox and binds the port. Raises OSError or `OutboxBusy`, with a sentence, before all else."""
+        settings = self._settings
+        makers = destinations_from(settings)
+        path = os.path.realpath(settings.outbox.path)  # two names of one file are one outbox, with one lock
+        self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
+        try:
+            self.web.start()
+        except OSError:
+            self._outbox.close()
+            raise
+        self._identity.start()
+        self._observer.start()
+        self._agent = self._make_agent()
+        last = self._agent.status.state.last_good
+        if last is not None:
+            # The patience of two minutes is for the first answer ever, not for the first of each process. Where the
+            # clock was set back nobody knows how long ago the last one was, and blindness would be the dearer mistake.
+            self._client.answered_before(self._clock().since(last) or 0.0)
+        for name, make in makers.items():
+            delivery = DeliveryThread(name, make, self._outbox, self.sink, self._log)
+            self._deliveries.append(delivery)
+            delivery.start()
+        host, port = self.web.address
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._log.info("agent.listening", address=address, mode=settings.approval.mode, destinations=",".join(makers))
+
+    def _make_agent(self) -> Agent:
+        settings = self._settings
+        options = Options(
+            policy=policy_from(settings),
+            poll_interval=settings.source.poll_interval,
+            all_events=settings.records.scope == "all",
+            version=__version__,
+            boot_id=boot_id(),
+            history_bytes=history_bytes(settings),
+        )
+        self._recorder = self._make_recorder()
+        self._recorder.began(self._clock().wall, __version__, options.boot_id)
+        senses = Senses(
+            clock=self._clock,
+            who=self._identity.who,
+            look=Looker(),
+            interruptions=self._interruptions,
+            keep=self._recorder.keep,
+            stopping=self._stopping.is_set,
+            committed=self._committed,
+            sent=self._recorder.sent,
+            posted=self._recorder.posted,
+            spawn=spawn,
+            wake=self._wake.set,
+        )
+        reading = _Reading(self._client, self._loop)
+        source = Recorded(reading, self._recorder, lambda: self._clock().wall, self._stopping.is_set)
+        return Agent(options, source, self._outbox, self.sink, log=self._log, senses=senses)
+
+    def _make_recorder(self) -> Recorder | NoRecorder:
+        recorder, interval = self._settings.recorder, self._settings.source.poll_interval
+        if not recorder.path:
+            return NoRecorder()
+        return Recorder(
+            recorder.path,
+            recorder.max_bytes,
+            recorder.files,
+            log=self._log,
+            who=lambda: self._identity.who().vm,
+            poll_interval=interval,
+        )
+
+    def _interruptions(self) -> Sequence[Interruption]:
+        found = self._observer.take()
+        for one in found:
+            self._recorder.felt(one.at.wall, one.kind.value, one.seconds)
+        return found
+
+    def _committed(self) -> None:
+        for delivery in self._deliveries:
+            delivery.wake()
+
+    def run(self) -> int:
+        """Turns until told to stop, then ends within 5 s with nothing lost. Answers the exit code."""
+        assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
+        self._notifier.ready(f"serving on {self.web.address[1]}")
+        self._notifier.watch(lambda: self._loop.healthy(time.monotonic()), self._stopping)
+        self._identity.wait(IDENTITY_PATIENCE_SECONDS)
+        while not self._stopping.is_set():
+            self._loop.turned = time.monotonic()
+            try:
+                wait = self._agent.tick()
+            except Exception as error:  # the other of the two loops: said, and on it goes
+                self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
+                wait = self._settings.source.poll_interval
+            self._notifier.alive()
+            self._wake.wait(min(wait, TURN_SECONDS))
+            self._wake.clear()
+        self._end()
+        return 0
+
+    def stop(self) -> None:
+        """Ends the run, from any thread or a signal handler; a request in flight is broken off."""
+        self._stopping.set()
+        self._wake.set()
+        self._identity.abort()
+        self._client.abort()
+
+    def _end(self) -> None:
+        self._notifier.stopping()
+        assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
+        self._agent.stop()
+        deadline = time.monotonic() + FLUSH_SECONDS
+        for delivery in self._deliveries:
+            delivery.flush(max(0.0, deadline - time.monotonic()))
+        enders = [threading.Thread(target=delivery.stop, daemon=True) for delivery in self._deliveries]
+        enders += [threading.Thread(target=part.stop, daemon=True) for part in (self._identity, self._observer)]
+        for ender in enders:
+            ender.start()
+        deadline = time.monotonic() + STOP_SECONDS
+        for ender in enders:
+            ender.join(max(0.0, deadline - time.monotonic()))
+        self._recorder.close()
+        self.web.stop()
+        self._outbox.close()
+        self._client.close()
+        self._identity_client.close()
+
+    # -- what the scrape endpoint shows
+
+    def respond(self, path: str, accept: Accept) -> Response:
+        """The page at `path`."""
+        if path == "/metrics":
+            return Response(200, *self.sink.render(accept == "openmetrics"))
+        if path == "/-/healthy":
+            healthy = self._loop.healthy(time.monotonic())
+            return _word(200, "Healthy") if healthy else _word(503, "The poll loop does not turn")
+        if path == "/-/ready":
+            ready = self._agent is not None and self._agent.status.fresh(self._clock())
+            return _word(200, "Ready") if ready else _word(503, "No fresh document has been read")
+        if self._agent is None:
+            return _word(503, "Starting")
+        page = render_page(self._agent.status, self._clock(), __version__)
+        return Response(200, PAGE_CONTENT_TYPE, page, PAGE_HEADERS)
+
+
+def _word(status: int, text: str) -> Response:
+    return Response(status, PLAIN, f"{text}\n".encode())
+
+
+def make_log(settings: Settings) -> Log:
+    return Log(sys.stderr, level=settings.log.level, format=settings.log.format, hide=settings.secrets)

@@ -1,0 +1,129 @@
+"""Who this VM is: asked of the metadata service on a thread of its own, so that a slow answer delays no poll."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, Protocol
+
+from exporter.agent.ports import Who
+from exporter.core.folding import alike
+from exporter.core.records import Vm
+from exporter.errors import Failure
+from exporter.metadata.client import Compute
+
+REFRESH_SECONDS: Final = 300.0
+RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Source(Protocol):
+    def instance(self) -> Compute: ...
+    def abort(self) -> None: ...
+
+
+class Log(Protocol):
+    def info(self, event: str, **fields: object) -> None: ...
+    def error(self, event: str, **fields: object) -> None: ...
+    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
+    def over(self, key: str, event: str, **fields: Any) -> None: ...
+
+
+def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: bool = True) -> Who:
+    """This VM from what was configured and what Azure says.
+
+    A configured name is shown until Azure contradicts it, and is confirmed once Azure gives the same, or says that it
+    has no such document (`silent` is false), as a stand-in does. Before, it may be that of the VM whose configuration
+    was cloned.
+    """
+    found = compute or Compute()
+    conflict = bool(configured_name and found.name and not alike(configured_name, found.name))
+    vm = Vm(
+        name=configured_name or found.name,
+        id=found.vm_id,
+        resource_id=found.resource_id,
+        subscription_id=found.subscription_id,
+        resource_group=found.resource_group,
+        vmss_name=found.vmss_name,
+        location=found.location,
+        zone=found.zone,
+        size=found.size,
+        priority=found.priority,
+        node=node,
+    )
+    return Who(vm, conflict, confirmed=bool(found.name) or not silent)
+
+
+class Identity:
+    """Keeps `who` current: asked until it is known, then every five minutes. The last known answer stays."""
+
+    def __init__(self, source: Source, log: Log, *, vm_name: str = "", node: str = "") -> None:
+        self._source = source
+        self._log = log
+        self._vm_name = vm_name
+        self._node = node
+        self._compute: Compute | None = None
+        self._stop = threading.Event()
+        self._asked = threading.Event()
+        self._failures = 0
+        self._silent = True
+        self._who = who_is(vm_name, node, None)
+        self._thread = threading.Thread(target=self._run, name="identity", daemon=True)
+
+    def who(self) -> Who:
+        """What is known now."""
+        return self._who
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Waits until Azure was asked once who we are, whatever it said, at most so long."""
+        self._asked.wait(seconds)
+
+    def abort(self) -> None:
+        """Ends whatever waits here; nothing is asked any more."""
+        self._stop.set()
+        self._asked.set()
+        self._source.abort()
+
+    def stop(self) -> None:
+        """Ends the thread, and a request that it waits for."""
+        self.abort()
+        if self._thread.is_alive():
+            self._thread.join(1.5)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            again = self.refresh()
+            self._asked.set()
+            self._stop.wait(again)
+
+    def refresh(self) -> float:
+        """Asks once. Answers in how many seconds to ask again."""
+        try:
+            found = self._source.instance()
+        except Failure as failure:
+            if failure.reason == "not-found" and self._silent:
+                self._silent = False
+                self._who = who_is(self._vm_name, self._node, self._compute, silent=False)
+            return self._not_known(failure.reason, failure.detail)
+        if not found.name and not found.vm_id:
+            return self._not_known("malformed", "the instance document names no VM")
+        self._failures = 0
+        self._log.over("identity", "identity.recovered")
+        if found != self._compute:
+            self._compute = found
+            self._who = who_is(self._vm_name, self._node, found, silent=self._silent)
+            self._told()
+        return REFRESH_SECONDS
+
+    def _not_known(self, reason: str, detail: str) -> float:
+        if not self._stop.is_set():
+            self._log.trouble("identity", "identity.failed", reason=reason, detail=detail)
+        self._failures += 1
+        return RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
+
+    def _told(self) -> None:
+        vm = self._who.vm
+        self._log.info("identity.known", vm_name=vm.name, vm_id=vm.id, location=vm.location)
+        if self._who.conflict and self._compute is not None:
+            self._log.error("identity.conflict", configured=self._vm_name, azure=self._compute.name)

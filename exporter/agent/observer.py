@@ -1,0 +1,192 @@
+"""The threads that notice interruptions: one ticks ten times a second, one sleeps until somebody sets the clock.
+
+Linux tells of a set clock through a timer that is cancelled by it (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET), in a
+thread that costs nothing until then. Where there is none, a step is found at the next tick, a tenth of a second later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from exporter.core.interruption import TICK_SECONDS, Detector, Interruption, read_clocks
+
+KEPT: Final = 100
+STOP_SECONDS: Final = 2.0
+PAUSE_AFTER_TROUBLE: Final = 1.0
+
+# Of Linux's headers; the same on every architecture that has them.
+_CLOCK_REALTIME: Final = 0
+_TFD_CLOEXEC: Final = 0o2000000
+_TFD_TIMER_ABSTIME: Final = 1
+_TFD_TIMER_CANCEL_ON_SET: Final = 2
+_FAR: Final = 2**33  # the year 2242
+
+
+class Log(Protocol):
+    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
+
+
+class Alarm(Protocol):
+    """Tells when somebody sets the clock."""
+
+    def wait(self) -> bool:
+        """Blocks until the clock was set, or, answering False, until it is released. Raises OSError."""
+
+    def release(self) -> None:
+        """Ends the waiting, from another thread."""
+
+    def close(self) -> None: ...
+
+
+class ClockAlarm:
+    """The timer. Making one raises OSError, AttributeError or ImportError where the system has none."""
+
+    def __init__(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise OSError(errno.ENOSYS, "no timerfd here")
+        self._timer, self._set = _timer()
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, self._timer)
+            self._arm()
+            undo.pop_all()
+
+    def _arm(self) -> None:
+        # ECANCELED says that the clock was set since it was armed last. It is armed all the same.
+        number = self._set(_TFD_TIMER_ABSTIME | _TFD_TIMER_CANCEL_ON_SET, _FAR)
+        if number not in (0, errno.ECANCELED):
+            raise OSError(number, "timerfd_settime")
+
+    def wait(self) -> bool:
+        try:
+            os.read(self._timer, 8)
+        except OSError as error:
+            if error.errno != errno.ECANCELED:
+                raise
+        else:
+            return False
+        # Armed anew before anyone reads the clocks: a step in between is read, and one after that wakes us again.
+        self._arm()
+        return True
+
+    def release(self) -> None:
+        self._set(_TFD_TIMER_ABSTIME, 1)
+
+    def close(self) -> None:
+        os.close(self._timer)
+
+
+def _timer() -> tuple[int, Callable[[int, int], int]]:
+    """A timer's descriptor, and what sets it: flags and the second to ring at in, errno or 0 out. Raises OSError."""
+    import ctypes  # noqa: PLC0415  # a Python without it still ticks
+
+    class Spec(ctypes.Structure):
+        """struct itimerspec: the interval, then the first expiry, each in seconds and nanoseconds."""
+
+        _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns")]
+
+    if ctypes.sizeof(ctypes.c_long) * 8 < 64:  # noqa: PLR2004  # bits
+        raise OSError(errno.ENOSYS, "a clock that ends in 2038")
+    libc = ctypes.CDLL(None, use_errno=True)
+    timer: int = libc.timerfd_create(_CLOCK_REALTIME, _TFD_CLOEXEC)
+    if timer < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def ring(flags: int, second: int) -> int:
+        spec = Spec(0, 0, second, 0)
+        return ctypes.get_errno() if libc.timerfd_settime(timer, flags, ctypes.byref(spec), None) else 0
+
+    return timer, ring
+
+
+class Observer:
+    """Notices interruptions in threads of its own and keeps the last hundred until they are taken. Never raises."""
+
+    def __init__(
+        self,
+        log: Log,
+        alarm: Callable[[], Alarm] = ClockAlarm,
+        sleep: Callable[[float], None] = time.sleep,
+        mono: Callable[[], int] = time.monotonic_ns,
+        real: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._log = log
+        self._sleep = sleep
+        self._mono = mono
+        self._real = real
+        self._found: deque[Interruption] = deque(maxlen=KEPT)
+        self._looking = threading.Lock()
+        self._detector: Detector | None = None
+        self._stopping = False
+        self._make_alarm = alarm
+        self._alarm: Alarm | None = None
+        self._threads = [threading.Thread(target=self._tick, name="observer", daemon=True)]
+
+    def start(self) -> None:
+        with contextlib.suppress(ImportError, AttributeError, OSError):
+            self._alarm = self._make_alarm()
+            self._threads.append(threading.Thread(target=self._hear, args=(self._alarm,), name="clock", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def take(self) -> tuple[Interruption, ...]:
+        """What was noticed since the last time, oldest first."""
+        taken: list[Interruption] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._found.popleft())
+        return tuple(taken)
+
+    def stop(self) -> None:
+        """Ends the threads, within a tick. What was noticed can still be taken."""
+        self._stopping = True
+        if self._alarm is not None:
+            self._alarm.release()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(STOP_SECONDS)
+        if self._alarm is not None and not any(thread.is_alive() for thread in self._threads):
+            self._alarm.close()
+
+    def _look(self) -> None:
+        with self._looking:
+            if self._detector is not None:
+                self._found.extend(self._detector.look(read_clocks(self._mono, self._real)))
+
+    def _tick(self) -> None:
+        while not self._stopping:
+            try:
+                self._tick_on()
+            except Exception as error:  # a sense that fails must not take the agent with it: said, and begun anew
+                self._broke(error)
+                self._sleep(PAUSE_AFTER_TROUBLE)
+
+    def _tick_on(self) -> None:
+        sleep, mono, real = self._sleep, self._mono, self._real
+        with self._looking:
+            self._detector = Detector(read_clocks(mono, real))
+        quiet = self._detector.quiet
+        while not self._stopping:
+            sleep(TICK_SECONDS)
+            with self._looking:
+                if quiet(mono(), real(), mono()):
+                    continue
+            self._look()
+
+    def _hear(self, alarm: Alarm) -> None:
+        """Without the alarm the ticks find a set clock, so that one that fails is given up."""
+        try:
+            while alarm.wait() and not self._stopping:
+                self._look()
+        except Exception as error:  # as above
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        self._log.trouble("observer", "observer.failed", reason=type(error).__name__, detail=str(error)[:300])

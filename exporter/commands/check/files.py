@@ -1,0 +1,195 @@
+"""The files that settings name: there, readable, what they should be, and their secrets for nobody else to read."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import ssl
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from exporter.commands.check.report import World
+from exporter.config.destinations import event_hubs, otlp, settings_of
+from exporter.config.otlp import variables
+from exporter.config.schema import Setting, Settings
+from exporter.config.sources import Sources, config_path, given_flags, read_capped, read_toml
+from exporter.config.types import Text, Unfit
+from exporter.web.config import WebConfig, WebConfigError
+from exporter.web.config_file import read_web_file
+
+NO_IDENTITY: Final = (
+    "signing in with an Azure identity needs the extra `identity`, which is not installed: "
+    "pip install 'azure-scheduled-events-exporter[identity]'"
+)
+_SECRET_KEYS: Final = (("event_hubs", "connection_string"), ("otlp", "headers"))
+
+
+def is_installed(package: str) -> bool:
+    """Whether it could be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package above it
+        return False
+
+
+def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
+    """What is wrong with the files that the settings name, also of settings that have other errors."""
+    sources = _sources(args, environ)
+    errors: list[str] = []
+    errors += _web_errors(sources)
+    errors += _outbox_errors(sources)
+    if event_hubs(_scratch(sources), read_capped).configured:
+        picked = sources.pick(settings_of("event_hubs")["certificate"])
+        errors += _ca_errors(picked.value, picked.origin)
+    if otlp(_scratch(sources)).configured:
+        errors += _certificate_errors(sources)
+    return errors
+
+
+def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_installed) -> list[str]:
+    """What the settings need that is not installed, as a sentence each. Not an error: the check may run elsewhere."""
+    if not settings.event_hubs.fully_qualified_namespace or installed("azure.identity"):
+        return []
+    return [f"event_hubs.fully_qualified_namespace: {NO_IDENTITY}"]
+
+
+def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
+    """Where values come from. A settings file that can't be read is an error elsewhere, and here an empty one."""
+    path, document = "", {}
+    with contextlib.suppress(Unfit):
+        path = config_path(args, environ)
+        document = read_toml(path, read_capped) if path else {}
+    return Sources(given_flags(args), environ, document, path)
+
+
+def _scratch(sources: Sources) -> Sources:
+    """The same sources; what is wrong in them was said already."""
+    return Sources(sources.flags, sources.environ, sources.document, sources.path)
+
+
+def _web_errors(sources: Sources) -> list[str]:
+    path = sources.pick(settings_of("web")["config_file"]).value
+    if not path:
+        return []
+    try:
+        WebConfig(Path(path))
+    except WebConfigError as error:
+        return error.errors
+    return []
+
+
+def _outbox_errors(sources: Sources) -> list[str]:
+    """The shape of the path alone: whether it can be written is for the machine that the agent runs on."""
+    picked = sources.pick(settings_of("outbox")["path"])
+    if picked.value.endswith(("/", "\\")) or os.path.isdir(picked.value):
+        return [f"{picked.origin}: expected the path of a file, found the folder {picked.value}"]
+    return []
+
+
+def _certificate_errors(sources: Sources) -> Iterator[str]:
+    """What TLS would say when the first record is sent."""
+    settings = settings_of("otlp")
+    ca, certificate, key = (
+        _path(sources, settings[name]) for name in ("certificate", "client_certificate", "client_key")
+    )
+    yield from _ca_errors(*ca)
+    for path, origin in (certificate, key):
+        if path and (why := _unreadable(path)):
+            yield f"{origin}: {path}: {why}"
+    if certificate[0] and not any(_unreadable(path) for path in (certificate[0], key[0]) if path):
+        yield from _pair_errors(certificate, key)
+
+
+def _ca_errors(path: str, origin: str) -> Iterator[str]:
+    """Whether the CA certificates of a destination can be used."""
+    if not path:
+        return
+    if why := _unreadable(path):
+        yield f"{origin}: {path}: {why}"
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (ssl.SSLError, OSError):
+        yield f"{origin}: {path}: expected CA certificates in PEM, found none"
+
+
+def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator[str]:
+    where = f"{certificate[1]}: {certificate[0]}"
+    try:
+        # The password is never asked for on a terminal: an encrypted key is an error.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate[0], key[0] or None, password="")
+    except ssl.SSLError as error:
+        if "MISMATCH" in str(error):
+            yield f"{where}: does not belong to the key in {key[0] or certificate[0]}"
+        else:
+            beside = f", with its key in {key[0]}" if key[0] else " with its key (or set otlp.client_key)"
+            yield f"{where}: expected a certificate in PEM{beside}, without a password"
+    except OSError as error:
+        yield f"{where}: cannot be used: {error.strerror}"
+
+
+def _path(sources: Sources, setting: Setting) -> tuple[str, str]:
+    """The path and where it was given."""
+    picked = sources.pick(setting, variables(setting.key), Text(optional=True, path=True))
+    return picked.value, picked.origin
+
+
+def _unreadable(path: str) -> str:
+    try:
+        with open(path, "rb"):
+            return ""
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {getattr(error, 'strerror', None) or 'not a usable path'}"
+
+
+def readable_secrets(settings: Settings, world: World) -> list[str]:
+    """Warnings about files with secrets that every user of the machine can read.
+
+    Not in Kubernetes, whose mounts of secrets are like that and whose pods have no other users.
+    """
+    if sys.platform == "win32" or world.in_kubernetes:
+        return []
+    return [
+        f"{path}: holds {what} and can be read by every user of this machine: chmod o-r it"
+        for path, what in dict(_secret_files(settings, world)).items()
+        if _open_to_all(path)
+    ]
+
+
+def _secret_files(settings: Settings, world: World) -> Iterator[tuple[str, str]]:
+    if settings.config_file:
+        sources = _sources(argparse.Namespace(**{"config.file": settings.config_file}), world.environ)
+        tables = {name: table for name, table in sources.document.items() if isinstance(table, dict)}
+        if any(tables.get(name, {}).get(key) for name, key in _SECRET_KEYS):
+            yield settings.config_file, "a secret"
+    if settings.event_hubs.connection_string_file:
+        yield settings.event_hubs.connection_string_file, "the connection string"
+    if settings.otlp.client_key:
+        yield settings.otlp.client_key, "a private key"
+    if settings.web.config_file:
+        yield from _web_secrets(Path(settings.web.config_file))
+
+
+def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
+    found, _, files = read_web_file(path)
+    if found is not None and found.users:
+        yield str(path), "hashes of passwords"
+    for file in files:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if "PRIVATE KEY-----" in file.read_text(encoding="ascii"):
+                yield str(file), "a private key"
+
+
+def _open_to_all(path: str) -> bool:
+    """Whether others may read the file and pass all folders on the way to it."""
+    real = Path(os.path.realpath(path))
+    try:
+        passable = all(folder.stat().st_mode & stat.S_IXOTH for folder in real.parents)
+        return passable and bool(real.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False

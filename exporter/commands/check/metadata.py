@@ -1,0 +1,315 @@
+"""Tries the metadata service: can it be reached, does Azure answer, who does it say we are, do the events name us.
+
+It asks what the agent asks, with the agent's own client, and approves nothing. As with any reader, the first question
+for the events switches Scheduled Events on for the VM [Enabling and disabling].
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
+from exporter.commands.check.report import ClockReading, Finding, Report, World, fail, ok, warn
+from exporter.config.schema import Settings
+from exporter.core.document import Document, DocumentError, parse_document
+from exporter.core.folding import alike
+from exporter.metadata.client import Compute, MetadataClient
+from exporter.metadata.errors import MetadataError, one_line
+
+T = TypeVar("T")
+
+TOPIC: Final = "metadata"
+_PROXY_VARIABLES: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_MAX_NAMES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[T]):
+    """One question: its answer or its failure, and the headers that came."""
+
+    value: T | None
+    error: MetadataError | None
+    headers: Mapping[str, str]
+    clocks: tuple[ClockReading, ...]
+    took: float
+
+
+def probe_metadata(settings: Settings, world: World) -> Report:
+    """At most `patience.connect` + `patience.answer` seconds."""
+    parts = urlsplit(settings.source.url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found = reach(parts.hostname or "", port, world.patience.connect)
+    proxies = _proxies(world)
+    if found is not Reach.OPEN:
+        return Report((fail(TOPIC, unreachable(found, settings.source.url, world)), *proxies))
+    with ThreadPoolExecutor(2) as pool:
+        asking_who = pool.submit(_ask, settings, world, MetadataClient.instance)
+        events = _ask(settings, world, lambda client: client.fetch().body)
+        who = asking_who.result()
+    findings = [*_events(events, who, settings, world), *_identity(who, events, settings)]
+    return Report((*findings, *proxies), who.clocks or events.clocks, who.value.vm_id if who.value else "")
+
+
+def _ask(settings: Settings, world: World, question: Callable[[MetadataClient], T]) -> _Asked[T]:
+    source, answer = settings.source, world.patience.answer
+    client = MetadataClient(source.url, source.api_version, deadline=answer, first_deadline=answer, clock=world.wall)
+    began = time.monotonic()
+    value, error = None, None
+    try:
+        value = question(client)
+    except MetadataError as caught:
+        error = caught
+    finally:
+        client.close()
+    took = time.monotonic() - began
+    clocks = clock_of("the metadata service", client.headers.get("date", ""), world.wall(), took)
+    return _Asked(value, error, client.headers, clocks, took)
+
+
+def _proxies(world: World) -> tuple[Finding, ...]:
+    names = [name for name in _PROXY_VARIABLES if world.environ.get(name)]
+    if not names:
+        return ()
+    return (ok("proxy", f"{' and '.join(names)} is set and not used for the metadata service, as it must be"),)
+
+
+def _events(events: _Asked[bytes], who: _Asked[Compute], settings: Settings, world: World) -> list[Finding]:
+    url = settings.source.url
+    if events.error is not None:
+        if events.error.reason == "timeout":
+            return [only_late(url, world.patience.answer, who.error is None)]
+        return [explained(events.error, events.headers, settings, world)]
+    try:
+        document = parse_document(events.value or b"")
+    except DocumentError as error:
+        return [fail(TOPIC, not_a_document(error, events.value or b"", events.headers, url))]
+    other = stranger(events.headers)
+    if other:
+        return [warn(TOPIC, f"{url} answers, but {other}: nothing may stand between this agent and Azure")]
+    count = len(document.events) + len(document.rejected)
+    what = f"document {document.incarnation}, {count or 'no'} event{'' if count == 1 else 's'}"
+    answered = ok(TOPIC, f"{url} answered in {events.took * 1000:.0f} ms: {what}")
+    return [answered, *_unnamed(document, who.value, settings)]
+
+
+def _unnamed(document: Document, who: Compute | None, settings: Settings) -> list[Finding]:
+    """A warning when there are events and none is ours: normal among neighbours, and what a wrong name looks like."""
+    name = settings.source.vm_name or (who.name if who else "")
+    if not document.events or any(event.may_name(name) for event in document.events):
+        return []
+    names = dict.fromkeys(name for event in document.events for name in event.resources or ())
+    shown = ", ".join(one_line(name) for name in list(names)[:_MAX_NAMES]) + (
+        ", ..." if len(names) > _MAX_NAMES else ""
+    )
+    return [
+        warn(
+            "events",
+            f"no event names this VM ({one_line(name)}): they name {shown}; normal for a neighbour in a scale set or "
+            "availability set, but if one of these is this VM, set source.vm_name to that name",
+        )
+    ]
+
+
+def _identity(who: _Asked[Compute], events: _Asked[bytes], settings: Settings) -> list[Finding]:
+    configured = settings.source.vm_name
+    if who.error is not None:
+        if events.error is not None and events.error.reason == who.error.reason:
+            return []  # said already
+        detail = one_line(who.error.detail)
+        return [
+            (warn if configured else fail)(
+                "identity",
+                f"Azure does not say who this VM is ({who.error.reason}: {detail}); "
+                + (f"the configured name {configured} stands" if configured else _NAMELESS),
+            )
+        ]
+    found = who.value or Compute()
+    return [_named(found, configured)]
+
+
+_NAMELESS: Final = (
+    "nothing is approved while the name is not known: try again, or set source.vm_name to the name as it stands in "
+    "Resources"
+)
+
+
+def _named(found: Compute, configured: str) -> Finding:
+    """The name as Azure says it, beside the name as configured."""
+    if not found.name and configured:
+        return warn("identity", f"Azure says no name of this VM; the configured name {configured} stands")
+    if not found.name:
+        scale_set = f"; in the scale set {found.vmss_name} it is {found.vmss_name}_NUMBER" if found.vmss_name else ""
+        return fail("identity", f"Azure says no name of this VM (compute.name is empty): {_NAMELESS}{scale_set}")
+    if configured and not alike(configured, found.name):
+        hint = "in a scale set the host name is not it; " if found.vmss_name else ""
+        return fail(
+            "identity",
+            f"source.vm_name is {configured}, but Azure calls this VM {found.name}: nothing is approved while the two "
+            f"differ; {hint}remove source.vm_name, or set it to {found.name}",
+        )
+    scale_set = f" of the scale set {found.vmss_name}" if found.vmss_name else ""
+    where = f" in {found.location}" if found.location else ""
+    return ok("identity", f"this VM is {found.name}{scale_set}{where}")
+
+
+AZURE_CHASSIS: Final = "7783-7084-3265-9085-8269-3286-77"
+"""The asset tag of every Azure VM's chassis, in its SMBIOS tables."""
+
+_PROXY: Final = (
+    "a proxy or service mesh stands in between; take the metadata service out of it (transparent proxy: no redirection "
+    "for 169.254.169.254; Istio: traffic.sidecar.istio.io/excludeOutboundIPRanges: 169.254.169.254/32)"
+)
+
+
+def unreachable(found: Reach, url: str, world: World) -> str:
+    """Why no connection can be made, most likely."""
+    if found is Reach.UNKNOWN_NAME:
+        return f"the name in source.url ({url}) is not known: correct it, or leave it out to use 169.254.169.254"
+    said = f"{url} {REACH_WORDS[found]}"
+    if "169.254.169.254" not in url:
+        return f"{said}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
+    if world.in_kubernetes:
+        return (
+            f"{said}: this pod has no host network, and Azure answers the node alone; set hostNetwork: true and "
+            "dnsPolicy: ClusterFirstWithHostNet in the pod's spec"
+        )
+    if _chassis(world) == AZURE_CHASSIS:
+        return (
+            f"{said}, although this is an Azure VM: let this process reach 169.254.169.254 port 80 past the firewall "
+            "rules, VPN and routes of this machine"
+        )
+    return (
+        f"{said}: this is not an Azure VM, or a firewall rule, a VPN or a container without host network keeps the "
+        "address from this process"
+    )
+
+
+def _chassis(world: World) -> str:
+    try:
+        return world.chassis.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def only_late(url: str, seconds: float, identified: bool) -> Finding:
+    """Connected, and no whole answer in the time that a probe waits."""
+    if identified:
+        return warn(
+            TOPIC,
+            f"{url} is there, but gave no events within {seconds:g} s: Azure may just be switching Scheduled Events on "
+            "for this VM, which takes up to 2 minutes; try again then (the agent itself waits that long)",
+        )
+    return fail(
+        TOPIC,
+        f"{url} takes connections and gave no answer within {seconds:g} s; Azure's first answer may take 2 minutes: "
+        "try again then, and if it stays silent, look for a proxy or firewall in between",
+    )
+
+
+def stranger(headers: Mapping[str, str]) -> str:
+    """Who else shows in the headers, as the beginning of a sentence; "" for nobody."""
+    if "metadata-flavor" in headers:
+        return "it is Google's metadata service that answers"
+    server = headers.get("server", "")
+    if server.startswith("EC2"):
+        return "it is Amazon's metadata service that answers"
+    for name in ("via", "x-squid-error", "proxy-authenticate", "x-cache", "x-envoy-upstream-service-time"):
+        if name in headers:
+            return f"through a proxy (its header {name}: {one_line(headers[name])[:60]})"
+    if re.match(r"(?i)squid|envoy|istio|zscaler|bluecoat", server):
+        return f"through a proxy (its header server: {one_line(server)[:60]})"
+    return ""
+
+
+def not_a_document(error: DocumentError, body: bytes, headers: Mapping[str, str], url: str) -> str:
+    """A 200 that is no document of Azure's."""
+    html = body.lstrip()[:1] == b"<" or "html" in headers.get("content-type", "")
+    if html:
+        return f"{url} answers with an HTML page: {_PROXY}"
+    sign = stranger(headers)
+    tail = f"{sign}; {_PROXY}" if sign else "something else answers in Azure's place; correct source.url"
+    return f"{url} answers with what is no document of events ({error.detail}): {tail}"
+
+
+def explained(error: MetadataError, headers: Mapping[str, str], settings: Settings, world: World) -> Finding:
+    """The finding for an answer that the client does not take."""
+    url, other = settings.source.url, stranger(headers)
+    if other.startswith("it is"):
+        return fail(TOPIC, f"{url}: {other}, so this is not an Azure VM: there are no Scheduled Events here")
+    if other:
+        return fail(TOPIC, f"{url} answers {other} with HTTP {error.status_code}: {_PROXY}")
+    sentence = _SENTENCES.get(error.reason, _unexpected)(error, settings, world)
+    verdict = warn if error.reason in _PASSING else fail
+    return verdict(TOPIC, f"{url} {sentence}")
+
+
+def _unexpected(error: MetadataError, settings: Settings, world: World) -> str:
+    del settings, world
+    return f"failed ({error.reason}: {one_line(error.detail)}): {_PROXY}, or correct source.url"
+
+
+def _forbidden(error: MetadataError, settings: Settings, world: World) -> str:
+    del settings
+    pod = "; in a pod on AKS, metadata restriction does the same: set hostNetwork: true" if world.in_kubernetes else ""
+    return (
+        f"refuses this process (HTTP {error.status_code}): the Metadata Security Protocol of this VM lets only named "
+        f"processes and users ask; add this program and its user to the VM's allow list for the metadata service{pod}"
+    )
+
+
+def _bad_request(error: MetadataError, settings: Settings, world: World) -> str:
+    del world
+    newest = re.findall(r"\b20\d\d-\d\d-\d\d\b", error.detail)
+    if newest or "api-version" in error.detail:
+        version = settings.source.api_version
+        listed = f" (it names {', '.join(newest)})" if newest else ""
+        return f"does not take api-version {version}{listed}: set source.api_version to 2020-07-01, or leave it out"
+    return f"refuses the request ({one_line(error.detail)}): it may be no metadata service; correct source.url"
+
+
+def _redirect(error: MetadataError, settings: Settings, world: World) -> str:
+    del settings, world
+    return f"answers with a redirection (HTTP {error.status_code}), which Azure never does: {_PROXY}"
+
+
+def _not_found(error: MetadataError, settings: Settings, world: World) -> str:
+    del error, settings, world
+    return "knows no Scheduled Events (HTTP 404): it is not Azure's metadata service; correct source.url"
+
+
+def _passing(error: MetadataError, settings: Settings, world: World) -> str:
+    del settings, world
+    reasons = {
+        "throttled": "is asked too often (HTTP 429): all processes of this VM share 5 requests a second; find who else "
+        "asks, or raise source.poll_interval",
+        "gone": "is away for a moment (HTTP 410), up to 70 s: try again",
+        "server-error": f"is in trouble itself (HTTP {error.status_code}): try again in a minute; the agent goes on "
+        "asking",
+    }
+    return reasons[error.reason]
+
+
+def _tls(error: MetadataError, settings: Settings, world: World) -> str:
+    del settings, world
+    return (
+        f"does not agree on TLS ({one_line(error.detail)}): Azure's metadata service is plain http; correct source.url"
+    )
+
+
+_PASSING: Final = frozenset({"throttled", "gone", "server-error"})
+_SENTENCES: Final[Mapping[str, Callable[[MetadataError, Settings, World], str]]] = {
+    "forbidden": _forbidden,
+    "status-400": _bad_request,
+    "redirect": _redirect,
+    "not-found": _not_found,
+    "tls": _tls,
+    "throttled": _passing,
+    "gone": _passing,
+    "server-error": _passing,
+}

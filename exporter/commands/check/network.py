@@ -1,0 +1,87 @@
+"""Whether an address can be reached at all, asked below every protocol: a firewall is not to be mistaken for a peer."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import Final
+
+from exporter.commands.check.report import ClockReading
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""HTTP/2's connection preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
+_FRAME_HEADER: Final = 9
+_SETTINGS: Final = 4
+
+
+class Reach(StrEnum):
+    """How far a TCP connection got."""
+
+    OPEN = "open"
+    UNKNOWN_NAME = "unknown-name"
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"
+
+
+REACH_WORDS: Final[Mapping[Reach, str]] = {
+    Reach.REFUSED: "refuses connections",
+    Reach.TIMEOUT: "does not answer",
+    Reach.UNREACHABLE: "has no route from here",
+}
+"""What an address does that has one."""
+
+
+def reach(host: str, port: int, seconds: float) -> Reach:
+    """Connect and close, on a thread that can be left behind: a name lookup cannot be interrupted."""
+    said: queue.SimpleQueue[Reach] = queue.SimpleQueue()
+    looked_up = threading.Event()
+    threading.Thread(target=lambda: said.put(_reach(host, port, seconds, looked_up)), daemon=True).start()
+    try:
+        return said.get(timeout=seconds + 0.1)
+    except queue.Empty:
+        return Reach.TIMEOUT if looked_up.is_set() else Reach.UNKNOWN_NAME
+
+
+def _reach(host: str, port: int, seconds: float, looked_up: threading.Event) -> Reach:
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        looked_up.set()
+        socket.create_connection((host, port), timeout=seconds).close()
+    except (socket.gaierror, UnicodeError):
+        return Reach.UNKNOWN_NAME
+    except ConnectionRefusedError:
+        return Reach.REFUSED
+    except TimeoutError:
+        return Reach.TIMEOUT
+    except ConnectionResetError:
+        return Reach.OPEN  # somebody took the connection, and hung up before we could look at it
+    except OSError:
+        return Reach.UNREACHABLE
+    return Reach.OPEN
+
+
+def speaks_only_http2(host: str, port: int, seconds: float) -> bool:
+    """Whether a plain-text peer answers HTTP/2's greeting with its own, as a receiver of gRPC does."""
+    try:
+        with socket.create_connection((host, port), timeout=seconds) as sock:
+            sock.sendall(_PREFACE)
+            answer = b""
+            while len(answer) < _FRAME_HEADER and (part := sock.recv(_FRAME_HEADER - len(answer))):
+                answer += part
+    except OSError:
+        return False
+    return len(answer) == _FRAME_HEADER and answer[3] == _SETTINGS and answer[5:] == bytes(4)
+
+
+def clock_of(peer: str, date: str, ours: float, took: float) -> tuple[ClockReading, ...]:
+    """What an answer's Date header (whole seconds) says, for one that came at `ours` after `took` seconds."""
+    try:
+        theirs = parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return ()
+    return (ClockReading(peer, theirs + 0.5 - (ours - took / 2), 0.5 + took / 2),)

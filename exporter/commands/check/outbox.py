@@ -1,0 +1,214 @@
+"""Looks at the files: the outbox, the recording, the hold file. Writes only a file of its own, which it removes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
+from exporter.config.schema import Settings
+from exporter.core.state_codec import load_state
+from exporter.outbox.file import fault_within, is_corrupt
+from exporter.outbox.lock import FileLock
+
+TOPIC: Final = "outbox"
+_COPIED_AT_MOST: Final = 256 << 20
+_TRIED_BYTES: Final = 64 << 10
+_MIB: Final = 1 << 20
+
+_OS_SENTENCES: Final[Mapping[int, str]] = {
+    errno.EACCES: "is not writable for this user: give the folder to the user that the agent runs as",
+    errno.EPERM: "is not writable for this user: give the folder to the user that the agent runs as",
+    errno.EROFS: "is on a read-only file system: mount a writable volume there, or set the path to one",
+    errno.ENOSPC: "has no space left: free some, or set the path to another file system",
+    errno.EDQUOT: "is over its quota: raise it, or set the path to another file system",
+    errno.ENOTDIR: "cannot be, since a part of its path is a file: correct the path",
+    errno.ENOENT: "cannot be made: correct the path",
+}
+
+
+def probe_outbox(settings: Settings, world: World) -> Report:
+    """Whether the agent could work with its outbox, and whose it is."""
+    del world
+    path = Path(settings.outbox.path)
+    try:
+        held = _held(path)
+    except OSError as error:
+        return Report((fail(TOPIC, f"{path}.lock {_why(error)}"),))
+    if held:
+        return Report((ok(TOPIC, f"{path} is in use: an agent is running on it"),))
+    finding = try_folder(TOPIC, path.parent, "outbox.path")
+    if finding is not None:
+        return Report((finding,))
+    finding, owner = _content(path)
+    return Report((finding, *_space(path, settings.outbox.max_bytes)), vm_id=owner)
+
+
+def _held(path: Path) -> bool:
+    """Whether an agent has it. The lock's file is never made here: it would be of the user who checks."""
+    lock_file = path.with_name(path.name + ".lock")
+    if not lock_file.exists():
+        return False
+    lock = FileLock(lock_file)
+    try:
+        return not lock.acquire()
+    finally:
+        lock.release()
+
+
+def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
+    """Writes a file and removes it, in the folder or where the folder would be made; None when that goes well."""
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(_TRIED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return fail(topic, f"{folder} {_why(error)} ({key})")
+    return None
+
+
+def _why(error: OSError) -> str:
+    return _OS_SENTENCES.get(error.errno or 0, f"cannot be used: {error.strerror}")
+
+
+def _space(path: Path, max_bytes: int) -> list[Finding]:
+    existing = next(folder for folder in path.parents if folder.exists())
+    free = shutil.disk_usage(existing).free
+    used = path.stat().st_size if path.exists() else 0
+    if free + used >= max_bytes:
+        return []
+    return [
+        warn(
+            TOPIC,
+            f"outbox.max_bytes allows {max_bytes // _MIB} MiB, but {existing} has {free // _MIB} MiB left: lower it, "
+            "so that old records are dropped before the disk is full",
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """What the file holds: `fault` as the agent would call it, the VM it belongs to, and how much waits in it."""
+
+    fault: str = ""
+    vm_id: str = ""
+    waiting: int = 0
+    parked: int = 0
+
+
+def _content(path: Path) -> tuple[Finding, str]:
+    as_root = ", tried as root" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
+    if not path.exists():
+        return ok(TOPIC, f"{path} does not exist yet and can be made{as_root}"), ""
+    if not path.is_file():
+        return fail(TOPIC, f"{path} is not a file: correct outbox.path"), ""
+    try:
+        inside = _look(path)
+    except OSError as error:
+        return fail(TOPIC, f"{path} {_why(error)}"), ""
+    if inside.fault:
+        return warn(
+            TOPIC,
+            f"{path} is {inside.fault}: at its start the agent sets it aside under another name and begins a new one; "
+            "correct outbox.path if the file is somebody else's",
+        ), ""
+    parked = f", {inside.parked} parked" if inside.parked else ""
+    return ok(TOPIC, f"{path} is writable{as_root}; {inside.waiting} undelivered{parked}"), inside.vm_id
+
+
+def _look(path: Path) -> _Inside:
+    """Reads the file without touching it. OSError when it can't be read."""
+    with _still(path) as uri:
+        if not uri:
+            return _Inside()
+        db = sqlite3.connect(uri, uri=True)
+        try:
+            return _read(db)
+        except sqlite3.DatabaseError as error:
+            if is_corrupt(error):
+                return _Inside(fault="corrupt")
+            raise OSError(errno.EIO, str(error)) from error
+        except ValueError:
+            return _Inside(fault="corrupt")
+        finally:
+            db.close()
+
+
+@contextlib.contextmanager
+def _still(path: Path) -> Iterator[str]:
+    """A URI to read the database by, "" when it is too large to look into.
+
+    SQLite itself would leave files of this user beside it. Without a journal it is read as immutable; with one, which a
+    crash leaves behind, a copy of both is.
+    """
+    with open(path, "rb"):
+        pass
+    journal = Path(f"{path}-wal")
+    if not journal.exists() or journal.stat().st_size == 0:
+        yield f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        return
+    if path.stat().st_size + journal.stat().st_size > _COPIED_AT_MOST:
+        yield ""
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "outbox.db"
+        shutil.copyfile(path, copy)
+        shutil.copyfile(journal, f"{copy}-wal")
+        yield copy.as_uri()
+
+
+def _read(db: sqlite3.Connection) -> _Inside:
+    """Judges as the agent does when it opens the file. ValueError for a state that is none."""
+    if db.execute("PRAGMA schema_version").fetchone()[0] == 0:
+        return _Inside()
+    if why := fault_within(db):
+        return _Inside(fault=why)
+    row = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
+    state = load_state(row[0]) if row else None
+    waiting, parked = db.execute("SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue").fetchone()
+    return _Inside("", state.vm_id if state else "", waiting, parked)
+
+
+def probe_hold_file(settings: Settings, world: World) -> Report:
+    """Whether the hold file holds."""
+    del world
+    path = settings.approval.hold_file
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        if not os.path.isdir(folder := os.path.dirname(path)):
+            missing = f"the folder {folder} is missing, which holds every approval: make it, or correct the path"
+            return Report((warn("hold_file", missing),))
+        return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "not a usable path"
+        return Report(
+            (
+                warn(
+                    "hold_file", f"{path} cannot be looked at ({why}), which holds every approval: let this user see it"
+                ),
+            )
+        )
+    return Report((warn("hold_file", f"{path} is there: nothing is approved until it is removed"),))
+
+
+def probe_recorder(settings: Settings, world: World) -> Report:
+    """Whether a recording could be written."""
+    del world
+    path = Path(settings.recorder.path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        return Report((fail("recorder", f"{path} is a link or no regular file, which is not written to: correct it"),))
+    found = try_folder("recorder", path.parent, "recorder.path")
+    return Report((found or ok("recorder", f"{path} can be written"),))

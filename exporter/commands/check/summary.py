@@ -1,0 +1,118 @@
+"""What the agent will do with these settings, a line for each thing, without any secret."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from exporter.config.rules import RuleSettings
+from exporter.config.schema import EventHubsSettings, Settings
+from exporter.config.types import format_duration
+from exporter.web.config_file import read_web_file
+
+Line = tuple[str, str]
+
+_MIB = 1 << 20
+_MODES = {
+    "off": "off: decides nothing and sends nothing",
+    "dry-run": "dry-run: says what it would approve, and sends nothing",
+    "enforce": "enforce: APPROVES events by the rules below",
+}
+_COORDINATIONS = {
+    "leader": "leader: only the first name in Resources approves",
+    "any": "any: every VM that an event names may approve it",
+    "single": "single: only events that name this VM alone are approved",
+}
+
+
+def summary(settings: Settings) -> Iterator[Line]:
+    """Name and text of each line."""
+    source, approval = settings.source, settings.approval
+    yield "settings", settings.config_file or "no file: defaults, environment and flags"
+    yield (
+        "source",
+        f"{source.url}, api-version {source.api_version}, asked every {format_duration(source.poll_interval)}",
+    )
+    yield "this VM", source.vm_name or "its name is asked of the metadata service"
+    yield "approval", _MODES[approval.mode]
+    if approval.mode != "off":
+        yield from _approval(settings)
+    yield "records", "of events that name this VM" if settings.records.scope == "own" else "of all events (a witness)"
+    yield from _destinations(settings)
+    yield "outbox", f"{settings.outbox.path}, at most {settings.outbox.max_bytes / _MIB:.4g} MiB"
+    yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
+    if settings.recorder.path:
+        recorder = settings.recorder
+        yield "recorder", f"{recorder.path}, {recorder.files} files of {recorder.max_bytes / _MIB:.4g} MiB"
+    yield "log", f"{settings.log.level}, {settings.log.format}"
+
+
+def _approval(settings: Settings) -> Iterator[Line]:
+    approval = settings.approval
+    takeover = ""
+    if approval.takeover_after is not None and approval.coordination == "leader":
+        takeover = f"; events of users also the next name, each {format_duration(approval.takeover_after)} later"
+    yield "coordination", _COORDINATIONS[approval.coordination] + takeover
+    for number, rule in enumerate(approval.rules, 1):
+        yield f"rule {number}", _rule(rule)
+    if not approval.rules:
+        yield "rules", "none: every event is held"
+    if approval.hold_file:
+        yield "hold file", f"{approval.hold_file}: nothing is approved unless it is known to be absent"
+
+
+def _rule(rule: RuleSettings) -> str:
+    parts = [f"{rule.name}: {' or '.join(rule.event_type)}"]
+    if rule.event_source:
+        parts.append(f"from {' or '.join(rule.event_source)}")
+    low, high = rule.min_duration, rule.max_duration
+    if low is not None and high is not None:
+        parts.append(f"of {low} to {high} s")
+    elif low is not None:
+        parts.append(f"of {low} s and more")
+    elif high is not None:
+        parts.append(f"of at most {high} s")
+    if rule.settle:
+        parts.append(f"unchanged for {format_duration(rule.settle)}")
+    if rule.require_file:
+        parts.append(f"once {rule.require_file} exists")
+    if rule.when_quiet:
+        parts.append("while no other event is Started")
+    return " ".join(parts)
+
+
+def _destinations(settings: Settings) -> Iterator[Line]:
+    yield "prometheus", "/metrics at the address below"
+    if settings.event_hubs.configured:
+        yield "event_hubs", _event_hubs(settings.event_hubs)
+    if settings.otlp.configured:
+        parts = urlsplit(settings.otlp.logs_url)  # without its path, where some backends have a token
+        yield "otlp", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}, within {settings.otlp.timeout:g} s"
+
+
+def _event_hubs(hubs: EventHubsSettings) -> str:
+    connection = hubs.connection
+    host = connection.host if connection is not None else hubs.fully_qualified_namespace
+    how = "an Azure identity" if connection is None else "a connection string"
+    if connection is not None and connection.emulator:
+        how += ", to an emulator without TLS"
+    through = f" through {hubs.custom_endpoint}" if hubs.custom_endpoint else ""
+    trusting = f", trusting the CA in {hubs.certificate}" if hubs.certificate else ""
+    return f"{hubs.event_hub} at {host}{through} by {hubs.transport}, with {how}{trusting}"
+
+
+def _protection(settings: Settings) -> str:
+    if not settings.web.config_file:
+        return "without TLS, open to whoever reaches it"
+    found, _, _ = read_web_file(Path(settings.web.config_file))
+    if found is None:
+        return f"as {settings.web.config_file} says"
+    tls = "TLS" if found.tls is not None else "without TLS"
+    asked = []
+    if found.tls is not None and found.tls.verify_mode is ssl.CERT_REQUIRED:
+        asked.append("a client certificate")
+    if found.users:
+        asked.append(f"passwords of {len(found.users)} user{'' if len(found.users) == 1 else 's'}")
+    return f"{tls}, {' and '.join(asked) or 'open to whoever reaches it'}"

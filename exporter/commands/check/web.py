@@ -1,0 +1,121 @@
+"""Tries the address to listen on: free, ours already, or whose."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
+from exporter.config.schema import Settings
+from exporter.metadata.errors import one_line
+from exporter.web.server import CHALLENGE, listen
+
+TOPIC: Final = "web"
+_OURS: Final = b"azure_scheduled_events_build_info"
+_READ_AT_MOST: Final = 1 << 20
+_LISTENING: Final = "0A"
+"""The state of a listening socket in /proc/net/tcp [proc(5)]."""
+_UNPRIVILEGED: Final = 1024
+
+
+def probe_web(settings: Settings, world: World) -> Report:
+    """Binds the address and gives it back."""
+    host, port = settings.web.address
+    address = settings.web.listen_address
+    try:
+        listen(host, port).close()
+    except OSError as error:
+        return Report((_refused(error, host, port, settings, world),))
+    return Report((ok(TOPIC, f"{address} is free to listen on"),))
+
+
+def _refused(error: OSError, host: str, port: int, settings: Settings, world: World) -> Finding:
+    if error.errno == errno.EADDRINUSE:
+        return _taken(host, port, settings, world)
+    return fail(TOPIC, refusal(error, settings.web.listen_address, port))
+
+
+def refusal(error: OSError, address: str, port: int) -> str:
+    """Why nobody can listen there."""
+    if error.errno in (errno.EACCES, errno.EPERM) and port < _UNPRIVILEGED:
+        return (
+            f"{address}: a port below {_UNPRIVILEGED} is for root alone: choose a higher one, such as 10169, or give "
+            "the agent CAP_NET_BIND_SERVICE"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{address}: this machine has no such address: set web.listen_address to one of its own, or to :{port}"
+    if isinstance(error.__cause__, socket.gaierror):
+        return f"{address}: the name is not known: set web.listen_address to an address of this machine, or to :{port}"
+    return f"{address} cannot be listened on ({error.strerror}): choose another web.listen_address"
+
+
+def _taken(host: str, port: int, settings: Settings, world: World) -> Finding:
+    address = settings.web.listen_address
+    local = host if host not in ("", "0.0.0.0", "::") else "127.0.0.1"  # noqa: S104  # compared, not bound
+    answered = _ask(local, port, bool(settings.web.config_file), world.patience.connect)
+    if answered == "ours":
+        return ok(TOPIC, f"{address} is served by this agent, which is running")
+    if answered == "locked":
+        return warn(TOPIC, f"{address} is taken by what wants a client certificate: most likely this agent, running")
+    owner = owner_of(port, world.processes)
+    who = f"by {owner}" if owner else f"by another program{answered}"
+    return fail(
+        TOPIC, f"{address} is taken {who}: stop that, or set web.listen_address to another port (and tell Prometheus)"
+    )
+
+
+def _ask(host: str, port: int, encrypted: bool, seconds: float) -> str:
+    """What listens there: "ours" when it answers as this agent does, "locked" when it wants a client certificate, which
+    we have none of, else what it calls itself, as the end of a sentence."""
+    connection: http.client.HTTPConnection
+    if encrypted:
+        # Whose certificate it is does not matter: nothing is told to it, and its answer is only shown.
+        context = ssl._create_unverified_context()  # noqa: S323  # as said above
+        connection = http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=seconds)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        if answer.status == http.client.UNAUTHORIZED and answer.headers.get(CHALLENGE[0]) == CHALLENGE[1]:
+            return "ours"
+        if answer.status == http.client.OK and _OURS in answer.read(_READ_AT_MOST):
+            return "ours"
+        server = one_line(answer.headers.get("Server", ""))[:60]
+        return f" that calls itself {server}" if server else ""
+    except ssl.SSLError as error:
+        return "locked" if "CERTIFICATE_REQUIRED" in str(error.reason) else ""
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def owner_of(port: int, processes: Path) -> str:
+    """Name and id of the process that listens on this port, as far as this user may see it; Linux alone."""
+    inodes = {f"socket:[{inode}]" for inode in _listening(port, processes)}
+    if not inodes:
+        return ""
+    for folder in processes.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(entry) in inodes for entry in (folder / "fd").iterdir()):
+                name = (folder / "comm").read_text(encoding="utf-8", errors="replace")
+                return f"{one_line(name)} (process {folder.name})"
+    return ""
+
+
+def _listening(port: int, processes: Path) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (processes / "net" / table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if re.fullmatch(rf"[0-9A-F]+:{port:04X}", fields[1]) and fields[3] == _LISTENING:
+                    yield fields[9]

@@ -1,0 +1,65 @@
+"""Both clocks of a recorded moment. A recording tells the time of day alone, and each step that was noticed of it: the
+clock that can't be set is the time of day without the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from exporter.commands.replay.entries import Entry, Felt, Reading, Steady, Unreadable
+from exporter.core.interruption import InterruptionKind
+from exporter.core.state import Instant
+
+
+class Clock:
+    """Goes from entry to entry (`reach`), and never back."""
+
+    def __init__(self, entries: Sequence[Entry], start: datetime) -> None:
+        self._start = start
+        self._steps = _steps(entries)
+        self._stepped = 0.0
+        self._mono = 0.0
+        self._set_here = False
+
+    def reach(self, place: int) -> None:
+        """The entry at this place comes next."""
+        self._set_here = place in self._steps
+        self._stepped += self._steps.get(place, 0.0)
+
+    def seen(self, at: datetime) -> Instant:
+        """A moment that was read then."""
+        self._mono = max(self._mono, self._of(at))
+        return Instant(at, self._mono)
+
+    def felt(self, at: datetime) -> Instant:
+        """A moment that may lie before what was read last, unless the clock was only set after that."""
+        return Instant(at, max(self._of(at), self._mono) if self._set_here else self._of(at))
+
+    def _of(self, at: datetime) -> float:
+        return (at - self._start).total_seconds() - self._stepped
+
+
+def _steps(entries: Sequence[Entry]) -> Mapping[int, float]:
+    """Before which entry the clock was set, and by how much.
+
+    The agent tells of a step right after the reading that came after it; so a step belongs before the reading in front
+    of it, if the time of day went as far, or back, in between.
+    """
+    found: dict[int, float] = defaultdict(float)
+    reading, went = 0, 0.0
+    last: datetime | None = None
+    for place, entry in enumerate(entries):
+        if isinstance(entry, Unreadable) or entry.at is None:
+            continue
+        if isinstance(entry, Felt):
+            if entry.kind == InterruptionKind.CLOCK_STEP:
+                before = went >= entry.seconds if entry.seconds > 0 else went < 0
+                found[reading if before else place] += entry.seconds
+                went -= entry.seconds if before else 0.0
+            continue
+        reading, went = place, 0.0
+        if isinstance(entry, Reading | Steady) and last is not None:
+            went = (entry.at - last).total_seconds()
+        last = entry.at
+    return found

@@ -1,0 +1,257 @@
+"""The command `replay`: what the agent made of these documents, or would make of them, and why.
+
+The documents go through the same core as the agent's. Nothing is sent: no POST, no record, no file is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, BinaryIO, Final, TextIO
+
+from exporter.agent.files import look
+from exporter.commands.replay.engine import Look, Options, Story
+from exporter.commands.replay.entries import read_time
+from exporter.commands.replay.inputs import Found, InputError, read_input
+from exporter.commands.replay.plans import Play, played, plays
+from exporter.commands.replay.table import as_values, table
+from exporter.config.load import load
+from exporter.config.schema import Settings
+from exporter.config.sources import add_flags, environ_of
+from exporter.config.types import describe, path_argument, word_argument
+from exporter.core.folding import folded
+from exporter.core.policy import Policy, Presence
+from exporter.core.records import Record
+from exporter.secrets import redact
+from exporter.simulator.metadata.platform import Approval
+from exporter.text.format import clean
+from exporter.text.terminal import complain, say, supports_colour, writable
+from exporter.text.timeline import record_lines
+
+SECTIONS: Final = ("source", "approval", "records")
+NAMES_SHOWN: Final = 20
+LONGEST_NAMES: Final = 500
+ASSUMPTIONS: Final[Mapping[str, str]] = {
+    "ready": "every require_file is taken to be there, and the hold_file not",
+    "present": "every file that the policy asks for is taken to be there",
+    "absent": "no file that the policy asks for is taken to be there",
+    "look": "the files that the policy asks for were looked at on this machine, now",
+}
+EPILOG: Final = """\
+An input is a recording ([recorder] path), one document as the metadata service gives it, several in a row or as JSON
+lines, also with the time beside them ({"time": "2026-03-02T09:00:00Z", "document": {...}}), or a scenario of `simulate`
+(its name, or a file). Inputs are one story in the order given, the files of a recording in the order of their times,
+and each scenario is a story of its own.
+
+Approvals, interruptions and the VM's name are taken from a recording as they happened; decisions are made anew, by the
+rules given now. Exit code 0: all inputs could be read, if not every line of them (document.rejected names those);
+1: an input could not be read, or holds no document; 2: bad usage or settings.
+
+--json prints one JSON object a line: the records as CloudEvents, and for each story a last one with the key
+"decisions": for each event its moments, each with verdict, reason, rule, `rules` (each rule tried, `outcome` matches,
+differs or unreadable) and `conditions` (what else was asked, with the hold `reason` where it was not `met`).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `replay`."""
+    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=8)
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", type=path_argument, help="What to replay; - for standard input."
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON lines instead of timeline and table.")
+    parser.add_argument(
+        "--vm-name",
+        metavar="NAME",
+        type=word_argument,
+        default="",
+        help="Decide as this VM, whatever the settings and the recording say.",
+    )
+    parser.add_argument(
+        "--start",
+        metavar="TIME",
+        type=_start,
+        help="When the first document without a time was read, or a scenario began (RFC 3339). Default: the last "
+        "document is read now, or all as early as Azure would have announced the first start.",
+    )
+    parser.add_argument(
+        "--assume-files",
+        choices=tuple(ASSUMPTIONS),
+        default="ready",
+        help="What require_file and hold_file of the policy are taken to be. Default: ready (prepared, not held).",
+    )
+    add_flags(parser, sections=SECTIONS)
+
+
+def _start(text: str) -> datetime:
+    found = read_time(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected a time such as 2026-03-02T09:00:00Z, found {describe(text)}")
+    return found
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Runs the command. Answers the exit code."""
+    settings = load(args, environ_of(os.environ, SECTIONS))
+    out = writable(sys.stdout)
+    return _replay(args, settings, sys.stdin.buffer, out, datetime.now(UTC))
+
+
+def _replay(args: argparse.Namespace, settings: Settings, standard_input: BinaryIO, out: TextIO, now: datetime) -> int:
+    found: list[Found] = []
+    failed = False
+    for name in args.files:
+        try:
+            found.append(read_input(name, standard_input))
+        except InputError as error:
+            failed = True
+            complain(clean(redact(str(error)), LONGEST_NAMES))
+    documents = 0
+    for play in plays(found, settings.source.poll_interval, args.start, now):
+        documents += _tell(play, args, settings, out)
+    if not documents and not failed:
+        complain("no document in the input")
+    return 0 if documents and not failed else 1
+
+
+def _tell(play: Play, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
+    """One story. Answers how many documents it had."""
+    from exporter.agent.wiring import policy_from  # noqa: PLC0415  # the agent's root: needed once all else is right
+
+    policy = policy_from(settings)
+    options = Options(
+        policy,
+        settings.source.poll_interval,
+        _looking(args.assume_files, policy, look),
+        args.vm_name,
+        settings.source.vm_name,
+        settings.records.scope == "all",
+    )
+    play = _with_approvals(play, options, args.start)
+    story = Story(play, options)
+    notes = [*play.notes, *_about_files(policy, args.assume_files)]
+    telling = _AsJson(out, notes) if args.json else _AsText(out, notes, supports_colour(out, os.environ))
+    telling.begin(play, story, policy)
+    for record in story.tell():
+        telling.record(record)
+    telling.end(story, policy)
+    return story.findings.documents
+
+
+def _looking(how: str, policy: Policy, look: Look) -> Look:
+    """What the policy's files are taken to be: `ready` (prepared and not held), `present`, `absent`, or a real look."""
+    if how == "look":
+        return look
+    if how == "ready":
+        return lambda paths: {p: Presence.ABSENT if p == policy.hold_file else Presence.PRESENT for p in paths}
+    assumed = Presence(how)
+    return lambda paths: dict.fromkeys(paths, assumed)
+
+
+def _with_approvals(play: Play, options: Options, start: datetime | None) -> Play:
+    """A scenario goes another way once something is approved: played again with each approval that it leads to."""
+    sent: dict[str, Approval] = {}
+    while play.scenario is not None:
+        story = Story(play, options)
+        for _ in story.tell():
+            pass
+        due = min((item for item in story.findings.approvals if item[1] not in sent), default=None)
+        if due is None:
+            break
+        sent[due[1]] = Approval(due[1], due[0])
+        play = played(play.scenario, options.poll_interval, start, tuple(sent.values()))
+    return play
+
+
+def _about_files(policy: Policy, assumed: str) -> list[str]:
+    asked = policy.hold_file or any(rule.require_file for rule in policy.rules)
+    return [f"{ASSUMPTIONS[assumed]} (--assume-files {assumed})"] if asked else []
+
+
+def _hints(story: Story) -> list[str]:
+    """What to give so that the next try says more."""
+    names = list(story.findings.names)
+    if not names or (story.vm.name and folded(story.vm.name) in {folded(name) for name in names}):
+        return []
+    shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST_NAMES)
+    if not story.vm.name:
+        return [f"this VM's name is not known: give --vm-name; the documents name {shown}"]
+    return [f"no event names {clean(story.vm.name, LONGEST_NAMES)}; the documents name {shown} (--vm-name)"]
+
+
+@dataclass(frozen=True, slots=True)
+class _AsText:
+    """The timeline, then the table."""
+
+    out: TextIO
+    notes: list[str]
+    colour: bool
+
+    def _say(self, text: str = "") -> None:
+        say(text, self.out, colour=self.colour)
+
+    def begin(self, play: Play, story: Story, policy: Policy) -> None:
+        self._say(f"As {clean(story.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent.")
+        for note in [play.title, *self.notes] if play.title else self.notes:
+            self._say(f"({clean(note, LONGEST_NAMES)})")
+        self._say()
+
+    def record(self, record: Record) -> None:
+        for text in record_lines(record, self.colour):
+            self._say(text)
+
+    def end(self, story: Story, policy: Policy) -> None:
+        found = story.findings
+        self._say()
+        self._say(f"{_count(found.documents, 'document')}, {_count(len(found.decisions), 'event')}. {_policy(policy)}:")
+        for text in table(found, self.colour):
+            self._say(text)
+        for hint in _hints(story):
+            self._say()
+            self._say(f"({hint})")
+        self._say()
+
+
+@dataclass(frozen=True, slots=True)
+class _AsJson:
+    """One JSON object a line."""
+
+    out: TextIO
+    notes: list[str]
+
+    def begin(self, play: Play, story: Story, policy: Policy) -> None:
+        pass
+
+    def record(self, record: Record) -> None:
+        say(record.to_json().decode(), self.out)
+
+    def end(self, story: Story, policy: Policy) -> None:
+        found = story.findings
+        last: dict[str, Any] = {
+            "decisions": as_values(found, policy),
+            "vm_name": story.vm.name or None,
+            "mode": policy.mode.value,
+            "coordination": policy.coordination.value,
+            "rules": [rule.name for rule in policy.rules],
+            "documents": found.documents,
+            "rejected": found.rejected,
+            "failures": found.failures,
+            "notes": [*self.notes, *_hints(story)],
+        }
+        say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)
+
+
+def _policy(policy: Policy) -> str:
+    names = ", ".join(rule.name for rule in policy.rules) or "none"
+    return f"mode {policy.mode.value}, coordination {policy.coordination.value}, rules {names}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,172 @@
+"""What `replay` is given: recordings, single documents, JSON lines of documents, scenarios; all become `Entry` values.
+
+Everything is somebody's file: sizes are capped, and a line that can't be read is an entry of its own that says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from exporter.commands.replay.entries import (
+    MAX_BODY,
+    Began,
+    Entry,
+    Failed,
+    Felt,
+    Known,
+    Posted,
+    Reading,
+    Sent,
+    Steady,
+    Timed,
+    Unreadable,
+    read_time,
+)
+from exporter.commands.replay.shapes import in_utf8, kept, several
+from exporter.core.records import Vm
+from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.story import Scenario, ScenarioError
+
+MAX_FILE: Final = 128 << 20
+MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
+MAX_TEXT: Final = 256
+
+
+class InputError(Exception):
+    """An input that can't be read at all; the text is a sentence that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one input holds."""
+
+    entries: tuple[Entry, ...] = ()
+    scenario: Scenario | None = None
+
+
+def read_input(name: str, standard_input: BinaryIO) -> Found:
+    """What is in the file, the scenario of that name, or on standard input (`-`). Raises `InputError`."""
+    if name != "-" and not Path(name).exists() and name in scenario.names():
+        return Found(scenario=scenario.load(name))
+    try:
+        if name == "-":
+            content = standard_input.read(MAX_FILE + 1)
+        else:
+            with open(name, "rb") as file:
+                content = file.read(MAX_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
+        raise InputError(f"{name}: {reason}") from error
+    if len(content) > MAX_FILE:
+        raise InputError(f"{name}: larger than {MAX_FILE >> 20} MiB; give it in parts")
+    return _content("standard input" if name == "-" else name, in_utf8(content))
+
+
+def _content(name: str, content: bytes) -> Found:
+    whole = _json(content) if len(content) <= MAX_LINE else None
+    if isinstance(whole, dict) and scenario.is_scenario(whole):
+        try:
+            return Found(scenario=scenario.parse(Path(name).name.removesuffix(".json"), whole))
+        except ScenarioError as error:
+            raise InputError(str(error)) from error
+    if isinstance(whole, dict):
+        return Found((_entry(whole, content, name),))
+    if isinstance(whole, list):
+        return Found(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
+    entries = tuple(_lines(name, content))
+    if all(isinstance(entry, Unreadable) for entry in entries):
+        # Not one line is JSON: then it was not meant as lines: several in a row, or one answer that is no document.
+        whole = tuple(_several(name, content))
+        return Found(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
+    return Found(entries)
+
+
+def _several(where: str, content: bytes) -> Iterator[Entry]:
+    for number, text in enumerate(several(content), 1):
+        place = f"{where}, object {number}"
+        found = _json(text) if len(text) <= MAX_LINE else None
+        yield _entry(found, text, place) if isinstance(found, dict) else Unreadable(place, "not a whole JSON object")
+
+
+def _lines(name: str, content: bytes) -> Iterator[Entry]:
+    for number, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
+        if not text.strip():
+            continue
+        where = f"{name}:{number}"
+        found = _json(text) if len(text) <= MAX_LINE else None
+        if isinstance(found, dict):
+            yield _entry(found, text, where)
+        elif entries := tuple(_several(where, text)):
+            yield from entries
+        elif len(text) > MAX_LINE:
+            yield Unreadable(where, f"the line is longer than {MAX_LINE >> 20} MiB")
+        else:
+            yield Unreadable(where, "the line is not a JSON object")
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _entry(found: Any, text: bytes, where: str) -> Entry:
+    """One object: a document, alone or with its time as anybody may keep it, or a line of the recorder's."""
+    if not isinstance(found, dict):
+        return Reading(None, text, where)
+    if document := kept(found, text, where):
+        return document
+    if not ("read_at" in found or "at" in found):
+        return Reading(None, text, where)
+    at = read_time(found.get("read_at", found.get("at")))
+    if at is None:
+        return Unreadable(where, "its time can't be read")
+    if "read_at" in found:
+        return Steady(at) if "same" in found else _reading(found, at, where)
+    return _noted(found, at) or Unreadable(where, "not a line of a recording")
+
+
+def _reading(found: Mapping[str, Any], at: datetime, where: str) -> Entry:
+    text, coded = found.get("body"), found.get("base64")
+    if isinstance(text, str):
+        return Reading(at, text.encode("utf-8", "replace"), where)
+    try:
+        return Reading(at, base64.b64decode(coded or "", validate=True), where)
+    except (binascii.Error, ValueError, TypeError):
+        return Unreadable(where, "its body can't be read")
+
+
+def _noted(found: Mapping[str, Any], at: datetime) -> Timed | None:
+    if isinstance(reason := found.get("failure"), str):
+        return Failed(at, reason[:MAX_TEXT])
+    if isinstance(event_id := found.get("post"), str):
+        if found.get("sent") is True:
+            return Sent(at, event_id[:MAX_TEXT])
+        status = found.get("status")
+        reason = found.get("reason")
+        return Posted(
+            at,
+            event_id[:MAX_TEXT],
+            status if isinstance(status, int) else None,
+            reason[:MAX_TEXT] if isinstance(reason, str) else "",
+        )
+    if isinstance(felt := found.get("interruption"), dict):
+        seconds, kind = felt.get("seconds"), felt.get("kind")
+        usable = isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(kind, str)
+        return Felt(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
+    if isinstance(vm := found.get("vm"), dict):
+        known = {field.name: vm.get(field.name) for field in fields(Vm)}
+        return Known(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))
+    if isinstance(began := found.get("began"), dict):
+        boot = began.get("boot")
+        return Began(at, boot[:MAX_TEXT] if isinstance(boot, str) else "")
+    return None

@@ -1,0 +1,115 @@
+"""From inputs to plays: which entries belong together, and when what has no time of its own was read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from exporter.commands.replay.entries import ACCEPTED, EARLIEST, Entry, Failed, Posted, Reading, Steady, Unreadable
+from exporter.commands.replay.inputs import Found
+from exporter.core.document import MINIMUM_NOTICE, Document, DocumentError, parse_document
+from exporter.core.lifecycle import phase_of
+from exporter.core.state import Phase
+from exporter.simulator.metadata.platform import Approval, Platform
+from exporter.simulator.metadata.story import Scenario
+
+LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` is what a reader has to know."""
+
+    entries: tuple[Entry, ...]
+    title: str = ""
+    vm_name: str = ""
+    notes: tuple[str, ...] = ()
+    scenario: Scenario | None = None
+
+
+def plays(found: Sequence[Found], poll_interval: float, start: datetime | None, now: datetime) -> list[Play]:
+    """Recordings and documents as one play, each scenario as one of its own; every reading with its time."""
+    recorded = [item for item in found if item.scenario is None]
+    if all(_first_time(item) for item in recorded):
+        # The files of one recording are numbered from the newest to the oldest.
+        recorded.sort(key=lambda item: _first_time(item) or now)
+    entries = [entry for item in recorded for entry in item.entries]
+    made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []
+    return made + [played(item.scenario, poll_interval, start) for item in found if item.scenario is not None]
+
+
+def _first_time(item: Found) -> datetime | None:
+    return next((entry.at for entry in item.entries if not isinstance(entry, Unreadable) and entry.at), None)
+
+
+def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, now: datetime) -> Play:
+    """The entries, with a time for those that have none: one poll interval after what stands before them."""
+    untimed = [entry for entry in entries if isinstance(entry, Reading) and entry.at is None]
+    last: datetime | None = None
+    timed: list[Entry] = []
+    for entry in entries:
+        made = entry
+        if isinstance(entry, Reading) and entry.at is None:
+            made = replace(entry, at=last + interval if last else start or _assumed_start(untimed, interval, now))
+        timed.append(made)
+        last = last if isinstance(made, Unreadable) else made.at
+    notes = (_assumption(timed, untimed, start),) if untimed else ()
+    return Play(tuple(timed), notes=notes)
+
+
+def _assumption(timed: list[Entry], untimed: list[Reading], start: datetime | None) -> str:
+    first = next((entry.at for entry in timed if isinstance(entry, Reading)), None)
+    when = f"{first:%Y-%m-%d %H:%M:%SZ}" if first else "now"
+    known = "" if start else " (--start says another)"
+    return (
+        f"{len(untimed)} document{'s' * (len(untimed) != 1)} without a time: assumed to have been read one poll "
+        f"interval apart, the first at {when}{known}"
+    )
+
+
+def _assumed_start(readings: Sequence[Reading], interval: timedelta, now: datetime) -> datetime:
+    """So that the last is read now; or, where the first announced start has passed, as early as it was announced."""
+    latest = now - interval * (len(readings) - 1)
+    announced = [
+        event.not_before - timedelta(seconds=MINIMUM_NOTICE.get(event.event_type or "", LEAST_NOTICE))
+        for document in map(_document, readings)
+        for event in (document.events if document else ())
+        if event.not_before is not None and event.not_before.year >= EARLIEST and phase_of(event) is Phase.SCHEDULED
+    ]
+    return min([latest, *announced])
+
+
+def _document(reading: Reading) -> Document | None:
+    try:
+        return parse_document(reading.body)
+    except DocumentError:
+        return None
+
+
+def played(story: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()) -> Play:
+    """The scenario as the agent would read it, and its approvals as it would have sent them."""
+    platform = Platform(story, start or story.start)
+    timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
+    entries: list[Entry] = []
+    silent = False
+    for change in timeline:
+        if entries and not silent:
+            entries.append(Steady(change.at - interval))
+        if change.silent and not silent:
+            entries.append(Failed(change.at, "timeout"))
+        silent = change.silent
+        if not silent:
+            body = json.dumps(change.document()).encode()
+            entries.append(Reading(change.at, body, f"scenario {story.name}"))
+    end = platform.end(timeline)
+    if not silent and end > timeline[-1].at:
+        entries.append(Steady(end))
+    for approval in approvals:
+        entries += [Steady(approval.at), Posted(approval.at, approval.event_id, ACCEPTED)]
+    entries.sort(key=lambda entry: getattr(entry, "at", platform.start))  # stable: what was read comes before the POST
+    note = "the simulated Azure takes the approvals that the rules would send" if approvals else "nobody approves"
+    title = f"scenario {story.name}: {story.description}"
+    return Play(tuple(entries), title, story.vms[0].name, (f"a story: {note}",), story)

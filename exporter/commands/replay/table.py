@@ -1,0 +1,159 @@
+"""How each decision came about, as a table for a person and as values for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from exporter.commands.replay.result import Findings, Moment
+from exporter.core.decision import Condition, Explanation, Outcome, Trial
+from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
+from exporter.core.messages import why
+from exporter.core.policy import Decision, Policy, Reason, Rule
+from exporter.core.record_factory import decision_data
+from exporter.core.records import timestamp
+from exporter.text.format import clean, moment
+
+LONGEST: Final = 300
+NAMES_SHOWN: Final = 10
+NAME_WIDTH: Final = 22
+RESULT_WIDTH: Final = 10
+_DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+def table(findings: Findings, colour: bool = False) -> Iterator[str]:
+    """For each event: what it was, and from each moment on what would be decided and what was asked on the way."""
+    bold, dim, reset = (_BOLD, _DIM, _RESET) if colour else ("", "", "")
+    for moments in findings.decisions.values():
+        event = moments[0].explanation.decision.event
+        yield ""
+        yield f"{bold}{clean(event.event_id, LONGEST)}{reset}  {_what(event)}"
+        for each in moments:
+            yield f"  {moment(each.at)}  {bold}{_verdict(each.explanation.decision)}{reset}"
+            rows = list(_rows(each.explanation))
+            if rows:
+                yield f"    {dim}{'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found{reset}"
+            for name, result, found in rows:
+                yield f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {result:<{RESULT_WIDTH}}  {clean(found, LONGEST)}"
+    if findings.unlisted:
+        yield f"  and {findings.unlisted} further changes of decisions"
+
+
+def _what(event: Event) -> str:
+    resources = event.resources or ()
+    shown = ", ".join(resources[:NAMES_SHOWN]) or "unknown resources"
+    more = f" and {len(resources) - NAMES_SHOWN} more" if len(resources) > NAMES_SHOWN else ""
+    duration = "not readable" if event.duration is None else f"{event.duration} s"
+    source = event.source or "not readable"
+    return clean(
+        f"{event.event_type or 'unknown type'}, source {source}, duration {duration}, of {shown}{more}", LONGEST
+    )
+
+
+def _verdict(decision: Decision) -> str:
+    reason = f" {decision.reason.value}" if decision.reason else ""
+    return f"{decision.verdict.value}{reason}: {why(decision)}{against(decision)}"
+
+
+def against(decision: Decision) -> str:
+    """What of the event stood against it, where its words alone don't say."""
+    event = decision.event
+    names = clean(", ".join((event.resources or ())[:NAMES_SHOWN]), LONGEST)
+    match decision.reason:
+        case Reason.NOT_THIS_VM:
+            return f" ({clean(decision.fields['vm_name'], LONGEST)} is not one of {names})"
+        case Reason.MALFORMED if event.faults:
+            return f" ({', '.join(clean(fault, LONGEST) for fault in event.faults)})"
+        case Reason.MALFORMED if event.not_before is None:
+            return " (NotBefore)"
+        case Reason.UNKNOWN_TYPE:
+            words = (event.event_type, KNOWN_TYPES), (event.resource_type, KNOWN_RESOURCE_TYPES)
+            return f" ({', '.join(clean(word or 'none', LONGEST) for word, known in words if word not in known)})"
+        case _:
+            return ""
+
+
+def _rows(explanation: Explanation) -> Iterator[tuple[str, str, str]]:
+    for trial in explanation.trials:
+        yield f"rule {trial.rule.name}", trial.outcome.value, tried(trial, explanation.decision.event)
+    for condition in explanation.conditions:
+        yield _condition_name(condition), "yes" if condition.met else "no", condition.found
+
+
+_CONDITIONS: Final[Mapping[Reason, str]] = {
+    Reason.NOT_LEADER: "is it ours to approve",
+    Reason.SEVERAL_RESOURCES: "is it ours alone",
+    Reason.SETTLING: "has it settled",
+    Reason.NOT_PREPARED: "is it prepared for",
+    Reason.NOT_QUIET: "is it quiet besides",
+    Reason.HELD: "is nothing held",
+    Reason.OUTBOX_UNWRITABLE: "can it be recorded",
+    Reason.DRY_RUN: "may we send it",
+}
+
+
+def _condition_name(condition: Condition) -> str:
+    return _CONDITIONS.get(condition.reason, condition.reason.value)
+
+
+def tried(trial: Trial, event: Event) -> str:
+    """What a rule found in an event: the fields that it asks for, or the one that stood against it."""
+    values: dict[str, object] = {
+        "EventType": event.event_type,
+        "EventSource": event.source,
+        "DurationInSeconds": event.duration,
+    }
+    if trial.outcome is Outcome.MATCHES:
+        return ", ".join(f"{name} {values[name]}" for name in _asked(trial.rule))
+    if trial.outcome is Outcome.UNREADABLE:
+        return f"{trial.field} is missing or can't be read, and the rule asks for it"
+    return f"{trial.field} is {values[trial.field]}, wanted {_wanted(trial.rule, trial.field)}"
+
+
+def _asked(rule: Rule) -> list[str]:
+    source = ["EventSource"] if rule.event_source is not None else []
+    return ["EventType", *source, *(["DurationInSeconds"] if rule.asks_duration else [])]
+
+
+def _wanted(rule: Rule, field: str) -> str:
+    if field == "EventType":
+        return " or ".join(sorted(rule.event_type))
+    if field == "EventSource":
+        return " or ".join(sorted(rule.event_source or ()))
+    low = rule.min_duration or 0
+    return f"at least {low}" if rule.max_duration is None else f"{low} to {rule.max_duration}"
+
+
+def as_values(findings: Findings, policy: Policy) -> list[dict[str, Any]]:
+    """The same as JSON values: one object an event, in it one a moment."""
+    return [
+        {
+            "event_id": moments[0].explanation.decision.event.event_id,
+            "event": moments[0].explanation.decision.event.raw,
+            "moments": [_moment(each, policy) for each in moments],
+        }
+        for moments in findings.decisions.values()
+    ]
+
+
+def _moment(each: Moment, policy: Policy) -> dict[str, Any]:
+    explanation = each.explanation
+    decision = explanation.decision
+    return {
+        "at": timestamp(each.at),
+        **decision_data(decision, policy.mode),
+        "why": why(decision) + against(decision),
+        "rules": [
+            {
+                "rule": trial.rule.name,
+                "outcome": trial.outcome.value,
+                "field": trial.field or None,
+                "found": tried(trial, decision.event),
+            }
+            for trial in explanation.trials
+        ],
+        "conditions": [
+            {"reason": condition.reason.value, "met": condition.met, "found": condition.found}
+            for condition in explanation.conditions
+        ],
+    }

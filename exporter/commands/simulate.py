@@ -1,0 +1,207 @@
+"""The command `simulate`: the simulated metadata service alone, for a person to point anything at."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from exporter.config.types import describe, path_argument, word_argument
+from exporter.simulator.metadata import faults, scenario
+from exporter.simulator.metadata.platform import Change, utc
+from exporter.simulator.metadata.play import FASTEST, SLOWEST
+from exporter.simulator.metadata.service import MetadataService
+from exporter.simulator.metadata.story import Scenario, ScenarioError
+from exporter.text.terminal import complain, say
+
+_PORT = 8169
+_LAST_PORT = 65535
+_LONGEST_WAIT = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `simulate`."""
+    parser.add_argument(
+        "--scenario",
+        metavar="NAME",
+        type=path_argument,
+        default="demo",
+        help="a shipped scenario (see --list) or a file (demo)",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        type=_address,
+        default=("127.0.0.1", _PORT),
+        help=f"where to answer, port 0 for any free one (127.0.0.1:{_PORT})",
+    )
+    parser.add_argument("--speed", metavar="N", type=speed, default=1.0, help="play the story N times as fast (1)")
+    parser.add_argument(
+        "--vm",
+        metavar="NAME",
+        type=word_argument,
+        action="append",
+        help="answer as this VM of the scenario (its first); may be repeated: each further VM answers on the next port "
+        "(any free one for port 0), and all see and approve the same events",
+    )
+    parser.add_argument(
+        "--fault",
+        metavar="FAULT",
+        type=word_argument,
+        action="append",
+        default=[],
+        help="fail in this way: [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END], times in seconds; "
+        "may be repeated, --list names them",
+    )
+    ending = parser.add_mutually_exclusive_group()
+    ending.add_argument("--repeat", action="store_true", help="begin the story again when it is over")
+    ending.add_argument("--end", action="store_true", help="exit when the story is over (else the last document stays)")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and the faults, and exit")
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Run the command until interrupted (or, with --end, until the story is over); its exit code."""
+    if args.list:
+        _list()
+        return 0
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ExitStack() as stack:
+        try:
+            story = scenario.load(args.scenario)
+            found = services(args, story, stack)
+        except (ScenarioError, faults.FaultError) as error:
+            complain(str(error))
+            return 2
+        except NotListeningError as error:
+            complain(str(error))
+            return 1
+        try:
+            for service in found:
+                service.start()
+            _tell(found, story, args)
+        except KeyboardInterrupt:
+            say("stopped")
+    return 0
+
+
+class NotListeningError(Exception):
+    """An address that can't be had, in a sentence."""
+
+
+def services(args: argparse.Namespace, story: Scenario, stack: ExitStack) -> list[MetadataService]:
+    """A service for each VM, on ports in a row, behind all of them one platform. Not started; `stack` closes them."""
+    found: list[MetadataService] = []
+    host, first = args.listen
+    for index, vm in enumerate(args.vm or [None]):
+        port = first + index if first else 0
+        platform = found[0].platform if found else None
+        try:
+            if port > _LAST_PORT:
+                raise OSError("there is no such port")
+            service = MetadataService(
+                story,
+                host=host,
+                port=port,
+                speed=args.speed,
+                vm=vm,
+                faults=args.fault,
+                repeat=args.repeat,
+                platform=platform,
+            )
+        except OSError as error:
+            raise NotListeningError(f"--listen {host}:{port}: {error.strerror or error}") from error
+        stack.callback(service.close)
+        found.append(service)
+    return found
+
+
+def _tell(vms: Sequence[MetadataService], story: Scenario, args: argparse.Namespace) -> None:
+    """Print the story as it happens: a line for each change of the document and for each POST."""
+    service, several = vms[0], len(vms) > 1
+    for each in vms:
+        say(f"listening on {each.url}" + (f" as {each.vm.name}" if several else ""))
+    names = ", ".join(each.vm.name for each in vms)
+    say(f"scenario {story.name} as {names}, speed {args.speed:g}: {story.description}")
+    shown, told = datetime.min.replace(tzinfo=UTC), dict.fromkeys(vms, 0)
+    last: Change | None = None
+    while True:
+        now = utc(time.time())
+        for each in vms:
+            for post in list(each.posts)[told[each] :]:
+                told[each] += 1
+                ids = ", ".join(post.event_ids) or "a malformed body"
+                by = f" by {each.vm.name}" if several else ""
+                _line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
+        for change in service.platform.changes(shown, now):
+            _line(change.at, _described(change, last))
+            last = change
+        shown = now
+        if args.end and service.finished():
+            return
+        due = service.platform.next_change(now) or now + timedelta(seconds=_LONGEST_WAIT)
+        timeout = min(_LONGEST_WAIT, max(0.0, (due - utc(time.time())).total_seconds()))
+        service.wait_until(partial(_more_posts, told), timeout)
+
+
+def _more_posts(told: Mapping[MetadataService, int]) -> bool:
+    return any(len(service.posts) > count for service, count in told.items())
+
+
+def _described(change: Change, last: Change | None) -> str:
+    """What is new in the change, in a line."""
+    if change.silent:
+        return "switched off: nothing is answered"
+    before = last.events if last else ()
+    told = [_event(event) for event in change.events if event not in before]
+    told += [f"{event['EventId']} {event['EventType']} gone" for event in before if not change.knows(event["EventId"])]
+    return f"incarnation {change.incarnation}: {'; '.join(told) or 'no events'}"
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    due = f", not before {event['NotBefore']}" if event["NotBefore"] else ""
+    whom = f"{event['EventType']} {event['EventStatus']} for {_names(event['Resources'])} by {event['EventSource']}"
+    return f"{event['EventId']} {whom}, {event['DurationInSeconds']} s{due}"
+
+
+def _names(resources: object) -> str:
+    return ",".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
+
+
+def _line(at: datetime, text: str) -> None:
+    say(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}")
+
+
+def _list() -> None:
+    say("scenarios (--scenario NAME, or a file of your own):")
+    for name in scenario.names():
+        say(f"  {name:<32} {scenario.load(name).description}")
+    say("")
+    say("faults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
+    for name, kind in faults.KINDS.items():
+        shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
+        say(f"  {shown:<32} {kind.does}")
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not port.isascii() or int(port) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"expected ADDRESS:PORT, not {describe(text)}")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def speed(text: str) -> float:
+    """How many times as fast a story is played, from the command line."""
+    try:
+        times = float(text)
+    except ValueError:
+        times = 0.0
+    if not SLOWEST <= times <= FASTEST:
+        raise argparse.ArgumentTypeError(f"expected a number from {SLOWEST} to {FASTEST:.0f}, not {describe(text)}")
+    return times

@@ -1,0 +1,287 @@
+"""The command `tail`: reads the records back, from Event Hubs or from the outbox, as a timeline or as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+from exporter.commands.replay.entries import read_time
+from exporter.commands.tail.messages import record_of
+from exporter.commands.tail.outbox import OutboxError, OutboxReader
+from exporter.commands.tail.view import View
+from exporter.config.load import ConfigError, load
+from exporter.config.schema import EventHubsSettings
+from exporter.config.sources import add_flags, environ_of
+from exporter.config.types import describe, path_argument, word_argument
+from exporter.core.records import KINDS, Record
+from exporter.errors import Failure
+from exporter.log.libraries import captured_libraries
+from exporter.log.log import Log
+from exporter.secrets import redact
+from exporter.text.format import clean
+from exporter.text.terminal import complain, supports_colour, writable
+
+if TYPE_CHECKING:
+    from exporter.sinks.event_hubs.consumer import EventHubsReader
+
+TICK_SECONDS: Final = 0.1
+SETTLE_SECONDS: Final = 0.3
+"""Partitions are read side by side: what comes within this time is put in order before it is shown,"""
+HELD_SECONDS: Final = 2.0
+HELD_RECORDS: Final = 5_000
+"""but not for longer, and not more."""
+FOLLOW_SECONDS: Final = 0.5
+LONGEST: Final = 500
+LONGEST_NUMBER: Final = 12
+EPILOG: Final = """\
+Without --outbox the records are read from Event Hubs, by the settings of `run`; the credential needs the claim Listen.
+Nothing is kept there: a consumer group's positions are neither used nor moved. Both message formats are understood;
+what is none of our messages is counted. A record that arrived twice is shown once.
+Ctrl-C ends it. Exit code 0: ended as asked; 1: could not be read; 2: bad usage or settings.
+"""
+
+Begin = datetime | Literal["start", "now"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `tail`."""
+    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=8)
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--outbox",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        type=path_argument,
+        help="Read the outbox (this file, or that of the settings) instead of Event Hubs; also while the agent runs.",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="With --outbox: go on with what is still to come, also in a file that is still to come.",
+    )
+    parser.add_argument(
+        "--parked", action="store_true", help="With --outbox: only records that a destination will never take, and why."
+    )
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        metavar="start|now|TIME",
+        type=_begin,
+        help="Where to begin. Default: now for Event Hubs, start for the outbox.",
+    )
+    parser.add_argument("--format", choices=("timeline", "json"), default="timeline", help="Default: timeline.")
+    parser.add_argument(
+        "--consumer-group",
+        metavar="NAME",
+        type=word_argument,
+        help="The same as --event-hubs.consumer-group.",
+    )
+    parser.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
+    parser.add_argument(
+        "--event-id",
+        metavar="ID",
+        type=word_argument,
+        default="",
+        help="Only records of this event; the beginning of its id will do.",
+    )
+    parser.add_argument(
+        "--kind", metavar="KIND", action="append", choices=KINDS, help="Only this kind; may be repeated."
+    )
+    parser.add_argument("--max", metavar="N", type=_positive, help="End after so many records.")
+    parser.add_argument(
+        "--until-idle", metavar="SECONDS", type=_seconds, help="End when nothing came for so many seconds."
+    )
+    add_flags(parser, sections=("event_hubs", "outbox"))
+
+
+def _begin(text: str) -> Begin:
+    words: dict[str, Begin] = {"start": "start", "now": "now"}
+    if text in words:
+        return words[text]
+    found = read_time(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"expected start, now or a time such as 2026-03-02T09:00:00Z, found {describe(text)}"
+        )
+    return found
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > LONGEST_NUMBER or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, found {describe(text)}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text.removesuffix("s"))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"expected seconds, such as 5, found {describe(text)}")
+    return found
+
+
+def tail(args: argparse.Namespace) -> int:
+    """Runs the command. Answers the exit code."""
+    sections = ("outbox",) if args.outbox is not None else ("event_hubs", "outbox")
+    settings = load(args, environ_of(os.environ, sections))
+    _check(args, settings.event_hubs)
+    out = writable(sys.stdout)
+    view = View(out, args, supports_colour(out, os.environ) and args.format == "timeline")
+    try:
+        with _ends_on_sigterm(), captured_libraries(Log(None)):  # what the SDK logs is told by `Failure`
+            if args.outbox is not None:
+                _read_outbox(args, OutboxReader(args.outbox or settings.outbox.path, waits=args.follow), view)
+            else:
+                _read_hub(args, settings.event_hubs, view)
+    except KeyboardInterrupt:
+        pass
+    except (Failure, OutboxError) as error:
+        complain(clean(redact(str(getattr(error, "detail", "") or error)), LONGEST))
+        return 1
+    complain(view.summary())
+    return 0
+
+
+def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
+    """What goes together. Raises `ConfigError`."""
+    errors = []
+    if args.outbox is None:
+        errors += [f"{flag}: only with --outbox" for flag in ("--follow", "--parked") if getattr(args, flag[2:])]
+        if not hubs.configured:
+            errors.append(
+                "nothing to read: configure Event Hubs as for `run` (connection_string in the settings or the "
+                "environment, --event-hubs.connection-string-file or --event-hubs.fully-qualified-namespace), or "
+                "give --outbox"
+            )
+    if errors:
+        raise ConfigError(tuple(errors))
+
+
+@contextmanager
+def _ends_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# -- the outbox
+
+
+def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> None:
+    begin: Begin = args.begin or "start"
+    skipping = begin == "now"
+    last = time.monotonic()
+    said = False
+    try:
+        while True:
+            for kept in reader.new():
+                last = time.monotonic()
+                late = not isinstance(begin, datetime) or kept.record.time >= begin
+                if late and not skipping and (kept.parked or not args.parked):
+                    view.show(kept.record, kept)
+                if view.full:
+                    return
+            if reader.waiting and not said:
+                complain(f"{reader.path} is not there yet; waiting for it")
+                said = True
+            # What is in a file that came only now came after we had begun.
+            skipping = False
+            view.foreign = reader.foreign
+            idle = args.until_idle is not None and time.monotonic() - last >= args.until_idle
+            if idle or not args.follow:
+                return
+            time.sleep(FOLLOW_SECONDS)
+    finally:
+        reader.close()
+
+
+# -- Event Hubs
+
+
+def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> None:
+    from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # 120 ms that the outbox does not need
+
+    if args.consumer_group:
+        hubs = replace(hubs, consumer_group=args.consumer_group)
+    begin: Begin = args.begin or "now"
+    try:
+        reader = EventHubsReader(hubs, begin)
+    except ValueError as error:
+        raise ConfigError((str(error),)) from error
+    try:
+        partitions = reader.open()
+        since = begin if isinstance(begin, str) else f"{begin:%Y-%m-%d %H:%M:%SZ}"
+        complain(
+            f"reading event hub {hubs.event_hub} from {since}, consumer group {hubs.consumer_group}, "
+            f"{partitions} partition{'s' * (partitions != 1)}"
+        )
+        _Ordered(reader, view, args.until_idle).run()
+    finally:
+        reader.close()
+
+
+class _Ordered:
+    """Messages of all partitions, in the order of their times as far as that can be had without waiting."""
+
+    def __init__(self, reader: EventHubsReader, view: View, until_idle: float | None) -> None:
+        self._reader = reader
+        self._view = view
+        self._until_idle = until_idle
+        self._held: list[Record] = []
+        self._held_since = self._last = time.monotonic()
+        self._trouble = ""
+
+    def run(self) -> None:
+        while not self._view.full:
+            self._take()
+            now = time.monotonic()
+            if not self._reader.caught_up:
+                self._last = now
+            quiet = now - self._last
+            late = now - self._held_since >= HELD_SECONDS or len(self._held) >= HELD_RECORDS
+            if self._held and (quiet >= SETTLE_SECONDS or late):
+                self._flush()
+            if self._until_idle is not None and not self._held and quiet >= self._until_idle:
+                return
+
+    def _take(self) -> None:
+        found = self._reader.get(TICK_SECONDS)
+        if found is None:
+            return
+        if isinstance(found, Failure):
+            if found.reason != self._trouble:
+                complain(f"{found.reason}: {clean(redact(found.detail), LONGEST)}; trying again")
+            self._trouble = found.reason
+            return
+        self._last, self._trouble = time.monotonic(), ""
+        record = record_of(found.body, found.properties, found.message_id, found.enqueued)
+        if record is None:
+            self._view.foreign += 1
+            return
+        self._held_since = self._held_since if self._held else self._last
+        self._held.append(record)
+
+    def _flush(self) -> None:
+        self._held.sort(key=lambda record: record.time)  # stable: one event's records came in their order
+        for record in self._held:
+            self._view.show(record)
+        self._held.clear()

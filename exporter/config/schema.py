@@ -1,0 +1,300 @@
+"""Every setting, once: name, type, default, bounds, help.
+
+Flags, environment names, TOML keys, `--help` and the README's table all come from the fields below (`catalogue`).
+"""
+
+# ruff: noqa: RUF009 - `option` is `dataclasses.field`, which the rule would know by its own name
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from exporter.config import types as checks
+from exporter.config.event_hubs import ConnectionString
+from exporter.config.otlp import TIMEOUT, HeadersKind
+from exporter.config.rules import DEFAULT_RULES, RuleSettings
+from exporter.config.types import Choice, Duration, Hidden, Integer, Kind, Text, absolute_path
+from exporter.secrets import Secret
+
+ENV_PREFIX = "SCHEDULED_EVENTS_"
+
+Mode = Literal["off", "dry-run", "enforce"]
+Coordination = Literal["leader", "any", "single"]
+Transport = Literal["amqp", "websocket"]
+MessageFormat = Literal["cloudevents", "azure-sample"]
+Compression = Literal["none", "gzip"]
+Scope = Literal["own", "all"]
+Level = Literal["debug", "info", "warn", "error"]
+LogFormat = Literal["logfmt", "json"]
+
+_PATH = Text("a path, or nothing", absolute_path, optional=True, path=True)
+_SIZE = Integer(65536, 2**40, "bytes as an integer")
+
+
+def option(kind: Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
+    """A dataclass field that is a setting. `flag` only where it is not spelled `section.key`; secrets have no flag."""
+    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "secret": secret})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Where events are read. `poll_interval` in seconds."""
+
+    url: str = option(Text(check=checks.source_url), "http://169.254.169.254", "Base URL of the metadata service.")
+    api_version: str = option(
+        Text(check=checks.api_version), "2020-07-01", "api-version of Scheduled Events, sent with each request."
+    )
+    poll_interval: float = option(
+        Duration(0.05, 60), 1.0, "Time between two polls, 50ms to 1m. All on the VM share 5 requests a second."
+    )
+    vm_name: str = option(Text(), "", "This VM's name as in Resources. Empty: ask the metadata service.")
+    node_name: str = option(Text(), "", "Name of the Kubernetes node, for `vm_info` and the records.")
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSettings:
+    """Who may approve what. `takeover_after` in seconds, None for never."""
+
+    mode: Mode = option(
+        Choice(get_args(Mode)), "dry-run", "off, dry-run or enforce: only enforce ever sends an approval."
+    )
+    coordination: Coordination = option(
+        Choice(get_args(Coordination)),
+        "leader",
+        "When several VMs see an event: leader (the first name in Resources), any, or single (events of one VM alone).",
+    )
+    takeover_after: float | None = option(
+        Duration(0.1, 86400, never=True),
+        None,
+        "With leader, for events of source User: the k-th name may approve after (k-1) times this.",
+    )
+    hold_file: str = option(
+        _PATH, "", "Nothing is approved unless this file is known to be absent. Empty: no such file."
+    )
+    rules: tuple[RuleSettings, ...] = field(default=DEFAULT_RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class EventHubsSettings:
+    """The Event Hubs destination. `idle_close` in seconds. After loading `event_hub` is the resolved name, and
+    `connection` the parsed connection string (None with a namespace, or when nothing is configured)."""
+
+    connection_string: Secret = option(
+        Hidden(),
+        Secret(),
+        "Connection string of the namespace or hub. UseDevelopmentEmulator=true is honoured.",
+        secret=True,
+    )
+    connection_string_file: str = option(
+        Text(optional=True, path=True), "", "File that holds the connection string, such as a mounted secret."
+    )
+    fully_qualified_namespace: str = option(
+        Text(check=checks.namespace, optional=True),
+        "",
+        "Host name of the namespace, to sign in with azure-identity (extra `identity`) instead of a connection string.",
+    )
+    event_hub: str = option(
+        Text(check=checks.hub_name, optional=True),
+        "",
+        "Name of the event hub, where the connection string has no EntityPath.",
+    )
+    transport: Transport = option(Choice(get_args(Transport)), "amqp", "amqp (port 5671) or websocket (port 443).")
+    idle_close: float = option(
+        Duration(1, 3600), 60.0, "Close the connection after so long without a record; namespaces count connections."
+    )
+    custom_endpoint: str = option(
+        Text(check=checks.custom_endpoint, optional=True),
+        "",
+        "Address to connect to instead, such as a private endpoint.",
+    )
+    certificate: str = option(
+        _PATH,
+        "",
+        "CA certificates (PEM) to trust instead of the public ones, such as those of a network that inspects TLS.",
+    )
+    consumer_group: str = option(
+        Text(check=checks.consumer_group), "$Default", "Consumer group that `tail` reads with."
+    )
+    message_format: MessageFormat = option(
+        Choice(get_args(MessageFormat)),
+        "cloudevents",
+        "Body of a message: cloudevents, or azure-sample for its consumers.",
+    )
+    connection: ConnectionString | None = None
+
+    @property
+    def configured(self) -> bool:
+        """Whether records are to be sent to Event Hubs."""
+        return bool(self.connection_string or self.connection_string_file or self.fully_qualified_namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpSettings:
+    """The OpenTelemetry destination. `timeout` in seconds. After loading `logs_url` is where records are POSTed (""
+    when off), and `resource_attributes` what OTEL_RESOURCE_ATTRIBUTES says, decoded."""
+
+    endpoint: str = option(
+        Text(check=checks.otlp_base, optional=True), "", "Base URL of an OTLP/HTTP receiver; /v1/logs is appended."
+    )
+    headers: tuple[tuple[str, Secret], ...] = option(
+        HeadersKind(),
+        (),
+        'Headers for each request: in the file a table or "name=value,name=value". No flag.',
+        secret=True,
+    )
+    timeout: float = option(
+        TIMEOUT, 2.0, "Time limit of one request, 100ms to 4s, so that a stop still ends within 5s."
+    )
+    certificate: str = option(_PATH, "", "CA certificates (PEM) to trust instead of the system's.")
+    client_certificate: str = option(_PATH, "", "Client certificate (PEM).")
+    client_key: str = option(_PATH, "", "Key of the client certificate (PEM).")
+    compression: Compression = option(Choice(get_args(Compression)), "none", "none or gzip.")
+    service_name: str = option(
+        Text(check=checks.service_name),
+        "azure-scheduled-events-exporter",
+        "OpenTelemetry's service.name of the records.",
+    )
+    logs_url: str = ""
+    resource_attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def configured(self) -> bool:
+        """Whether records are to be sent by OTLP."""
+        return bool(self.logs_url)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsSettings:
+    """Which events are published."""
+
+    scope: Scope = option(
+        Choice(get_args(Scope)),
+        "own",
+        "own: events that name this VM; all: also its neighbours', as a witness for them.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSettings:
+    """The one file on disk. `max_bytes` bounds it."""
+
+    path: str = option(
+        Text(check=absolute_path, path=True),
+        "/var/lib/azure-scheduled-events-exporter/outbox.db",
+        "File that holds the state and the records not yet delivered.",
+    )
+    max_bytes: int = option(
+        Integer(1 << 20, 2**40, "bytes as an integer"),
+        104857600,
+        "Bound of that file; at the bound the oldest undelivered record is dropped.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    """The scrape endpoint."""
+
+    listen_address: str = option(Text(check=checks.listen_address), "0.0.0.0:10169", "Address to serve /metrics on.")
+    config_file: str = option(
+        Text(optional=True, path=True),
+        "",
+        "TLS and basic auth, in the exporter-toolkit's web-config format.",
+        flag="web.config.file",
+    )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host ("" for all addresses) and port (0 for a free one)."""
+        return checks.split_address(self.listen_address)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The agent's own log, on standard error."""
+
+    level: Level = option(Choice(get_args(Level)), "info", "debug, info, warn or error.")
+    format: LogFormat = option(Choice(get_args(LogFormat)), "logfmt", "logfmt or json.")
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """A bounded recording of the raw documents, for `replay`. At most `files` files of `max_bytes` each."""
+
+    path: str = option(_PATH, "", "File to record raw documents to, for replay. Empty: off.")
+    max_bytes: int = option(_SIZE, 10485760, "Size at which the recording starts a new file.")
+    files: int = option(Integer(1, 100), 3, "How many files the recording keeps, the newest included.")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the agent was told. `Settings()` is the defaults; `load` gives a checked one."""
+
+    source: SourceSettings = SourceSettings()
+    approval: ApprovalSettings = ApprovalSettings()
+    event_hubs: EventHubsSettings = EventHubsSettings()
+    otlp: OtlpSettings = OtlpSettings()
+    records: RecordsSettings = RecordsSettings()
+    outbox: OutboxSettings = OutboxSettings()
+    web: WebSettings = WebSettings()
+    log: LogSettings = LogSettings()
+    recorder: RecorderSettings = RecorderSettings()
+    config_file: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[Secret, ...]:
+        """All secrets in here, for the log to hide wherever they turn up."""
+        hubs = self.event_hubs
+        parts = (hubs.connection.key, hubs.connection.signature) if hubs.connection else ()
+        headers = [value for _, value in self.otlp.headers]
+        tokens = [Secret(value.reveal().rpartition(" ")[2]) for value in headers]  # "Bearer TOKEN": the token alone too
+        return tuple(secret for secret in (hubs.connection_string, *parts, *headers, *tokens) if secret)
+
+
+SECTIONS: dict[str, type] = {
+    "source": SourceSettings,
+    "approval": ApprovalSettings,
+    "event_hubs": EventHubsSettings,
+    "otlp": OtlpSettings,
+    "records": RecordsSettings,
+    "outbox": OutboxSettings,
+    "web": WebSettings,
+    "log": LogSettings,
+    "recorder": RecorderSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One entry of the catalogue: what a flag, a variable and a TOML key have in common."""
+
+    section: str
+    key: str
+    kind: Kind
+    default: Any
+    help: str
+    secret: bool
+    flag: str
+
+    @property
+    def name(self) -> str:
+        """`section.key`, as in this package's code."""
+        return f"{self.section}.{self.key}"
+
+    @property
+    def env(self) -> str:
+        """The environment variable."""
+        return f"{ENV_PREFIX}{self.section}_{self.key}".upper()
+
+
+def catalogue() -> Iterator[Setting]:
+    """All settings but the rules, in the order of the sections and fields above."""
+    for section, cls in SECTIONS.items():
+        for entry in fields(cls):
+            if "kind" not in entry.metadata:
+                continue
+            meta = entry.metadata
+            flag = "--" + (meta["flag"] or f"{section}.{entry.name}".replace("_", "-"))
+            yield Setting(section, entry.name, meta["kind"], entry.default, meta["help"], meta["secret"], flag)

@@ -1,0 +1,240 @@
+"""Where a setting's value comes from: flag, environment, OTEL_* variable, file, default, in that order."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+
+from exporter.config.rules import unknown
+from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue
+from exporter.config.types import Kind, Misplaced, Unfit, describe, describe_type, refuse_unfit
+from exporter.secrets import redact
+from exporter.text.terminal import printable
+
+CONFIG_FLAG = "--config.file"
+CONFIG_ENV = f"{ENV_PREFIX}CONFIG_FILE"
+RULES_ENV = f"{ENV_PREFIX}APPROVAL_RULES"
+MAX_CONFIG_BYTES = 1 << 20
+MAX_SECRET_BYTES = 64 << 10
+
+# What Kubernetes puts into every pod beside a Service whose name begins like ours.
+_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)\Z")
+
+ReadFile = Callable[[str, int], bytes]
+
+
+def environ_of(environ: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
+    """The variables about these sections: a mistake in one about others is none of a command that has no use for it."""
+    wanted = (*(f"{ENV_PREFIX}{section}_".upper() for section in sections), CONFIG_ENV)
+    return {name: value for name, value in environ.items() if name.startswith(wanted)}
+
+
+def read_capped(path: str, limit: int) -> bytes:
+    """At most `limit` + 1 bytes of a file: one more than allowed tells the caller that there are more."""
+    with open(path, "rb") as file:
+        return file.read(limit + 1)
+
+
+def read_text(path: str, limit: int, read_file: ReadFile) -> str:
+    """A small UTF-8 file. Raises `Unfit` with a sentence that names the path and never the content."""
+    try:
+        content = read_file(path, limit)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
+        raise Unfit(f"{path}: cannot be read: {reason}") from None
+    if len(content) > limit:
+        raise Unfit(f"{path}: expected at most {limit} bytes, found more")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unfit(f"{path}: expected UTF-8, found another byte at offset {error.start}") from None
+
+
+def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
+    """The settings file. Raises `Unfit` with a sentence that names the path and, for a syntax error, the line."""
+    text = read_text(path, MAX_CONFIG_BYTES, read_file)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise Unfit(f"{path}: expected TOML, found too deep a nesting") from None
+    except ValueError as error:
+        raise Unfit(f"{path}: expected TOML: {redact(str(error))}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A setting's value, and where it came from: the flag, the variable, or file and key."""
+
+    value: Any
+    origin: str
+    layer: str  # "flag", "env", "otel", "file" or "default"
+    ok: bool = True
+
+
+@dataclass(slots=True)
+class Sources:
+    """All that was given, and what was found wrong with it so far."""
+
+    flags: Mapping[str, str] = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
+    document: Mapping[str, Any] = field(repr=False)
+    path: str
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def key(self, section: str, key: str) -> str:
+        """How an error names a key of the file."""
+        return f"{self.path}: [{section}] {key}" if self.path else f"[{section}] {key}"
+
+    def pick(self, setting: Setting, otel: Iterable[str] = (), otel_kind: Kind | None = None) -> Picked:
+        """The value that wins; after an error, which is kept, the default."""
+        if setting.name in self.flags:
+            return self._text(setting, self.flags[setting.name], Picked(None, setting.flag, "flag"), setting.kind)
+        if self.environ.get(setting.env):
+            return self._text(setting, self.environ[setting.env], Picked(None, setting.env, "env"), setting.kind)
+        for name in otel:
+            if self.environ.get(name):
+                return self._text(setting, self.environ[name], Picked(None, name, "otel"), otel_kind or setting.kind)
+        table = self.document.get(setting.section)
+        if isinstance(table, dict) and setting.key in table:
+            picked = Picked(None, self.key(setting.section, setting.key), "file")
+            return self._read(setting, table[setting.key], picked, setting.kind.from_toml)
+        return Picked(setting.default, self.key(setting.section, setting.key), "default")
+
+    def _text(self, setting: Setting, text: str, picked: Picked, kind: Kind) -> Picked:
+        return self._read(setting, text, picked, kind.from_text)
+
+    def _read(self, setting: Setting, found: Any, picked: Picked, reader: Callable[[Any], Any]) -> Picked:
+        try:
+            return Picked(reader(found), picked.origin, picked.layer)
+        except Misplaced as error:
+            self.errors.append(f"{picked.origin}: {error}")
+            return Picked(setting.default, picked.origin, picked.layer, ok=False)
+        except Unfit as error:
+            shown = f"{describe_type(found)} that is not shown" if setting.secret else describe(found)
+            self.errors.append(f"{picked.origin}: expected {error}, found {shown}")
+            return Picked(setting.default, picked.origin, picked.layer, ok=False)
+
+    def check_names(self) -> None:
+        """Unknown sections, keys and variables: the file's are errors, since a typing error there would be silent."""
+        known: dict[str, dict[str, None]] = {section: {} for section in SECTIONS}
+        for setting in catalogue():
+            known[setting.section][setting.key] = None
+        known["approval"]["rules"] = None
+        for section, table in self.document.items():
+            where = self.path or "settings"
+            if section not in known and not isinstance(table, dict):
+                homes = " or ".join(f"[{home}] {section}" for home, keys in known.items() if section in keys)
+                hint = f"; did you mean {homes}?" if homes else ""
+                self.errors.append(f"{where}: key {describe(section)} stands outside of any section{hint}")
+            elif section not in known:
+                self.errors.append(f"{where}: {unknown('section', section, known)}")
+            elif not isinstance(table, dict):
+                self.errors.append(f"{where}: [{section}]: expected a table, found {describe(table)}")
+            else:
+                self.errors.extend(
+                    f"{where}: [{section}]: {unknown('key', key, known[section])}"
+                    for key in table
+                    if key not in known[section]
+                )
+        self._check_variables()
+
+    def _check_variables(self) -> None:
+        known = {setting.env: None for setting in catalogue()} | {CONFIG_ENV: None}
+        if self.environ.get(RULES_ENV):
+            self.errors.append(f"{RULES_ENV}: rules are read from the file alone; give them there as [approval] rules")
+        for name in sorted(self.environ):
+            if not name.startswith(ENV_PREFIX) or not self.environ[name] or name in known or name == RULES_ENV:
+                continue
+            if not _KUBERNETES.search(name):
+                self.warnings.append(f"{name}: {unknown_variable(name, known)}")
+
+
+def unknown_variable(name: str, known: Mapping[str, object]) -> str:
+    """Not an error: whoever shares the prefix may set variables that are none of ours."""
+    hint = unknown("variable", name, known).partition("; did you mean ")[2]
+    return "this variable is not a setting and is ignored" + (f"; did you mean {hint}" if hint else "")
+
+
+class _Refuse(argparse.Action):
+    """A flag that is refused whatever it is given, since the command line is not the place for it."""
+
+    def __init__(self, option_strings: list[str], dest: str, sentence: str, **_: Any) -> None:
+        super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+        self.sentence = sentence
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        parser.error(f"{self.option_strings[0]}: {self.sentence}")
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse without abbreviations (a flag's spelling is a contract), and without credentials in its errors."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        layout = partial(argparse.HelpFormatter, max_help_position=8)  # the longest variable fits on a line
+        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": layout, **kwargs})
+
+    def error(self, message: str) -> NoReturn:
+        said = printable(redact(message))
+        self.exit(2, f"{self.prog}: error: {said}\nTry '{self.prog} --help'.\n")
+
+
+def add_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS)) -> None:
+    """Give `parser` the flag of every setting of `sections`, and `--config.file`. Values stay text until `load`."""
+    parser.add_argument(
+        CONFIG_FLAG, dest="config.file", metavar="FILE", help=f"TOML file with settings and rules. [{CONFIG_ENV}]"
+    )
+    for section in sections:
+        hidden = [s for s in catalogue() if s.section == section and s.secret]
+        note = " ".join(f"{s.key} has no flag: set {s.env}, or write it into the file." for s in hidden)
+        group = parser.add_argument_group(f"[{section}]", note or None)
+        for setting in catalogue():
+            if setting.section == section:
+                _add_flag(group, setting)
+        if section == "approval":
+            sentence = "rules are read from the settings file alone; give them there as [approval] rules"
+            group.add_argument("--approval.rules", action=_Refuse, sentence=sentence)
+
+
+def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
+    if setting.secret:
+        instead = (
+            "put it into a file and give --event-hubs.connection-string-file, or set "
+            if setting.key != "headers"
+            else "set "
+        )
+        sentence = (
+            f"secrets are not taken from the command line, where every user of the machine can read them; {instead}"
+        )
+        spellings = dict.fromkeys(
+            (setting.flag, f"--{setting.name}", f"--{setting.name.replace('_', '-').replace('.', '-')}")
+        )
+        group.add_argument(*spellings, action=_Refuse, sentence=f"{sentence}{setting.env} in the environment")
+        return
+    text = f"{setting.help} Default: {setting.kind.show(setting.default)}. [{setting.env}]".replace("%", "%%")
+    group.add_argument(setting.flag, dest=setting.name, metavar=setting.key.upper(), help=text)
+
+
+def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """The settings file: of the flag, else of the environment; "" for none. An empty flag means none, too.
+
+    Raises `Unfit` with a sentence for what is a secret and no path.
+    """
+    given: str | None = getattr(flags, "config.file", None)
+    path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
+    try:
+        refuse_unfit(path, "a path")
+    except Misplaced as error:
+        raise Unfit(f"{origin}: {error}") from None
+    return path
+
+
+def given_flags(namespace: argparse.Namespace) -> dict[str, str]:
+    """The settings that were given as flags, by `section.key`."""
+    names = {setting.name for setting in catalogue() if not setting.secret}
+    return {name: value for name, value in vars(namespace).items() if name in names and isinstance(value, str)}

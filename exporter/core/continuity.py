@@ -1,0 +1,117 @@
+"""How well we saw what happened between two good documents: by both clocks, and by the document's number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from exporter.core.document import Document
+from exporter.core.state import Instant, Reset, Seen, State
+
+UNBROKEN_SECONDS: Final = 5.0
+UNBROKEN_POLLS: Final = 3
+RESET_SECONDS: Final = 10.0
+RESET_DOCUMENTS: Final = 3
+"""After a number that went down nothing is approved for so long, in seconds of good polling, and so many documents:
+an answer of another server behind the same address, or of a restarted one, may show what is over."""
+ANOMALIES: Final = (
+    "number-restarted",
+    "number-skipped",
+    "content-without-number",
+    "number-without-content",
+    "slow-first-answer",
+    "switch-off-near",
+)
+"""Oddities of the source."""
+EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
+"""Of these, what is counted and not told: a change within one poll interval, or while we did not look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How the new document follows on the last good one."""
+
+    now: Instant
+    watched: float
+    gap: float | None
+    """Seconds since the last good document, by the clock that says more; None when there was none."""
+    away: float | None
+    """The same as it is told: as long as it was for us, None also where that is not known."""
+    unseen: tuple[str, ...]
+    steady: bool
+    """Both clocks say that the last good document is recent."""
+
+    @property
+    def seen_before(self) -> Seen:
+        if "restart" in self.unseen:
+            return Seen.AGENT_START
+        return Seen.GAP if self.unseen else Seen.UNBROKEN
+
+
+def sight_of(state: State, document: Document, now: Instant, poll_interval: float) -> Sight:
+    limit = max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval)
+    last = state.last_good
+    if last is None or state.document is None:
+        return Sight(now, state.watched, None, None, ("restart",), False)
+    wall = (now.wall - last.wall).total_seconds()
+    unseen: list[str] = []
+    mono = now.mono - last.mono if now.mono is not None and last.mono is not None else None
+    steady = mono is not None and mono <= limit and abs(wall) <= limit
+    if mono is None:
+        unseen.append("restart")
+    elif not steady:
+        unseen.append("gap")
+    step = document.incarnation - state.document.incarnation
+    if step < 0:
+        unseen.append("number-restarted")
+    elif step > 1:
+        unseen.append("number-skipped")
+    elif step == 0:
+        unseen.append("number-unchanged")
+    watched = state.watched + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
+    return Sight(now, watched, max(wall, mono or 0.0, 0.0), now.since(last), tuple(unseen), steady)
+
+
+def reset_after(state: State, document: Document, sight: Sight) -> Reset | None:
+    """Whether the document's number went down just now, or so recently that no answer may be acted on yet."""
+    if state.document is not None and document.incarnation < state.document.incarnation:
+        return Reset(sight.watched)
+    return aged(state.reset, sight.watched, 1)
+
+
+def aged(reset: Reset | None, watched: float, documents: int) -> Reset | None:
+    """The same after so many more good documents, at that `State.watched`; None once it is long enough ago."""
+    if reset is None:
+        return None
+    older = replace(reset, documents=reset.documents + documents)
+    over = older.documents >= RESET_DOCUMENTS and watched - reset.watched >= RESET_SECONDS
+    return None if over else older
+
+
+def same(one: Document, other: Document) -> bool:
+    return one is other or (one.incarnation == other.incarnation and _same_content(one, other))
+
+
+def _same_content(one: Document, other: Document) -> bool:
+    """The same events, whatever their order: the documentation gives it no meaning, so a new one is no change."""
+    if one.rejected != other.rejected or len(one.events) != len(other.events):
+        return False
+    return one.events == other.events or {e.key: e for e in one.events} == {e.key: e for e in other.events}
+
+
+def anomaly_of(state: State, document: Document) -> str:
+    if state.document is None:
+        return ""
+    step = document.incarnation - state.document.incarnation
+    unchanged = _same_content(document, state.document)
+    if step < 0:
+        return "number-restarted"
+    if step == 0:
+        return "" if unchanged else "content-without-number"
+    if step > 1:
+        return "number-skipped"
+    return "number-without-content" if unchanged else ""
+
+
+def blind(sight: Sight) -> tuple[str, ...]:
+    return tuple(word for word in sight.unseen if word in ("restart", "gap"))

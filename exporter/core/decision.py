@@ -1,0 +1,310 @@
+"""The policy: which events this VM may approve, and for each that it holds, why.
+
+An event is approved only if nothing stands against it. `decide` walks the reasons in the order of `Reason` and the
+first that applies is the answer, so that every decision explains itself with one word and, where a rule was reached,
+its name. Pure: the files that a rule or the operator asks for are looked at by the caller and handed in.
+
+Sources: Azure's documentation of Scheduled Events, section "Start an event": an approval is for all `Resources` of an
+event; one may elect a leader, simply the first name in `Resources`; once Started there is nothing left to approve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from exporter.core.continuity import RESET_SECONDS
+from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
+from exporter.core.folding import folded
+from exporter.core.lifecycle import phase_of
+from exporter.core.policy import (
+    OF_CONTENT,
+    Coordination,
+    Decision,
+    Mode,
+    Policy,
+    Presence,
+    Reason,
+    Rule,
+    Situation,
+    Verdict,
+    prepared_path,
+)
+from exporter.core.state import Phase, State, Tracked
+
+
+def files_to_look_at(policy: Policy, document: Document | None) -> frozenset[str]:
+    """Every file that a decision on this document may ask for; the hold file always, for people want to see it."""
+    found = {policy.hold_file} if policy.hold_file else set()
+    if policy.mode is Mode.OFF or document is None:
+        return frozenset(found)
+    for rule in policy.rules:
+        for event in document.events if rule.require_file else ():
+            if rule.matches(event) and (path := prepared_path(rule, event)):
+                found.add(path)
+    return frozenset(found)
+
+
+def decide(policy: Policy, state: State, situation: Situation) -> tuple[Decision, ...]:
+    """A decision for each event of the state's document, from the state alone."""
+    if state.document is None:
+        return ()
+    return tuple(decide_one(policy, state, situation, state.document, tracked) for tracked in state.tracked.values())
+
+
+def decide_one(policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked) -> Decision:
+    """The decision on one event of the state's document."""
+    reason = _before_the_rules(policy, situation, tracked)
+    if reason is not Reason.NONE:
+        return _decision(tracked, situation, reason, None)
+    rule, reason = _by_the_rules(policy, tracked, reset=state.reset is not None)
+    if rule is not None:
+        reason = _after_a_rule(policy, state, situation, document, tracked, rule)
+    return _decision(tracked, situation, reason, rule)
+
+
+def _decision(tracked: Tracked, situation: Situation, reason: Reason, rule: Rule | None) -> Decision:
+    event = tracked.event
+    return Decision(
+        key=tracked.key,
+        event=event,
+        verdict=Verdict.APPROVE if reason is Reason.NONE else Verdict.HOLD,
+        reason=reason,
+        rule=rule.name if rule else "",
+        fields={
+            "EventType": event.event_type,
+            "EventStatus": event.status,
+            "EventSource": event.source,
+            "DurationInSeconds": event.duration,
+            "Resources": list(event.resources) if event.resources is not None else None,
+            "NotBefore": event.raw.get("NotBefore"),
+            "vm_name": situation.vm_name or None,
+        },
+    )
+
+
+def _before_the_rules(policy: Policy, situation: Situation, tracked: Tracked) -> Reason:
+    event = tracked.event
+    if policy.mode is Mode.OFF:
+        return Reason.OFF
+    if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
+        return Reason.NOT_SCHEDULED
+    if not situation.vm_name or not situation.confirmed:
+        return Reason.IDENTITY_UNKNOWN
+    if situation.conflict:
+        return Reason.IDENTITY_CONFLICT
+    if event.names(situation.vm_name) is False:
+        return Reason.NOT_THIS_VM
+    if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
+        return Reason.MALFORMED
+    return Reason.NONE
+
+
+def _by_the_rules(policy: Policy, tracked: Tracked, *, reset: bool = False) -> tuple[Rule | None, Reason]:
+    """The rule that matches, or what stands against it: a field that the rules can't read comes before all else."""
+    event = tracked.event
+    rule, reason = match(policy.rules, event)
+    if reason is Reason.MALFORMED:
+        return None, reason
+    if event.event_type not in KNOWN_TYPES or event.resource_type not in KNOWN_RESOURCE_TYPES:
+        return None, Reason.UNKNOWN_TYPE
+    if tracked.approval.accepted_at is not None:
+        return None, Reason.ALREADY_APPROVED
+    if reset:
+        return None, Reason.SOURCE_RESET
+    return rule, reason
+
+
+def _after_a_rule(  # noqa: PLR0917  # as above
+    policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked, rule: Rule
+) -> Reason:
+    asked = conditions(policy, state, situation, document, tracked, rule)
+    return next((condition.reason for condition in asked if not condition.met), Reason.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with all that led to it. `trials` is empty when something stood against the event before any rule."""
+
+    decision: Decision
+    trials: tuple[Trial, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+def explain(policy: Policy, state: State, situation: Situation) -> tuple[Explanation, ...]:
+    """`decide`, and for each event what was asked on the way, also past the first thing that stood against it."""
+    return tuple(_explain(policy, state, situation, decision) for decision in decide(policy, state, situation))
+
+
+def _explain(policy: Policy, state: State, situation: Situation, decision: Decision) -> Explanation:
+    tracked, document = state.tracked[decision.key], state.document
+    if document is None or _before_the_rules(policy, situation, tracked) is not Reason.NONE:
+        return Explanation(decision)
+    if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
+        return Explanation(decision)
+    tried = tuple(trials(policy.rules, tracked.event))
+    if not tried or tried[-1].outcome is not Outcome.MATCHES:
+        return Explanation(decision, tried)
+    asked = tuple(conditions(policy, state, situation, document, tracked, tried[-1].rule))
+    return Explanation(decision, tried, asked)
+
+
+def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
+    """The values of `State.watched` still to come at which a decision may change by the mere passing of time."""
+    found = {state.reset.watched + RESET_SECONDS} if state.reset is not None else set()
+    for tracked in state.tracked.values():
+        found |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
+        if policy.takeover_after is not None and tracked.event.names(vm_name):
+            found.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
+    return tuple(sorted(mark for mark in found if mark > state.watched))
+
+
+def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
+    """Why the rules would now hold an event that we approved; `NONE` when they would not.
+
+    Only its content counts: what has passed (its status, and with it NotBefore, its settling, the files) is not asked
+    again.
+    """
+    event = as_scheduled = tracked.event
+    if phase_of(event) is not Phase.SCHEDULED:
+        as_scheduled = replace(
+            event,
+            status="Scheduled",
+            not_before=event.not_before or tracked.not_before or tracked.first_seen,  # it has passed, whenever it was
+            faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
+        )
+    unsent = replace(tracked.approval, accepted_at=None)
+    anew = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
+    strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
+    reason = _before_the_rules(strict, Situation(vm_name), anew)
+    if reason is Reason.NONE:
+        rule, reason = _by_the_rules(policy, anew)
+        if rule is not None:
+            reason = coordination_of(policy, as_scheduled, vm_name, float("inf"))
+    return reason if reason in OF_CONTENT else Reason.NONE
+
+
+def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracked, Reason] | None:
+    """An event that we approved and that has become outdated, with why, or is so no longer (`NONE`); None: no news."""
+    approval = tracked.approval
+    if approval.accepted_at is None:
+        return None
+    reason = outdated(policy, tracked, vm_name)
+    stale = reason is not Reason.NONE
+    if stale == approval.outdated:
+        return None
+    return replace(tracked, approval=replace(approval, outdated=stale)), reason
+
+
+class Outcome(StrEnum):
+    """What came of trying a rule."""
+
+    MATCHES = "matches"
+    DIFFERS = "differs"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One rule tried on one event. `field` is Azure's name of the field that stood against it."""
+
+    rule: Rule
+    outcome: Outcome
+    field: str = ""
+
+
+def trials(rules: Iterable[Rule], event: Event) -> Iterator[Trial]:
+    """The rules as they are tried, up to the first that matches, or asks for a field that can't be read."""
+    for rule in rules:
+        if field := rule.unreadable(event):
+            yield Trial(rule, Outcome.UNREADABLE, field)
+            return
+        field = rule.differs(event)
+        yield Trial(rule, Outcome.DIFFERS if field else Outcome.MATCHES, field)
+        if not field:
+            return
+
+
+def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason]:
+    """The first rule that matches. A field that a rule asks for on the way and that can't be read ends the search."""
+    for trial in trials(rules, event):
+        if trial.outcome is Outcome.UNREADABLE:
+            return None, Reason.MALFORMED
+        if trial.outcome is Outcome.MATCHES:
+            return trial.rule, Reason.NONE
+    return None, Reason.NO_RULE
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What else must hold once a rule matches. `reason` is the hold reason where it does not; `found` is for people."""
+
+    reason: Reason
+    met: bool
+    found: str
+
+
+def conditions(  # noqa: PLR0917  # the whole situation of one event, handed from one place
+    policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked, rule: Rule
+) -> Iterator[Condition]:
+    """All that is asked once a rule matches, in the order of the reasons. What is not asked for is left out."""
+    event, files = tracked.event, situation.files
+    watched = state.watched - tracked.first_seen_at
+    reason = coordination_of(policy, event, situation.vm_name, watched)
+    if policy.coordination is not Coordination.ANY:
+        single = policy.coordination is Coordination.SINGLE
+        asked = Reason.SEVERAL_RESOURCES if single else Reason.NOT_LEADER
+        yield Condition(asked, reason is Reason.NONE, _place(event, situation.vm_name, watched))
+    if rule.settle is not None:
+        unchanged = state.watched - tracked.unchanged_at
+        yield Condition(
+            Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {unchanged:g} s of {rule.settle:g} s"
+        )
+    if rule.require_file:
+        path = prepared_path(rule, event)
+        found = files.get(path, Presence.UNKNOWN) if path else Presence.UNKNOWN
+        say = f"{path} is {found.value}" if path else "the id can't be part of a path"
+        yield Condition(Reason.NOT_PREPARED, found is Presence.PRESENT, say)
+    if rule.when_quiet:
+        quiet = quiet_besides(document, tracked.key)
+        yield Condition(Reason.NOT_QUIET, quiet, f"{'no other' if quiet else 'another'} event is Started")
+    if policy.hold_file:
+        found = files.get(policy.hold_file, Presence.UNKNOWN)
+        yield Condition(Reason.HELD, found is Presence.ABSENT, f"{policy.hold_file} is {found.value}")
+    if not situation.writable:
+        yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox can't be written")
+    enforced = policy.mode is Mode.ENFORCE
+    yield Condition(Reason.DRY_RUN, enforced, f"the mode is {policy.mode.value}")
+
+
+def _place(event: Event, vm_name: str, watched: float) -> str:
+    """Where we stand among the VMs of an event, and since when we see it."""
+    return f"place {place_among(event, vm_name) + 1} of {len(event.resources or ())}, seen for {watched:g} s"
+
+
+def place_among(event: Event, vm_name: str) -> int:
+    """Our place among the VMs of an event that names us; the first is 0."""
+    return [folded(name) for name in event.resources or ()].index(folded(vm_name))
+
+
+def coordination_of(policy: Policy, event: Event, vm_name: str, watched: float) -> Reason:
+    """What stands against it among the VMs of the event, `watched` seconds after our first sight; `NONE` if nothing."""
+    if policy.coordination is Coordination.ANY:
+        return Reason.NONE
+    if policy.coordination is Coordination.SINGLE:
+        return Reason.NONE if len(event.resources or ()) == 1 else Reason.SEVERAL_RESOURCES
+    place = place_among(event, vm_name)
+    if place == 0:
+        return Reason.NONE
+    after = policy.takeover_after if event.source == "User" else None
+    if after is not None and watched >= place * after:
+        return Reason.NONE
+    return Reason.NOT_LEADER
+
+
+def quiet_besides(document: Document, key: str) -> bool:
+    """No other event is Started. An event whose status can't be told may be, so it is not quiet."""
+    if any(item.status != "Scheduled" for item in document.rejected):
+        return False
+    return all(phase_of(event) is Phase.SCHEDULED for event in document.events if event.key != key)

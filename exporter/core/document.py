@@ -1,0 +1,298 @@
+"""The metadata service's own words: `Document`, `Event`, and a parser that is strict about the document and tolerant
+about each event.
+
+A document counts only when it is whole and well-formed: a bad one raises `DocumentError` and is never "no events".
+Within a good document one bad event never hides a good one: what can't be tracked is kept in `Document.rejected`, what
+can be tracked but is not wholly understood carries the names of its bad fields in `Event.faults`, and is never
+approvable.
+
+Protocol facts: Azure's documentation of Scheduled Events, sections "Query for events" and "Event scheduling".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from exporter.core.folding import folded
+from exporter.core.strict_json import Misfit, Object, encodable, loads
+from exporter.core.timestamps import parse_time
+
+MAX_EVENT_ID = 100
+MAX_EVENTS = 10_000
+MAX_REJECTED = 1_000
+MAX_RESOURCES = 10_000
+
+KNOWN_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
+VITAL = frozenset({"EventId", "EventType", "Resources", "NotBefore"})
+KNOWN_STATUSES = ("Scheduled", "Started")
+KNOWN_SOURCES = ("Platform", "User")
+KNOWN_RESOURCE_TYPES = ("VirtualMachine",)
+
+# Minimum notice that Azure documents for each type, in seconds [Event scheduling]; Preempt has none.
+MINIMUM_NOTICE = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Terminate": 300}
+
+
+class DocumentError(Exception):
+    """The body is not a whole, well-formed document. `reason` is one of `DOCUMENT_REASONS`; `detail` is a sentence."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+DOCUMENT_REASONS = ("empty", "not-json", "not-a-document")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One scheduled event as the document of one moment shows it.
+
+    A typed field is None when it is missing, mistyped or unparsable; `faults` names what was mistyped, unparsable or
+    stood there twice, and what was missing of the fields that every version has. `raw` is Azure's object as received,
+    made safe to encode.
+    """
+
+    event_id: str
+    event_type: str | None = None
+    resource_type: str | None = None
+    resources: tuple[str, ...] | None = None
+    status: str | None = None
+    not_before: datetime | None = None
+    description: str | None = None
+    source: str | None = None
+    duration: int | None = None
+    faults: tuple[str, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    started_twin: bool = False
+    """The same id stood in the document once more, as Started."""
+
+    @property
+    def key(self) -> str:
+        """EventIds are compared case-insensitively."""
+        return folded(self.event_id)
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a field that every reader needs is missing, mistyped, unparsable or there twice."""
+        return not VITAL.isdisjoint(self.faults)
+
+    def names(self, vm_name: str) -> bool | None:
+        """Whether `Resources` holds this VM, whole names, case-insensitively; None when `Resources` can't be read."""
+        if self.resources is None:
+            return None
+        wanted = folded(vm_name)
+        return any(folded(name) == wanted for name in self.resources)
+
+    def may_name(self, vm_name: str) -> bool:
+        """Whether it may be an event of this VM: not where it is known to be of others. An unknown name may be any."""
+        return not vm_name or self.names(vm_name) is not False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An element of `Events` that can't be tracked: `fault` says why, `raw` what stood there, `status` if readable."""
+
+    fault: str
+    raw: Any
+    status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One answer of the metadata service. Two events never share a key."""
+
+    incarnation: int
+    events: tuple[Event, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+
+def _decode(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8-sig")
+        if not text.strip():
+            raise DocumentError("empty", "the body is empty")
+        return loads(text)
+    except UnicodeDecodeError as error:
+        raise DocumentError("not-json", "the body is not UTF-8") from error
+    except RecursionError as error:
+        raise DocumentError("not-json", "the body is nested too deeply") from error
+    except ValueError as error:
+        raise DocumentError("not-json", f"the body is not JSON: {str(error)[:120]}") from error
+
+
+def parse_document(body: bytes) -> Document:
+    """Read one answer. Raises `DocumentError` when it is not a whole, well-formed document."""
+    found = _decode(body)
+    if not isinstance(found, Object):
+        raise DocumentError("not-a-document", f"a JSON object was expected, not {_kind(found)}")
+    return document_from(found)
+
+
+def document_from(found: Mapping[str, Any]) -> Document:
+    """The document in an already decoded JSON object; raises `DocumentError`."""
+    repeated = {key for key in getattr(found, "repeated", ()) if key in ("DocumentIncarnation", "Events")}
+    if repeated:
+        raise DocumentError("not-a-document", f"{sorted(repeated)[0]} stands there twice")
+    incarnation = found.get("DocumentIncarnation")
+    if not isinstance(incarnation, int) or isinstance(incarnation, bool):
+        raise DocumentError("not-a-document", f"DocumentIncarnation must be an integer, not {_kind(incarnation)}")
+    items = found.get("Events")
+    if not isinstance(items, list):
+        raise DocumentError("not-a-document", f"Events must be an array, not {_kind(items)}")
+    return _with_events(incarnation, items)
+
+
+def _with_events(incarnation: int, items: list[Any]) -> Document:
+    events: dict[str, Event] = {}
+    rejected: list[Rejected] = []
+
+    def reject(fault: str, item: Any) -> None:
+        """Beyond the cap there is one last rejection for all, without a status: what it stands for may be Started."""
+        if len(rejected) < MAX_REJECTED - 1:
+            rejected.append(Rejected(fault, encodable(item), _status_of(item)))
+        elif len(rejected) < MAX_REJECTED:
+            rejected.append(Rejected("too-many-rejected", None, None))
+
+    for item in items:
+        fault = _untrackable(item)
+        if fault:
+            reject(fault, item)
+            continue
+        key = folded(item["EventId"])
+        if key in events:
+            # The same id twice: no reader can know which one is meant, so neither may be acted on.
+            known = _also_faulty(events[key], "EventId")
+            events[key] = replace(known, started_twin=known.started_twin or _status_of(item) == "Started")
+            reject("duplicate-event-id", item)
+        elif len(events) >= MAX_EVENTS:
+            reject("too-many-events", item)
+        else:
+            events[key] = _event(item)
+    return Document(incarnation, tuple(events.values()), tuple(rejected))
+
+
+def _also_faulty(event: Event, name: str) -> Event:
+    return event if name in event.faults else replace(event, faults=(*event.faults, name))
+
+
+def _untrackable(item: Any) -> str:
+    if not isinstance(item, dict):
+        return "not-an-object"
+    event_id = item.get("EventId")
+    if "EventId" not in item:
+        return "no-event-id"
+    if not isinstance(event_id, str):
+        return "mistyped-event-id"
+    if not event_id:
+        return "empty-event-id"
+    if len(event_id) > MAX_EVENT_ID:
+        return "overlong-event-id"
+    if "EventId" in getattr(item, "repeated", ()) or encodable(event_id) != event_id:
+        return "unreadable-event-id"
+    return ""
+
+
+def _status_of(item: Any) -> str | None:
+    if not isinstance(item, dict) or "EventStatus" in getattr(item, "repeated", ()):
+        return None
+    status = item.get("EventStatus")
+    return status if isinstance(status, str) else None
+
+
+def _event(item: Object) -> Event:
+    faults: set[str] = set(getattr(item, "repeated", ()))
+    for name in ("EventType", "Resources", "EventStatus", "NotBefore"):
+        if name not in item:
+            faults.add(name)
+
+    def text(name: str) -> str | None:
+        value = item.get(name)
+        if name not in item:
+            return None
+        if not isinstance(value, str) or encodable(value) != value:
+            faults.add(name)
+            return None
+        return value
+
+    status = text("EventStatus")
+    duration = item.get("DurationInSeconds")
+    if "DurationInSeconds" in item and (not isinstance(duration, int) or isinstance(duration, bool)):
+        faults.add("DurationInSeconds")
+    event = Event(
+        event_id=item["EventId"],
+        event_type=text("EventType"),
+        resource_type=text("ResourceType"),
+        resources=_resources(item, faults),
+        status=status,
+        not_before=_not_before(text("NotBefore"), status, faults),
+        description=text("Description"),
+        source=text("EventSource"),
+        duration=None if "DurationInSeconds" in faults else duration,
+        raw=encodable(item),
+    )
+    return _blank(event, faults)
+
+
+def _blank(event: Event, faults: set[str]) -> Event:
+    """A field that stands there twice is as unreadable as one of the wrong type."""
+    if not faults:
+        return event
+    fields = {azure: ours for azure, ours in FIELDS.items() if azure in faults and ours != "event_id"}
+    return replace(event, faults=tuple(sorted(faults)), **dict.fromkeys(fields.values()))  # type: ignore[arg-type]  # every one of these fields may be None
+
+
+def unknown_words(event: Event) -> tuple[str, ...]:
+    """The fields whose word this version does not know. A missing field is no word."""
+    known = (
+        ("EventType", event.event_type, KNOWN_TYPES),
+        ("EventStatus", event.status, KNOWN_STATUSES),
+        ("EventSource", event.source, KNOWN_SOURCES),
+        ("ResourceType", event.resource_type, KNOWN_RESOURCE_TYPES),
+    )
+    return tuple(name for name, word, words in known if word is not None and word not in words)
+
+
+FIELDS = {
+    "EventId": "event_id",
+    "EventType": "event_type",
+    "ResourceType": "resource_type",
+    "Resources": "resources",
+    "EventStatus": "status",
+    "NotBefore": "not_before",
+    "Description": "description",
+    "EventSource": "source",
+    "DurationInSeconds": "duration",
+}
+
+
+def _resources(item: Mapping[str, Any], faults: set[str]) -> tuple[str, ...] | None:
+    names = item.get("Resources")
+    if (
+        not isinstance(names, list)
+        or len(names) > MAX_RESOURCES
+        or not all(isinstance(name, str) and name and encodable(name) == name for name in names)
+    ):
+        faults.add("Resources")
+        return None
+    return tuple(names)
+
+
+def _not_before(text: str | None, status: str | None, faults: set[str]) -> datetime | None:
+    """NotBefore is empty once the event has started [Query for events]; before that it must be a time."""
+    if text is None or (text == "" and status == "Started"):
+        return None
+    found = parse_time(text)
+    if found is None:
+        faults.add("NotBefore")
+    return found
+
+
+def _kind(value: Any) -> str:
+    names = {type(None): "nothing", bool: "a boolean", str: "a string", list: "an array", float: "a float"}
+    if isinstance(value, Misfit):
+        return "a number beyond 64 bits"
+    return names.get(type(value), "an object" if isinstance(value, dict) else "a number")

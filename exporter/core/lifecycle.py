@@ -1,0 +1,349 @@
+"""The machine: what changed between two documents, as a pure function of the state and the next good document.
+
+The metadata service never says "completed" or "canceled": a finished event is simply no longer there. What happened is
+told from the last phase seen and from how unbroken our sight was, and `ended` is the honest word where it was not.
+
+                       status of the event in the next good document
+    last phase     Scheduled      Started     another word     gone
+    ----------     ---------      -------     ------------     ----
+    (absent)       scheduled      started     rejected         -
+    SCHEDULED      updated*       started     updated          canceled or ended
+    STARTED        updated        updated*    updated          completed
+    UNKNOWN        scheduled      started     updated*         ended
+
+    * only when a field changed. The table is `MOVES`; a test walks every pair.
+
+Source: Azure's documentation of Scheduled Events, section "High level overview".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from exporter.core.continuity import (
+    Sight,
+    anomaly_of,
+    blind,
+    reset_after,
+    same,
+    sight_of,
+)
+from exporter.core.document import FIELDS, Document, Event, Rejected
+from exporter.core.folding import folded
+from exporter.core.memory import close
+from exporter.core.state import (
+    EMPTY,
+    Instant,
+    Kind,
+    Phase,
+    Rejection,
+    Seen,
+    StartedBy,
+    State,
+    Step,
+    Tracked,
+    Transition,
+    Whose,
+)
+
+EARLY_SECONDS: Final = 10.0
+"""A start so much before NotBefore is somebody's; a smaller difference may be of the clocks."""
+
+
+MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
+    (None, None): None,
+    (None, Phase.SCHEDULED): Kind.SCHEDULED,
+    (None, Phase.STARTED): Kind.STARTED,
+    (None, Phase.UNKNOWN): None,
+    (Phase.SCHEDULED, Phase.SCHEDULED): None,
+    (Phase.SCHEDULED, Phase.STARTED): Kind.STARTED,
+    (Phase.SCHEDULED, Phase.UNKNOWN): Kind.UPDATED,
+    (Phase.SCHEDULED, None): Kind.CANCELED,
+    (Phase.STARTED, Phase.SCHEDULED): Kind.UPDATED,
+    (Phase.STARTED, Phase.STARTED): None,
+    (Phase.STARTED, Phase.UNKNOWN): Kind.UPDATED,
+    (Phase.STARTED, None): Kind.COMPLETED,
+    (Phase.UNKNOWN, Phase.SCHEDULED): Kind.SCHEDULED,
+    (Phase.UNKNOWN, Phase.STARTED): Kind.STARTED,
+    (Phase.UNKNOWN, Phase.UNKNOWN): None,
+    (Phase.UNKNOWN, None): Kind.ENDED,
+}
+"""Last phase and next phase (None: not in the document) to the transition. Unseen, CANCELED becomes ENDED."""
+
+
+HISTORY_BYTES: Final = 4 << 20
+
+
+def advance(
+    state: State, document: Document, now: Instant, poll_interval: float = 1.0, history_bytes: int = HISTORY_BYTES
+) -> Step:
+    """The state after a good document, and every transition that it shows. Total: every document leads somewhere.
+
+    `poll_interval` is in seconds; `history_bytes` bounds what is remembered of events that are over.
+    """
+    sight = sight_of(state, document, now, poll_interval)
+    anomaly = anomaly_of(state, document)
+    touched = replace(
+        _warming(state, document, now, again=anomaly == "number-restarted"),
+        last_good=now,
+        watched=sight.watched,
+        document_rejected="",
+        reset=reset_after(state, document, sight),
+    )
+    if state.document is not None and same(document, state.document):
+        return Step(_with_gap(touched, sight))
+    transitions: list[Transition] = []
+    tracked: dict[str, Tracked] = {}
+    for event in document.events:
+        after, transition = _follow(_before(state, event.key), event, sight)
+        tracked[event.key] = after
+        if transition:
+            transitions.append(transition)
+    leaving = [before for key, before in state.tracked.items() if key not in tracked]
+    anew = started_anew(state.tracked.keys(), document.events) if leaving else {}
+    gone = [_leave(before, sight, anew) for before in leaving]
+    seen = replace(touched, document=document, tracked=tracked)
+    after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
+    final, rejections = rejected(after_all, document)
+    return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
+
+
+def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:
+    """When the service began to warm up, and whether events flow: the first of them says that it is warm."""
+    flows = bool(document.events or document.rejected)
+    if state.first_answer is None or again:
+        return replace(state, first_answer=now.wall, first_answer_mono=now.mono, flowing=flows)
+    return replace(state, flowing=True) if flows and not state.flowing else state
+
+
+def _with_gap(state: State, sight: Sight) -> State:
+    """A gap in our sight belongs to the history of every event that it covered."""
+    if sight.steady or not state.tracked:
+        return state
+    return replace(state, tracked={key: _gapped(tracked, sight) for key, tracked in state.tracked.items()})
+
+
+def _gapped(tracked: Tracked, sight: Sight) -> Tracked:
+    if sight.steady:
+        return tracked
+    known = tracked.gap_seconds is not None and sight.away is not None
+    away = (tracked.gap_seconds or 0.0) + (sight.away or 0.0) if known else None
+    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=away)
+
+
+def _before(state: State, key: str) -> Tracked:
+    """The history of an id: known, or known from an earlier life, or new (its numbers begin where no other began)."""
+    return state.history(key) or replace(
+        _NEW,
+        numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY,
+        approval=state.sent.get(key, _NEW.approval),
+        started_before=key in state.started_ids,
+    )
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed_at=_EPOCH)
+
+
+def _follow(before: Tracked, event: Event, sight: Sight) -> tuple[Tracked, Transition | None]:
+    """One event of the new document after what we knew of it."""
+    present = before.closed_at is None
+    phase = phase_of(event)
+    changed = changes(before.event, event) if present else {}
+    kind = MOVES[before.phase if present else None, phase]
+    if present and not changed and before.event.status == event.status:
+        kind = None
+    elif kind is None and changed:
+        kind = Kind.UPDATED
+    unexpected = kind is Kind.UPDATED and phase is not before.phase
+    started = _gapped(before, sight) if present else _born(before, event, sight)
+    after = _moved(started, event, kind, changed=bool(changed) or unexpected, sight=sight)
+    if kind is None:
+        return after, None
+    first = not present or (before.phase is Phase.UNKNOWN and kind is not Kind.UPDATED)
+    return after, Transition(kind, after, changed, unexpected, first, sight.away, blind(sight))
+
+
+def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
+    """A new life. Of an earlier one of the same id the numbers count, and what we sent: Azure may have taken it, and
+    an id that flaps is no way around the waiting between two attempts."""
+    return Tracked(
+        event=event,
+        phase=Phase.UNKNOWN,
+        first_seen=sight.now.wall,
+        first_seen_mono=sight.now.mono,
+        seen_before=sight.seen_before,
+        first_seen_at=sight.watched,
+        unchanged_at=sight.watched,
+        first_not_before=event.not_before,
+        approval=replace(before.approval, last_failure=""),
+        started_before=before.was_started,
+        numbers=before.numbers,
+    )
+
+
+def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, sight: Sight) -> Tracked:
+    """`before` with the new sight of its event. A status we don't know leaves the phase as it last was."""
+    phase = phase_of(event)
+    starting = kind is Kind.STARTED
+    return replace(
+        before,
+        event=event,
+        phase=before.phase if phase is Phase.UNKNOWN else phase,
+        not_before=event.not_before or before.not_before,
+        started_before=before.started_before or event.started_twin,
+        scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
+        started_at=sight.now.wall if starting else before.started_at,
+        started_mono=sight.now.mono if starting else before.started_mono,
+        started_gaps=before.gaps if starting else before.started_gaps,
+        started_by=_started_by(before, sight) if starting else before.started_by,
+        unchanged_at=sight.watched if changed or starting else before.unchanged_at,
+        updates=before.updates + (kind is Kind.UPDATED),
+        updates_while_started=before.updates_while_started + (kind is Kind.UPDATED and before.phase is Phase.STARTED),
+    )
+
+
+def _started_by(before: Tracked, sight: Sight) -> StartedBy:
+    """Who let it start. Well before NotBefore and not by us: another VM, ARM, an automatic approval.
+
+    An id is of one event alone: an approval of it that was taken counts, whatever the clocks did since, and in
+    whichever of its lives it was sent.
+    """
+    if before.approval.accepted_at is not None:
+        return StartedBy.US
+    if not before.scheduled_seen or before.not_before is None or before.approval.doubtful:
+        return StartedBy.UNKNOWN
+    late = (sight.now.wall - before.not_before).total_seconds()
+    if late < -EARLY_SECONDS:
+        return StartedBy.NOT_US
+    last_scheduled_late = sight.gap is not None and late >= sight.gap
+    return StartedBy.TIME if late >= 0 and (sight.steady or last_scheduled_late) else StartedBy.UNKNOWN
+
+
+def _leave(before: Tracked, sight: Sight, anew: Mapping[Likeness, str]) -> Transition:
+    """The event is gone. It was canceled only if nothing else can have happened unseen, or under a new id."""
+    before = _gapped(before, sight)
+    kind = MOVES[before.phase, None]
+    assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
+    unseen = blind(sight) if kind is Kind.COMPLETED else _unseen(before, sight)
+    replaced_by = successor(before.event, anew) if kind is Kind.CANCELED else ""
+    if replaced_by:
+        unseen = (*unseen, "replaced")
+    if kind is Kind.CANCELED and unseen:
+        kind = Kind.ENDED
+    after = replace(before, closed_at=sight.now.wall, closed_mono=sight.now.mono, outcome=kind)
+    return Transition(kind, after, gap=sight.away, unseen=unseen, replaced_by=replaced_by)
+
+
+def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
+    found = list(sight.unseen)
+    if phase_of(before.event) is Phase.UNKNOWN:  # the last word seen, also after one that we know
+        found.append("unknown-status")
+    elif before.started_at is not None:
+        found.append("was-started")
+    if before.approval.accepted_at is not None:
+        found.append("approved")
+    elif before.approval.doubtful:
+        found.append("approval-unanswered")
+    ahead = before.event.not_before
+    if ahead is None:  # an earlier one that could be read may have been moved
+        found.append("not-before-unknown")
+    elif sight.now.wall >= ahead:
+        found.append("not-before-passed")
+    return tuple(found)
+
+
+def phase_of(event: Event) -> Phase:
+    """By its status alone; a word that we don't know is UNKNOWN."""
+    try:
+        return Phase(event.status or "")
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def whose_of(event: Event, vm_name: str) -> Whose:
+    """By its resources, for a VM of this name; empty: not known."""
+    named = event.names(vm_name) if vm_name else None
+    if named is None:
+        return Whose.MAYBE
+    return Whose.OURS if named else Whose.THEIRS
+
+
+Likeness = tuple[str, frozenset[str]]
+
+
+def likeness(event: Event) -> Likeness | None:
+    """What two ids of one event have in common: its type and resources, in any order; None: that can't be told."""
+    if event.event_type is None or event.resources is None:
+        return None
+    return event.event_type, frozenset(map(folded, event.resources))
+
+
+def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
+    """The ids that are new and Started, by what they are like. Some stand-ins give each state of an event a new id."""
+    found: dict[Likeness, str] = {}
+    for event in events:
+        like = likeness(event) if phase_of(event) is Phase.STARTED and event.key not in known else None
+        if like is not None:
+            found.setdefault(like, event.event_id)
+    return found
+
+
+def successor(gone: Event, anew: Mapping[Likeness, str]) -> str:
+    """The id of `started_anew` under which this event seems to go on; empty: none."""
+    like = likeness(gone) if anew else None
+    return anew.get(like, "") if like else ""
+
+
+def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
+    """Azure's fields that differ, old and new value.
+
+    Not changes: a move between the known statuses, losing NotBefore at the start, the spelling of the id and of a time.
+    """
+    names = {*old.raw, *new.raw} - {"EventId", "EventStatus"}
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in sorted(names):
+        if name == "NotBefore" and _same_not_before(old, new):
+            continue
+        if old.raw.get(name) != new.raw.get(name) or (name in FIELDS and (name in old.faults) != (name in new.faults)):
+            found[name] = (old.raw.get(name), new.raw.get(name))
+    if old.status != new.status and Phase.UNKNOWN in (phase_of(old), phase_of(new)):
+        found["EventStatus"] = (old.raw.get("EventStatus"), new.raw.get("EventStatus"))
+    return found
+
+
+def _same_not_before(old: Event, new: Event) -> bool:
+    if old.not_before is not None and old.not_before == new.not_before:
+        return True
+    return phase_of(old) is not Phase.STARTED and phase_of(new) is Phase.STARTED and new.raw.get("NotBefore", "") == ""
+
+
+REJECTIONS_TOLD: Final = 20
+"""Of one document: a flood of nonsense must not drown the outbox."""
+
+
+def rejected(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:
+    """What is newly not understood in this document, each told once while it stands there."""
+    prints = {_fingerprint(item): item for item in document.rejected}
+    fresh = [Rejection(item.fault, item.raw) for mark, item in prints.items() if mark not in state.rejected]
+    tracked = dict(state.tracked)
+    for key, entry in state.tracked.items():
+        faults = entry.event.faults
+        if entry.phase is Phase.UNKNOWN and "EventStatus" not in faults:
+            faults = (*faults, "EventStatus")
+        if faults == entry.faults_told:
+            continue
+        tracked[key] = replace(entry, faults_told=faults)
+        if set(faults) - set(entry.faults_told):
+            fresh.append(Rejection(", ".join(faults), entry.event.raw, key))
+    return replace(state, tracked=tracked, rejected=frozenset(prints)), tuple(fresh[:REJECTIONS_TOLD])
+
+
+def _fingerprint(item: Rejected) -> str:
+    text = json.dumps([item.fault, item.raw], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -1,0 +1,123 @@
+"""What is remembered of events that are over, and for how long.
+
+Three stores, each bounded by bytes. The histories of events whose records were published: a record of a returning id
+goes on with its numbers. What we sent: Azure forgets an event and may show it again, and an approval is never sent
+twice. What was seen Started: there is nothing left to approve, whatever the document says later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from exporter.core.state import Approval, State, Tracked
+
+CLOSED_KEPT: Final = 128
+SENT_KEPT: Final = timedelta(days=30)
+_HISTORY_BYTES: Final = 1024  # of a history beside Azure's own object
+_SENT_BYTES: Final = 320  # of what we sent, beside the id
+_STARTED_BYTES: Final = 64
+
+
+def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> State:
+    """Keeps the histories of what is gone, the newest of them, and none of what came back.
+
+    `budget` is in bytes, for the three stores together; a quarter is for histories, half for what was sent.
+    """
+    closed = {key: tracked for key, tracked in state.closed.items() if key not in state.tracked}
+    forgotten: list[Tracked] = []
+    for tracked in gone:
+        closed.pop(tracked.key, None)
+        if _told(tracked):
+            closed[tracked.key] = replace(tracked, weight=_weight(tracked))
+        else:
+            forgotten.append(tracked)
+    weight = sum(tracked.weight or _weight(tracked) for tracked in closed.values())
+    for key in list(closed):
+        if len(closed) <= CLOSED_KEPT and weight <= budget // 4:
+            break
+        tracked = closed.pop(key)
+        weight -= tracked.weight or _weight(tracked)
+        forgotten.append(tracked)
+    return _forget(replace(state, closed=closed), forgotten, now, budget)
+
+
+def without_histories(state: State, now: datetime, budget: int) -> State:
+    """Where there is no room: the histories of what is over go before any record that still waits."""
+    return _forget(replace(state, closed={}), state.closed.values(), now, budget)
+
+
+def memory_full(state: State, budget: int) -> bool:
+    """Whether one more approval could be forgotten before its 30 days are over. `budget` as above."""
+    known = sum(1 for tracked in (*state.tracked.values(), *state.closed.values()) if tracked.approval.attempts)
+    return _sent_bytes(state.sent) + known * _SENT_BYTES > budget // 2
+
+
+def _told(tracked: Tracked) -> bool:
+    """Whether records of this event were published: only then is there a story to go on with."""
+    return any(tracked.numbers.get(kind) for kind in tracked.numbers if kind)
+
+
+def _weight(tracked: Tracked) -> int:
+    return _HISTORY_BYTES + len(json.dumps(tracked.event.raw)) * 2  # the typed fields say most of it again
+
+
+def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: int) -> State:
+    """Lets histories go, but for what was sent and what was Started."""
+    gone = list(forgotten)
+    evicted = sum(1 for tracked in gone if _told(tracked))
+    return replace(
+        state,
+        sent=_sent(state.sent, [tracked for tracked in gone if tracked.approval.attempts], now),
+        started_ids=_started(state.started_ids, [tracked.key for tracked in gone if tracked.was_started], now, budget),
+        evictions=state.evictions + evicted,
+    )
+
+
+def _sent(before: Mapping[str, Approval], gone: Sequence[Tracked], now: datetime) -> Mapping[str, Approval]:
+    kept = {key: approval for key, approval in before.items() if _lasts(approval.last_attempt_at, now)}
+    if not gone and len(kept) == len(before):
+        return before
+    return {**kept, **{tracked.key: tracked.approval for tracked in gone}}
+
+
+def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime, budget: int) -> Mapping[str, datetime]:
+    if not gone:
+        return before
+    again = set(gone)
+    kept = {key: at for key, at in before.items() if key not in again and _lasts(at, now)} | dict.fromkeys(gone, now)
+    excess = sum(len(key.encode()) + _STARTED_BYTES for key in kept) - budget // 4
+    for key in list(kept):
+        if excess <= 0:
+            break
+        del kept[key]
+        excess -= len(key.encode()) + _STARTED_BYTES
+    return kept
+
+
+def _lasts(since: datetime | None, now: datetime) -> bool:
+    return since is not None and now - since <= SENT_KEPT
+
+
+def _sent_bytes(sent: Mapping[str, object]) -> int:
+    return sum(len(key.encode()) + _SENT_BYTES for key in sent)
+
+
+def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
+    """The next number of a record of this kind about this event, and the history that remembers it."""
+    following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
+    return following, replace(tracked, numbers={**tracked.numbers, kind: following})
+
+
+def with_tracked(state: State, tracked: Tracked) -> State:
+    """The state with this event's history replaced where it stands. Of one that was forgotten only what was sent is."""
+    if tracked.key in state.tracked:
+        return replace(state, tracked={**state.tracked, tracked.key: tracked})
+    if tracked.key in state.closed:
+        return replace(state, closed={**state.closed, tracked.key: tracked})
+    if tracked.approval.attempts:
+        return replace(state, sent={**state.sent, tracked.key: tracked.approval})
+    return state

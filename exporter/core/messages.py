@@ -1,0 +1,108 @@
+"""What a record says to a person: its sentence and how bad it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from exporter.core.document import Event
+from exporter.core.policy import Decision
+from exporter.core.records import timestamp
+from exporter.core.state import NOT_THIS_VM, Kind, Transition
+
+
+def severity(found: Transition) -> str:
+    """By type and transition: what ends or moves the VM warns, what was not seen to end warns, the rest informs."""
+    if found.kind is Kind.ENDED and NOT_THIS_VM in found.unseen:
+        return "INFO"
+    if found.kind is Kind.UPDATED and found.unexpected:
+        return "WARN"
+    if found.kind in (Kind.COMPLETED, Kind.CANCELED):
+        return "INFO"
+    if found.kind is Kind.ENDED:
+        return "WARN"
+    harmless = found.tracked.event.event_type == "Freeze"
+    return "INFO" if harmless and found.kind is not Kind.STARTED else "WARN"
+
+
+def title(event: Event) -> str:
+    """An event in the middle of a sentence: its type and its id."""
+    return f"{event.event_type or 'event of unknown type'} {event.event_id}"
+
+
+ODD: Final[Mapping[str, str]] = {
+    "number-restarted": "The document's number went down: the service was switched off in between, or moved",
+    "number-skipped": "The document's number went up by more than one: a change was not seen",
+    "content-without-number": "The document changed without a new number",
+    "number-without-content": "The document has a new number and the same content",
+    "slow-first-answer": "The first answer took long: Azure was switching the service on for this VM",
+    "switch-off-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
+}
+"""What the source did that is odd, by the words of `lifecycle.ANOMALIES`."""
+
+_WHY: Final[Mapping[str, str]] = {
+    "off": "approvals are switched off",
+    "not-scheduled": "it is not Scheduled any more",
+    "identity-unknown": "this VM's own name is not known, or not confirmed yet by the metadata service",
+    "identity-conflict": "the configured name is not the one that the metadata service gives",
+    "not-this-vm": "this VM is not among its resources",
+    "malformed": "a field that the decision needs can't be read",
+    "unknown-type": "its type is not known to this version",
+    "already-approved": "Azure already accepted our approval",
+    "source-reset": "the document's number went down a moment ago",
+    "no-rule": "no rule matches",
+    "several-resources": "it touches more than this VM",
+    "not-leader": "another VM of its resources comes first",
+    "settling": "it has not been unchanged for long enough",
+    "not-prepared": "the file that says prepared is not there",
+    "not-quiet": "another event is Started",
+    "held": "the hold file is not known to be absent",
+    "outbox-unwritable": "the decision could not be recorded",
+    "dry-run": "it would be approved, but the mode is dry-run",
+    "": "a rule matches",
+}
+
+
+def why(decision: Decision) -> str:
+    """The reason of a decision, for a person."""
+    rule = f" (rule {decision.rule})" if decision.rule else ""
+    return f"{_WHY[decision.reason.value]}{rule}"
+
+
+def sentence(found: Transition, vm_name: str) -> str:
+    """What happened, for a person."""
+    tracked, event = found.tracked, found.tracked.event
+    who = "this VM" if vm_name and event.names(vm_name) else _resources(event)
+    what = f"{event.event_type or 'Event of unknown type'} of {who}"
+    came = " (it was there before, without this VM)" if found.joined else ""
+    match found.kind:
+        case Kind.SCHEDULED:
+            when = f", not before {timestamp(tracked.not_before)}" if tracked.not_before else ""
+            return f"{what} is scheduled{when}{came}"
+        case Kind.UPDATED:
+            names = ", ".join(found.changed) or "EventStatus"
+            return f"{what} changed: {names}"
+        case Kind.STARTED:
+            how = " (never seen Scheduled)" if not tracked.scheduled_seen else ""
+            return f"{what} has started{came or how}"
+        case Kind.COMPLETED:
+            return f"{what} is over"
+        case Kind.CANCELED:
+            return f"{what} was canceled by Azure"
+        case Kind.ENDED:
+            return f"{what} {_ended(found)}"
+
+
+def _ended(found: Transition) -> str:
+    if NOT_THIS_VM in found.unseen:
+        return "is no event of this VM any more" if "Resources" in found.changed else "is no event of this VM"
+    if found.replaced_by:
+        return f"is gone; it seems to go on as {found.replaced_by}"
+    return f"is gone; what became of it was not seen ({', '.join(found.unseen)})"
+
+
+def _resources(event: Event) -> str:
+    names = event.resources
+    if not names:
+        return "unknown resources"
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

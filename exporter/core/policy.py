@@ -1,0 +1,181 @@
+"""The words of the policy: what its owner can wish, what the world is found to be, and what a decision says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from exporter.core.document import Event
+
+
+class Mode(StrEnum):
+    OFF = "off"
+    DRY_RUN = "dry-run"
+    ENFORCE = "enforce"
+
+
+class Coordination(StrEnum):
+    LEADER = "leader"
+    ANY = "any"
+    SINGLE = "single"
+
+
+class Presence(StrEnum):
+    """What a look at a file told. Only a clear "no such file" is ABSENT, only a file that was seen is PRESENT."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class Verdict(StrEnum):
+    APPROVE = "approve"
+    HOLD = "hold"
+
+
+class Reason(StrEnum):
+    """Why an event is held, in the order in which the reasons are looked for."""
+
+    OFF = "off"
+    NOT_SCHEDULED = "not-scheduled"
+    IDENTITY_UNKNOWN = "identity-unknown"
+    IDENTITY_CONFLICT = "identity-conflict"
+    NOT_THIS_VM = "not-this-vm"
+    MALFORMED = "malformed"
+    UNKNOWN_TYPE = "unknown-type"
+    ALREADY_APPROVED = "already-approved"
+    SOURCE_RESET = "source-reset"
+    NO_RULE = "no-rule"
+    SEVERAL_RESOURCES = "several-resources"
+    NOT_LEADER = "not-leader"
+    SETTLING = "settling"
+    NOT_PREPARED = "not-prepared"
+    NOT_QUIET = "not-quiet"
+    HELD = "held"
+    OUTBOX_UNWRITABLE = "outbox-unwritable"
+    DRY_RUN = "dry-run"
+    NONE = ""
+    """Nothing stands against it: approved."""
+
+
+BEFORE_A_RULE: Final = tuple(Reason)[: tuple(Reason).index(Reason.NO_RULE) + 1]
+AFTER_A_RULE: Final = tuple(Reason)[tuple(Reason).index(Reason.NO_RULE) + 1 : -1]
+# What the content of an event alone decides: an approved event that changes into one of these is outdated.
+OF_CONTENT: Final = frozenset(
+    {
+        Reason.NOT_THIS_VM,
+        Reason.MALFORMED,
+        Reason.UNKNOWN_TYPE,
+        Reason.NO_RULE,
+        Reason.SEVERAL_RESOURCES,
+        Reason.NOT_LEADER,
+    }
+)
+NOT_PUBLISHED: Final = frozenset({Reason.NOT_SCHEDULED, Reason.ALREADY_APPROVED})
+"""Reasons that tell nothing which the event's own records do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an event must be to be approved. Words match exactly; durations are seconds; None asks for nothing."""
+
+    name: str
+    event_type: frozenset[str]
+    event_source: frozenset[str] | None = None
+    min_duration: int | None = None
+    max_duration: int | None = None
+    settle: float | None = None
+    require_file: str = ""
+    when_quiet: bool = False
+
+    @property
+    def asks_duration(self) -> bool:
+        return self.min_duration is not None or self.max_duration is not None
+
+    def unreadable(self, event: Event) -> str:
+        """The field that this rule asks for and that is missing, mistyped or unparsable; empty when none is."""
+        if self.event_source is not None and event.source is None:
+            return "EventSource"
+        return "DurationInSeconds" if self.asks_duration and event.duration is None else ""
+
+    def differs(self, event: Event) -> str:
+        """The first field that is not as this rule wants it; empty when the rule matches."""
+        if event.event_type not in self.event_type:
+            return "EventType"
+        if self.event_source is not None and event.source not in self.event_source:
+            return "EventSource"
+        if not self.asks_duration:
+            return ""
+        duration = event.duration
+        if duration is None or duration < 0:  # -1: unknown or not applicable, which no bound can hold
+            return "DurationInSeconds"
+        low = self.min_duration if self.min_duration is not None else 0
+        within = low <= duration and (self.max_duration is None or duration <= self.max_duration)
+        return "" if within else "DurationInSeconds"
+
+    def matches(self, event: Event) -> bool:
+        return not self.differs(event)
+
+
+DEFAULT_RULES: Final = (
+    Rule("user-initiated", frozenset({"Reboot", "Redeploy"}), frozenset({"User"})),
+    Rule("short-freeze", frozenset({"Freeze"}), min_duration=0, max_duration=8),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    mode: Mode = Mode.DRY_RUN
+    coordination: Coordination = Coordination.LEADER
+    takeover_after: float | None = None
+    hold_file: str = ""
+    rules: tuple[Rule, ...] = DEFAULT_RULES
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the world outside the document says at the moment of deciding."""
+
+    vm_name: str = ""
+    """Our own name as `Resources` would hold it; empty while unknown."""
+    conflict: bool = False
+    """The configured name differs from the one that the metadata service gives."""
+    files: Mapping[str, Presence] = field(default_factory=dict)
+    """What `Policy`'s files were just found to be. A file that was not looked at is UNKNOWN."""
+    writable: bool = True
+    """The last decision could be recorded."""
+    confirmed: bool = True
+    """The metadata service gave the name, or has none to give: a configured name alone may be another VM's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with one event, why, and from which fields."""
+
+    key: str
+    event: Event
+    verdict: Verdict
+    reason: Reason
+    rule: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        return (self.verdict.value, self.reason.value, self.rule)
+
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+def prepared_path(rule: Rule, event: Event) -> str | None:
+    """The file that says "prepared" for this event; None when the id could lead out of the file's folder."""
+    if not rule.require_file:
+        return None
+    if "{event_id}" not in rule.require_file:
+        return rule.require_file
+    if not _PLAIN_ID.fullmatch(event.event_id):
+        return None
+    return rule.require_file.replace("{event_id}", event.event_id)

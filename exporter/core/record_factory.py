@@ -1,0 +1,253 @@
+"""From facts to records, numbered.
+
+The id is a UUID (version 5) in the namespace `NAMESPACE` of four lines joined by a newline: the VM key (vmId, else the
+VM's name, else a random one; fixed in the state at first use), the EventId case-folded, which for a GUID is in lower
+case (empty for VM-wide kinds), the kind, and a number that counts the records of this kind and event (for kinds that
+are not transitions it begins with the birth of the state in milliseconds). The number is kept in the state and
+committed with the record, so the same fact read again after a crash has the same id.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from exporter.core.document import MINIMUM_NOTICE
+from exporter.core.memory import number, with_tracked
+from exporter.core.messages import ODD, sentence, severity, title, why
+from exporter.core.policy import Decision, Mode, Verdict
+from exporter.core.records import (
+    APPROVAL_ACCEPTED,
+    APPROVAL_DECIDED,
+    APPROVAL_FAILED,
+    APPROVAL_OUTDATED,
+    DEPTH,
+    EVENT_REJECTED,
+    INTERRUPTION_OBSERVED,
+    SOURCE_ANOMALY,
+    SOURCE_RECOVERED,
+    SOURCE_UNAVAILABLE,
+    Record,
+    Vm,
+    optional_timestamp,
+    rounded,
+    timestamp,
+)
+from exporter.core.state import CLOSING, Kind, Outage, Rejection, State, Tracked, Transition
+from exporter.core.strict_json import encodable
+
+NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
+_LIFE: Final = frozenset(kind.value for kind in Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Turns facts into records. Values in, `(State, Record)` out: numbering a record changes the state."""
+
+    vm: Vm
+    now: datetime
+    incarnation: int | None = None
+    mode: Mode = Mode.DRY_RUN
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What a restart tells about the time in which we did not look, such as a new boot."""
+    watching: bool = True
+    """Whether interruptions would be noticed: not where documents alone are played back."""
+
+    def about_event(  # noqa: PLR0917  # the parts of one record
+        self, state: State, tracked: Tracked, kind: str, severity: str, message: str, more: Mapping[str, Any]
+    ) -> tuple[State, Record]:
+        """A record about one event; the event's history in the returned state knows its number."""
+        first = 1 if kind in _LIFE else 1 + int(state.birth.timestamp() * 1000)
+        count, numbered = number(state.history(tracked.key) or tracked, kind, first)
+        event = tracked.event
+        data = {
+            "event": event.raw,
+            "transition": kind if kind in _LIFE else None,
+            "affects_self": event.names(self.vm.name) if self.vm.name else None,
+            "not_before": optional_timestamp(tracked.not_before),
+            **more,
+        }
+        record = self._record(state, event.key, count, kind, event.event_id, severity, message, data)
+        return with_tracked(state, numbered), record
+
+    def about_vm(
+        self, state: State, kind: str, severity: str, message: str, more: Mapping[str, Any]
+    ) -> tuple[State, Record]:
+        """A VM-wide record. Its numbers begin with the birth of the state, so that a lost state repeats no id."""
+        count = state.numbers.get(kind, int(state.birth.timestamp() * 1000)) + 1
+        data = {"event": None, "transition": None, "affects_self": None, **more}
+        record = self._record(state, "", count, kind, self.vm.name or "vm", severity, message, data)
+        return replace(state, numbers={**state.numbers, kind: count}), record
+
+    def _record(  # noqa: PLR0917  # the parts of one record
+        self,
+        state: State,
+        event_key: str,
+        count: int,
+        kind: str,
+        subject: str,
+        severity: str,
+        message: str,
+        more: Mapping[str, Any],
+    ) -> Record:
+        data = {
+            "event": more["event"],
+            "vm": asdict(self.vm),
+            "transition": more["transition"],
+            "document_incarnation": self.incarnation,
+            "severity": severity,
+            "message": message,
+            **more,
+        }
+        name = encodable("\n".join((state.vm_key, event_key, kind, str(count))))
+        return Record(
+            id=str(uuid.uuid5(NAMESPACE, name)),
+            kind=kind,
+            source=self.vm.source,
+            subject=encodable(subject),
+            time=self.now,
+            severity=severity,
+            data=encodable(data, DEPTH),
+        )
+
+    def transition(self, state: State, found: Transition) -> tuple[State, Record]:
+        tracked = found.tracked
+        more: dict[str, Any] = {"gap_seconds": rounded(found.gap)}
+        if found.first_sight:
+            more["seen_before"] = tracked.seen_before.value
+        if found.joined:
+            more["joined"] = True
+        if found.changed:
+            more["changed"] = {name: {"from": old, "to": new} for name, (old, new) in found.changed.items()}
+        if found.kind is Kind.UPDATED:
+            more["unexpected"] = found.unexpected
+        if found.kind is Kind.SCHEDULED and tracked.not_before is not None:
+            more["notice_seconds"] = rounded((tracked.not_before - self.now).total_seconds())
+        if found.kind is Kind.STARTED:
+            more["approved_by"] = tracked.started_by.value if tracked.started_by else None
+        if found.kind in CLOSING:
+            more["unseen"] = list(found.unseen)
+            if found.replaced_by:
+                more["replaced_by"] = found.replaced_by
+            if "restart" in found.unseen and self.evidence:
+                more["evidence"] = dict(self.evidence)
+            more["account"] = account(tracked, found.unseen, watching=self.watching)
+        return self.about_event(state, tracked, found.kind.value, severity(found), sentence(found, self.vm.name), more)
+
+    def decision(self, state: State, decision: Decision) -> tuple[State, Record]:
+        tracked = state.tracked[decision.key]
+        more = {"decision": decision_data(decision, self.mode)}
+        held = decision.verdict is Verdict.HOLD
+        say = f"{'Held' if held else 'Approving'} {title(decision.event)}: {why(decision)}"
+        return self.about_event(state, tracked, APPROVAL_DECIDED, "INFO", say, more)
+
+    def accepted(self, state: State, tracked: Tracked) -> tuple[State, Record]:
+        more = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
+        say = f"Azure accepted our approval of {title(tracked.event)} (rule {tracked.approval.rule})"
+        return self.about_event(state, tracked, APPROVAL_ACCEPTED, "INFO", say, more)
+
+    def failed(
+        self, state: State, tracked: Tracked, reason: str, status_code: int | None, error: str
+    ) -> tuple[State, Record]:
+        attempts = tracked.approval.attempts
+        more = {"attempt": attempts, "status_code": status_code, "reason": reason, "error": error}
+        say = f"Approval of {title(tracked.event)} was not accepted (attempt {attempts}): {reason}"
+        return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", say, more)
+
+    def outdated(self, state: State, tracked: Tracked, reason: str) -> tuple[State, Record]:
+        more = {"reason": reason, "rule": tracked.approval.rule}
+        say = f"{title(tracked.event)} changed after we approved it and would now be held: {reason}"
+        return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", say, more)
+
+    def interruption(
+        self, state: State, kind: str, seconds: float, noticed: datetime, tracked: Tracked | None
+    ) -> tuple[State, Record]:
+        """An interruption that this VM felt, and the event it belongs to, if any. Negative: the clock went back."""
+        found = {
+            "kind": kind,
+            "seconds": rounded(seconds),
+            "noticed_at": timestamp(noticed),
+            "attributed": tracked is not None,
+        }
+        if tracked is None:
+            say = f"Interruption of {seconds:.1f} s observed ({kind}) while no event of this VM was Started"
+            if kind == "clock_step":
+                way = "back" if seconds < 0 else "forward"
+                say = f"The clock of this VM was set {way} by {abs(seconds):.1f} s while no event of it was Started"
+            return self.about_vm(state, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
+        felt = tracked.felt
+        found["count"], found["total_seconds"] = felt.count, rounded(felt.total)
+        found["longest_seconds"], found["announced_seconds"] = rounded(felt.longest), tracked.event.duration
+        say = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
+        return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
+
+    def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
+        """The source has failed for so many seconds, of late for this reason."""
+        say = f"The metadata service has not answered properly for {lasted:.0f} s: {reason}"
+        more = {"reason": reason, "since": timestamp(outage.since.wall)}
+        return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", say, more)
+
+    def recovered(self, state: State, outage: Outage, lasted: float | None) -> tuple[State, Record]:
+        known = "a time that is not known: the clock was set back" if lasted is None else f"{lasted:.0f} s"
+        say = f"The metadata service answers again, after {known}"
+        more = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
+        return self.about_vm(state, SOURCE_RECOVERED, "INFO", say, more)
+
+    def anomaly(self, state: State, word: str) -> tuple[State, Record]:
+        """The source did something odd, one of `lifecycle.ANOMALIES`."""
+        return self.about_vm(state, SOURCE_ANOMALY, "WARN", ODD[word], {"anomaly": word})
+
+    def rejection(self, state: State, found: Rejection) -> tuple[State, Record]:
+        more = {"fault": found.fault}
+        if found.key and found.key in state.tracked:
+            tracked = state.tracked[found.key]
+            say = f"Event {tracked.event.event_id} is not wholly understood and will not be approved: {found.fault}"
+            return self.about_event(state, tracked, EVENT_REJECTED, "WARN", say, more)
+        say = f"An element of the document can't be tracked: {found.fault}"
+        return self.about_vm(state, EVENT_REJECTED, "WARN", say, {**more, "event": found.raw})
+
+
+def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
+    return {
+        "verdict": decision.verdict.value,
+        "reason": decision.reason.value or None,
+        "rule": decision.rule or None,
+        "mode": mode.value,
+        "fields": dict(decision.fields),
+    }
+
+
+def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = True) -> dict[str, Any]:
+    """The whole story of an event that is over. Times are RFC 3339, spans are seconds, null is "not known"."""
+    event = tracked.event
+    notice = None
+    if tracked.first_not_before is not None and tracked.scheduled_seen:
+        notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
+    felt = tracked.felt
+    return {
+        "first_seen": timestamp(tracked.first_seen),
+        "seen_before": tracked.seen_before.value,
+        "notice_seconds": rounded(notice),
+        "documented_minimum_notice_seconds": MINIMUM_NOTICE.get(event.event_type or ""),
+        "approved_by": tracked.started_by.value if tracked.started_by else None,
+        "approved_at": optional_timestamp(tracked.approval.accepted_at),
+        "rule": tracked.approval.rule or None,
+        "approval_attempts": tracked.approval.attempts,
+        "waited_seconds": rounded(tracked.waited_seconds),
+        "started_at": optional_timestamp(tracked.started_at),
+        "started_seconds": rounded(tracked.started_seconds),
+        "gone_at": optional_timestamp(tracked.closed_at),
+        "outcome": tracked.outcome.value if tracked.outcome else None,
+        "unseen": list(unseen),
+        "updates": tracked.updates,
+        "updates_while_started": tracked.updates_while_started,
+        "gaps": tracked.gaps,
+        "gap_seconds": rounded(tracked.gap_seconds),
+        "announced_duration_seconds": event.duration,
+        "interruptions_observed": felt.count if watching else None,
+        "interruption_seconds": rounded(felt.total) if felt.count else None,
+        "interruption_longest_seconds": rounded(felt.longest) if felt.count else None,
+    }

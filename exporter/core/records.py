@@ -1,0 +1,144 @@
+"""The one outward shape: what a fact looks like to everybody outside, and every name that is published.
+
+One record = one CloudEvents 1.0 event = one OpenTelemetry log record = one Event Hubs message, one id in all three
+(`records_writer` says how it is made).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from exporter.core.state import Kind
+from exporter.core.strict_json import encodable
+
+SCHEMA_VERSION: Final = 1
+DATA_SCHEMA: Final = "urn:azure-scheduled-events-exporter:schema:record:v1"
+DEPTH: Final = 80  # of a record's data: what `events` lets through in one event, and what stands around it
+CONTENT_TYPE: Final = "application/cloudevents+json"
+
+APPROVAL_DECIDED: Final = "approval.decided"
+APPROVAL_ACCEPTED: Final = "approval.accepted"
+APPROVAL_FAILED: Final = "approval.failed"
+APPROVAL_OUTDATED: Final = "approval.outdated"
+INTERRUPTION_OBSERVED: Final = "interruption.observed"
+SOURCE_UNAVAILABLE: Final = "source.unavailable"
+SOURCE_RECOVERED: Final = "source.recovered"
+SOURCE_ANOMALY: Final = "source.anomaly"
+DOCUMENT_REJECTED: Final = "document.rejected"
+EVENT_REJECTED: Final = "event.rejected"
+AGENT_STARTED: Final = "agent.started"
+AGENT_STOPPED: Final = "agent.stopped"
+KINDS: Final = (
+    *(kind.value for kind in Kind),
+    APPROVAL_DECIDED,
+    APPROVAL_ACCEPTED,
+    APPROVAL_FAILED,
+    APPROVAL_OUTDATED,
+    INTERRUPTION_OBSERVED,
+    SOURCE_UNAVAILABLE,
+    SOURCE_RECOVERED,
+    SOURCE_ANOMALY,
+    DOCUMENT_REJECTED,
+    EVENT_REJECTED,
+    AGENT_STARTED,
+    AGENT_STOPPED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """This VM as it names itself in records and on gauges. Empty strings for what is not known."""
+
+    name: str = ""
+    id: str = ""
+    resource_id: str = ""
+    subscription_id: str = ""
+    resource_group: str = ""
+    vmss_name: str = ""
+    location: str = ""
+    zone: str = ""
+    size: str = ""
+    priority: str = ""
+    node: str = ""
+
+    @property
+    def source(self) -> str:
+        """The CloudEvents `source`: a URI reference."""
+        if self.resource_id:
+            return quote(self.resource_id, safe="/-._~()", errors="replace")
+        if self.id:
+            return f"urn:uuid:{quote(self.id, safe='-', errors='replace')}"
+        return f"urn:azure-vm:{quote(self.name, safe='-._~', errors='replace') or 'unknown'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One published fact. `data` is JSON-shaped."""
+
+    id: str
+    kind: str
+    source: str
+    subject: str
+    time: datetime
+    severity: str
+    data: Mapping[str, Any]
+
+    @property
+    def type(self) -> str:
+        return f"azure_scheduled_event.{self.kind}.v{SCHEMA_VERSION}"
+
+    def to_cloudevent(self) -> dict[str, Any]:
+        return {
+            "specversion": "1.0",
+            "id": self.id,
+            "source": self.source,
+            "type": self.type,
+            "subject": self.subject,
+            "time": timestamp(self.time),
+            "datacontenttype": "application/json",
+            "dataschema": DATA_SCHEMA,
+            "partitionkey": self.subject,
+            "data": self.data,
+        }
+
+    def to_json(self) -> bytes:
+        """The structured CloudEvent, in UTF-8. Never raises: what JSON can't carry is replaced."""
+        found = encodable(self.to_cloudevent(), DEPTH)
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def from_json(cls, body: bytes | str) -> Record:
+        """The record that `to_json` wrote; raises ValueError or KeyError for anything else."""
+        try:
+            found = json.loads(body)
+            prefix, _, rest = found["type"].partition(".")
+            kind, _, _ = rest.rpartition(".v")
+            texts = [found[name] for name in ("id", "source", "subject")] + [found["data"]["severity"]]
+            time = datetime.fromisoformat(found["time"])
+        except (TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not a record: {error!r}") from error
+        if prefix != "azure_scheduled_event" or not kind or time.tzinfo is None:
+            raise ValueError(f"not a record: {found['type']!r} at {found['time']!r}")
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("not a record: id, source, subject and severity are strings")
+        record_id, source, subject, severity = texts
+        return cls(record_id, kind, source, subject, time, severity, found["data"])
+
+
+def timestamp(value: datetime) -> str:
+    """RFC 3339 in UTC with microseconds."""
+    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def optional_timestamp(value: datetime | None) -> str | None:
+    return timestamp(value) if value is not None else None
+
+
+def rounded(seconds: float | None) -> float | None:
+    """A span as it is published."""
+    return None if seconds is None else round(seconds, 3)

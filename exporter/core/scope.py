@@ -1,0 +1,204 @@
+"""Whose an event is, and what of its moves one VM tells and counts: what begins there ends there, exactly once.
+
+The document names events of neighbours too, `Resources` may change, and the own name may become known late. So each
+event's history keeps two facts: whether its beginning was told (`told`), and whose it was last known to be (`whose`;
+`OURS` is what was counted to begin). From these and the document at hand follows what is told and counted now:
+
+    was told    concerns us now
+    no          yes               it begins: `scheduled` or `started`; joined, if it stood there before without this VM
+    yes         yes               its moves
+    yes         no                it is over for us: `ended`, not-this-vm
+    no          no                nothing
+
+The agent and `replay` both go through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from exporter.core.continuity import Sight, blind, sight_of
+from exporter.core.lifecycle import whose_of
+from exporter.core.state import (
+    CLOSING,
+    NOT_THIS_VM,
+    Felt,
+    Instant,
+    Kind,
+    Phase,
+    Rejection,
+    State,
+    Step,
+    Tracked,
+    Transition,
+    Whose,
+)
+
+_BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Tale:
+    """What a step comes to for one VM: `told` is to be published, in this order, `counted` to be counted."""
+
+    state: State
+    told: tuple[Transition, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    counted: tuple[Transition, ...] = ()
+
+
+def tale_of(before: State, step: Step, vm_name: str, all_events: bool, poll_interval: float) -> Tale:
+    """What the step from `before` tells a VM of this name (empty: not known yet) that publishes all events, or its own.
+
+    Nothing is looked through again while the document, the name and the scope are what they were.
+    """
+    sorted_as = (vm_name, all_events)
+    if not step.changed and before.sorted_as == sorted_as:
+        return Tale(step.state)
+    document, now = step.state.document, step.state.last_good
+    assert document is not None, "a step is made by a document"  # noqa: S101  # `advance` sets both
+    assert now is not None, "at a time"  # noqa: S101  # as above
+    teller = _Teller(vm_name, all_events, sight_of(before, document, now, poll_interval), now)
+    moves = {move.tracked.key: move for move in step.transitions}
+    for key, move in moves.items():
+        if move.kind in CLOSING:
+            teller.gone(before.tracked[key], move)
+    tracked = {
+        key: teller.there(before.tracked.get(key), after, moves.get(key)) for key, after in step.state.tracked.items()
+    }
+    anew = {rejection.key: rejection for rejection in teller.rejections}
+    rejections = [each for each in step.rejections if not each.key or (tracked[each.key].told and each.key not in anew)]
+    state = replace(step.state, tracked=tracked, sorted_as=sorted_as)
+    return Tale(state, tuple(teller.told), (*rejections, *teller.rejections), tuple(teller.counted))
+
+
+class _Teller:
+    """One document, event by event: what was found is in the lists."""
+
+    def __init__(self, vm_name: str, all_events: bool, sight: Sight, now: Instant) -> None:
+        self._vm_name = vm_name
+        self._all = all_events
+        self._sight = sight
+        self._now = now
+        self.told: list[Transition] = []
+        self.counted: list[Transition] = []
+        self.rejections: list[Rejection] = []
+
+    def gone(self, was: Tracked, move: Transition) -> None:
+        """It is not in the document any more. What became known to name this VM only now counts at both ends."""
+        told, whose = _facts(was, self._vm_name)
+        if told:
+            self.told.append(move)
+        if whose is not Whose.OURS:
+            if whose_of(was.event, self._vm_name) is not Whose.OURS:
+                return
+            self.counted += self._beginnings(was)
+        self.counted.append(move)
+
+    def there(self, was: Tracked | None, after: Tracked, move: Transition | None) -> Tracked:
+        """It is in the document. Answers its history with what is known of it now."""
+        told, before = _facts(was, self._vm_name) if was else (False, None)
+        whose = self._whose(was, before, after)
+        tells = self._all or whose is not Whose.THEIRS
+        if was is None or (told == tells and before == whose):
+            after = _marked(after, tells, whose)
+            if move:
+                self.told += [move] if tells else []
+                self.counted += [move] if whose is Whose.OURS else []
+            return after
+        joins = before is Whose.THEIRS and whose is not Whose.THEIRS
+        anew = self._anew(after) if joins else after
+        if joins:  # its turn and its rest begin now, whether or not its story does
+            after = replace(after, first_seen_at=anew.first_seen_at, unchanged_at=anew.unchanged_at)
+        after = _marked(anew if tells and not told else after, tells, whose)
+        self._tell(after, move, told=told, joined=whose is not Whose.THEIRS)
+        if before is Whose.OURS and whose is Whose.THEIRS:  # one that was never understood counts at its end, at both
+            self.counted.append(replace(self._left(after, move), first_sight=was.phase is Phase.UNKNOWN))
+        elif before is Whose.OURS:
+            self.counted += [move] if move else []
+        elif whose is Whose.OURS:
+            self.counted += self._beginnings(anew)
+        return after
+
+    def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
+        """Where this document does not say, as it was; but what was another's and has other Resources may be ours."""
+        found = whose_of(after.event, self._vm_name)
+        if found is not Whose.MAYBE or was is None or before is None:
+            return found
+        moved = was.event.raw.get("Resources") != after.event.raw.get("Resources")
+        return Whose.MAYBE if before is Whose.THEIRS and moved else before
+
+    def _anew(self, tracked: Tracked) -> Tracked:
+        """It comes to name this VM: first seen now. What we sent for it, and that it was Started before, stays."""
+        wall = self._now.wall
+        return replace(
+            tracked,
+            first_seen=wall,
+            first_seen_mono=self._now.mono,
+            seen_before=self._sight.seen_before,
+            first_seen_at=self._sight.watched,
+            unchanged_at=self._sight.watched,
+            first_not_before=tracked.event.not_before,
+            scheduled_seen=tracked.phase is Phase.SCHEDULED,
+            started_at=wall if tracked.phase is Phase.STARTED else tracked.started_at,
+            started_mono=self._now.mono if tracked.phase is Phase.STARTED else tracked.started_mono,
+            felt=Felt(),
+            updates=0,
+            updates_while_started=0,
+            gaps=0,
+            gap_seconds=0.0,
+            started_gaps=0,
+        )
+
+    def _tell(self, after: Tracked, move: Transition | None, *, told: bool, joined: bool) -> None:
+        if told and after.told:
+            self.told += [replace(move, tracked=after)] if move else []
+        elif after.told:
+            kind = _BEGINS.get(after.phase)
+            if kind:
+                begins = self._move(kind, after, move)
+                self.told.append(replace(begins, first_sight=True, joined=joined))
+            if after.faults_told:  # nobody was told, as long as it was another's
+                self.rejections.append(Rejection(", ".join(after.faults_told), after.event.raw, after.key))
+        elif told:
+            self.told.append(self._left(after, move))
+
+    def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
+        """What there is to count of an event that is known to name this VM from now on. Without a known status nothing:
+        such a one counts when it has one, or at its end."""
+        if tracked.scheduled_seen:
+            yield replace(self._move(Kind.SCHEDULED, tracked, None), first_sight=True)
+        if tracked.phase is Phase.STARTED:
+            yield replace(self._move(Kind.STARTED, tracked, None), first_sight=not tracked.scheduled_seen)
+
+    def _left(self, tracked: Tracked, move: Transition | None) -> Transition:
+        """It stays in the document, and is over for this VM."""
+        over = replace(tracked, closed_at=self._now.wall, closed_mono=self._now.mono, outcome=Kind.ENDED)
+        found = self._move(Kind.ENDED, over, move)
+        return replace(found, unseen=(*found.unseen, NOT_THIS_VM))
+
+    def _move(self, kind: Kind, tracked: Tracked, move: Transition | None) -> Transition:
+        changed = move.changed if move else {}
+        return Transition(kind, tracked, changed, gap=self._sight.away, unseen=blind(self._sight))
+
+
+def _marked(tracked: Tracked, told: bool, whose: Whose) -> Tracked:
+    if tracked.told == told and tracked.whose == whose:
+        return tracked
+    return replace(tracked, told=told, whose=whose)
+
+
+def _facts(tracked: Tracked, vm_name: str) -> tuple[bool, Whose]:
+    """Whether it was told to begin, and whose it was. A version that kept neither numbered its records, and counted
+    what may have been ours."""
+    if tracked.told is not None and tracked.whose is not None:
+        return tracked.told, tracked.whose
+    whose = whose_of(tracked.event, vm_name)
+    numbers, base = tracked.numbers, tracked.numbers.get("", 0)
+    count = {kind: numbers.get(kind.value, base) - base for kind in Kind}
+    lives = max(count[Kind.SCHEDULED], count[Kind.STARTED])
+    if not lives:  # a status that was never understood has another beginning
+        return tracked.phase is Phase.UNKNOWN and bool(numbers.keys() - {""}), whose
+    return lives > sum(count[kind] for kind in CLOSING) or whose is not Whose.THEIRS, whose

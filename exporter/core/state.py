@@ -1,0 +1,315 @@
+"""What the machine remembers: the state, each event's history in it, and its closed words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from exporter.core.document import Document, Event
+
+EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+IN_MEMORY: Final[Mapping[str, bool]] = {"in_memory": True}
+"""Metadata of a field that means nothing to another process: it is not kept on disk, and comes back as its default."""
+
+
+class Phase(StrEnum):
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+    UNKNOWN = "unknown"
+
+
+class Kind(StrEnum):
+    """The transitions of an event, as published."""
+
+    SCHEDULED = "scheduled"
+    UPDATED = "updated"
+    STARTED = "started"
+    COMPLETED = "completed"
+    CANCELED = "canceled"
+    ENDED = "ended"
+
+
+CLOSING: Final = frozenset({Kind.COMPLETED, Kind.CANCELED, Kind.ENDED})
+NOT_THIS_VM: Final = "not-this-vm"
+"""Of a transition: the event is, or goes on as, one of other VMs alone."""
+
+
+class Seen(StrEnum):
+    """How well we saw the time just before a first sight."""
+
+    UNBROKEN = "unbroken"
+    GAP = "gap"
+    AGENT_START = "agent_start"
+
+
+class StartedBy(StrEnum):
+    """Who let an event start, as far as can be known: the service does not say."""
+
+    US = "us"
+    NOT_US = "not_us"
+    TIME = "time"
+    UNKNOWN = "unknown"
+
+
+class Whose(StrEnum):
+    """Whose an event is, as last known: ours if `Resources` names this VM, maybe where that can't be told."""
+
+    OURS = "ours"
+    MAYBE = "maybe"
+    THEIRS = "theirs"
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A moment on both clocks. `mono`, in seconds, only means something within one process; None across a restart."""
+
+    wall: datetime
+    mono: float | None = field(default=None, metadata=IN_MEMORY)
+
+    def minus(self, other: Instant) -> float:
+        """Seconds from the other to this one, negative if it comes later: by the clock that can't be set where one
+        process saw both, else by the wall clock."""
+        if self.mono is not None and other.mono is not None:
+            return self.mono - other.mono
+        return (self.wall - other.wall).total_seconds()
+
+    def since(self, earlier: Instant) -> float | None:
+        """Seconds that have passed since then. None is not known: the wall clock, all that is left over a restart, was
+        set back meanwhile."""
+        passed = self.minus(earlier)
+        if self.mono is not None and earlier.mono is not None:
+            return max(0.0, passed)
+        return passed if passed >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What we did about an event. `unanswered`: a POST got no clear status, so Azure may or may not have taken it."""
+
+    attempts: int = 0
+    last_attempt: Instant | None = None
+    accepted_at: datetime | None = None
+    rule: str = ""
+    in_flight: bool = False
+    unanswered: bool = False
+    last_failure: str = ""
+    outdated: bool = False
+    asked_to_wait: float = 0.0
+    """Seconds for which the last answer asked us to leave it alone (`Retry-After`)."""
+
+    @property
+    def last_attempt_at(self) -> datetime | None:
+        return self.last_attempt.wall if self.last_attempt is not None else None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether Azure may have taken an approval that it did not confirm."""
+        return self.in_flight or self.unanswered
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """The interruptions attributed to an event: how many, and seconds together and at the longest."""
+
+    count: int = 0
+    total: float = 0.0
+    longest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """One event and its history, from its first sight to a while after it is gone."""
+
+    event: Event
+    phase: Phase
+    first_seen: datetime
+    seen_before: Seen
+    first_seen_at: float
+    """`State.watched` at the first sight: the seconds of good polling since are `state.watched - first_seen_at`."""
+    unchanged_at: float
+    """`State.watched` at the last change."""
+    not_before: datetime | None = None
+    """The last one known: the document forgets it once the event has started."""
+    first_not_before: datetime | None = None
+    scheduled_seen: bool = False
+    started_at: datetime | None = None
+    started_by: StartedBy | None = None
+    approval: Approval = Approval()
+    decided: tuple[str, str, str] | None = None
+    """The last published decision: verdict, reason, rule."""
+    started_before: bool = False
+    """An earlier life of this id was Started."""
+    felt: Felt = Felt()
+    updates: int = 0
+    updates_while_started: int = 0
+    gaps: int = 0
+    gap_seconds: float | None = 0.0
+    """None: not known, since the clock was set back while we were away."""
+    started_gaps: int = 0
+    """How many of the gaps lie before the moment at which it was seen Started."""
+    faults_told: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    """How many records of each kind this event had: the number in a record's id."""
+    closed_at: datetime | None = None
+    outcome: Kind | None = None
+    weight: int = 0
+    """About how many bytes this history takes on disk; known once the event is gone."""
+    first_seen_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    started_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    told: bool | None = None
+    """Whether its beginning was told and its end was not yet. None: not noted (`lifecycle_told`)."""
+    whose: Whose | None = None
+    """`OURS`: counted to begin, and to be counted to end. None: not noted."""
+
+    @property
+    def key(self) -> str:
+        return self.event.key
+
+    @property
+    def was_started(self) -> bool:
+        """Whether this id was ever seen Started."""
+        return self.started_before or self.started_at is not None
+
+    @property
+    def sighted(self) -> Instant:
+        """`first_seen` on both clocks."""
+        return Instant(self.first_seen, self.first_seen_mono)
+
+    @property
+    def started(self) -> Instant | None:
+        """`started_at` on both clocks."""
+        return Instant(self.started_at, self.started_mono) if self.started_at else None
+
+    @property
+    def closed(self) -> Instant | None:
+        """`closed_at` on both clocks."""
+        return Instant(self.closed_at, self.closed_mono) if self.closed_at else None
+
+    @property
+    def waited_seconds(self) -> float | None:
+        """From its first sight until it was seen Started."""
+        return self.started.since(self.sighted) if self.started else None
+
+    @property
+    def started_seconds(self) -> float | None:
+        """From when it was seen Started until it was gone."""
+        return self.closed.since(self.started) if self.started and self.closed else None
+
+    @property
+    def watched_since_started(self) -> bool:
+        """Whether this process has seen it Started, and every moment since."""
+        return self.started_mono is not None and self.gaps == self.started_gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The source fails since then. `told`: `source.unavailable` was published; `warned`: that it may switch off."""
+
+    since: Instant
+    reason: str
+    told: bool = False
+    warned: bool = False
+    here: Instant | None = field(default=None, metadata=IN_MEMORY)
+    """The first failure that this process saw, of an outage that an earlier one knew."""
+
+    @property
+    def felt(self) -> Instant:
+        """Since when this process knows of it."""
+        return self.here or self.since
+
+    def lasted(self, now: Instant) -> float | None:
+        """Seconds since it began. None is not known: the clock was set back between two processes."""
+        before, here = self.felt.since(self.since), now.since(self.felt)
+        return None if before is None or here is None else before + here
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The document's number went down: at that `State.watched`, and so many good documents ago."""
+
+    watched: float
+    documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that must outlive a crash. Replaced whole, never changed."""
+
+    birth: datetime
+    vm_key: str = ""
+    """What record ids are derived from: vmId, else the VM's name, else a random one; fixed at first use."""
+    vm_id: str = ""
+    document: Document | None = None
+    tracked: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
+    closed: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
+    sent: Mapping[str, Approval] = field(default_factory=lambda: EMPTY)
+    """What we sent for ids whose histories are forgotten: for 30 days nobody asks twice."""
+    started_ids: Mapping[str, datetime] = field(default_factory=lambda: EMPTY)
+    """Ids that were seen Started and whose histories are forgotten, with when that was."""
+    evictions: int = 0
+    numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    rejected: frozenset[str] = frozenset()
+    last_good: Instant | None = None
+    watched: float = 0.0
+    """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stands still in a gap."""
+    first_answer: datetime | None = None
+    """When Azure first answered ever, or the number last started again: the service is warming up after it."""
+    first_answer_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    flowing: bool = False
+    """An event was seen since then: the service is warm."""
+    outage: Outage | None = None
+    document_rejected: str = ""
+    boot_id: str = ""
+    reset: Reset | None = None
+    """Set while a lower number is too recent to act on any answer."""
+    sorted_as: tuple[str, bool] | None = None
+    """The own name, and whether all events are published, by which `told` and `whose` were last settled."""
+
+    def history(self, key: str) -> Tracked | None:
+        """What is known of an id: of an event in the document, or of one that is gone."""
+        return self.tracked.get(key) or self.closed.get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One move of one event. `tracked` is the event's history after the move (or as last seen)."""
+
+    kind: Kind
+    tracked: Tracked
+    changed: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    unexpected: bool = False
+    first_sight: bool = False
+    gap: float | None = None
+    """Seconds between the two good documents; None when there was none before, or when it is not known."""
+    unseen: tuple[str, ...] = ()
+    """Why what happened in between was not seen; empty when it was."""
+    joined: bool = False
+    """It stood in the document before, without this VM."""
+    replaced_by: str = ""
+    """The id under which it seems to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """An event that can't be tracked, or is tracked but not wholly understood (then `key` is set)."""
+
+    fault: str
+    raw: Any
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a good document did to the state."""
+
+    state: State
+    transitions: tuple[Transition, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    changed: bool = False
+    anomalies: tuple[str, ...] = ()
+    """Oddities of the source, words of `ANOMALIES`."""

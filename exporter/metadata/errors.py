@@ -1,0 +1,179 @@
+"""Every way in which the metadata service can fail us, and how long to leave it alone then.
+
+Failure
+└── MetadataError    reason: one of REASONS · status_code, retry_after, failures, delay()
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from email.utils import parsedate_to_datetime
+from typing import Literal, get_args
+
+import httpcore
+import httpx
+
+from exporter.errors import Failure, backoff
+from exporter.http.deadline import Aborted, Flooded, Stage, Wire
+
+Reason = Literal[
+    "timeout",  # not done by the deadline, in whatever phase
+    "connect",  # refused, unreachable
+    "dns",  # the host of a configured URL has no address
+    "tls",  # a configured https URL: handshake or certificate
+    "reset",  # the connection broke before the answer was whole
+    "protocol",  # not HTTP
+    "redirect",  # 3xx: never followed
+    "status-400",  # ours: the request or the api-version is wrong
+    "forbidden",  # 401, 403: the Metadata Security Protocol refuses this process
+    "not-found",  # 404
+    "gone",  # 410: up to 70 seconds
+    "throttled",  # 429: five requests a second for the whole VM
+    "server-error",  # 5xx
+    "status-other",
+    "too-large",
+    "encoding",  # compressed although we asked for identity
+    "malformed",  # 200, but not the JSON that was asked for: said by whoever parses
+    "aborted",  # we are shutting down
+]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+FORBIDDEN_SECONDS = 30.0
+RETRY_AFTER_SECONDS = 60.0
+
+_DETAIL_CHARACTERS = 200
+_STATUS_REASONS: dict[int, Reason] = {
+    400: "status-400",
+    401: "forbidden",
+    403: "forbidden",
+    404: "not-found",
+    410: "gone",
+    429: "throttled",
+}
+_CLASS_REASONS: dict[int, Reason] = {3: "redirect", 5: "server-error"}
+
+
+class MetadataError(Failure):
+    """The metadata service gave no usable answer. The detail is for a person and holds nothing of our request.
+
+    `status_code` is what was answered, if anything was. `retry_after` is what the source asked for, in seconds (0 to
+    60). `failures` says how many polls in a row have failed, this one included.
+    """
+
+    reason: Reason
+
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str = "",
+        *,
+        status_code: int | None = None,
+        retry_after: float | None = None,
+        failures: int = 1,
+    ) -> None:
+        super().__init__(reason, detail)
+        self.status_code = status_code
+        self.retry_after = retry_after
+        self.failures = failures
+
+    def delay(self) -> float:
+        """Seconds to leave the service alone: less than 2, 30 when refused, or as it asks."""
+        own = FORBIDDEN_SECONDS if self.reason == "forbidden" else backoff(self.failures)
+        return max(own, self.retry_after or 0.0)
+
+
+def status_reason(code: int) -> Reason:
+    """The word for a status other than 200."""
+    return _STATUS_REASONS.get(code) or _CLASS_REASONS.get(code // 100, "status-other")
+
+
+def parse_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (POSIX), 0 to 60, out of either form of the header (RFC 9110 §10.2.3); None for nonsense."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:_DIGITS]), RETRY_AFTER_SECONDS) if text[_DIGITS:] == "" else RETRY_AFTER_SECONDS
+    instant = parse_date(text)
+    return None if instant is None else min(max(instant - now, 0.0), RETRY_AFTER_SECONDS)
+
+
+def parse_date(text: str) -> float | None:
+    """POSIX seconds out of a date as HTTP writes it; None for nonsense."""
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+_DIGITS = 9
+
+FOREIGN = (
+    Aborted,
+    Flooded,
+    OSError,
+    ValueError,  # the library's, from numbers and letters in headers that it did not expect
+    httpcore.ProtocolError,
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.UnsupportedProtocol,
+    httpx.HTTPError,
+)
+"""All that an exchange is known to raise; anything else is a mistake of ours and not dressed up as the service's."""
+
+_STAGE_REASONS: dict[Stage, Reason] = {Stage.CONNECT: "connect", Stage.TLS: "tls", Stage.EXCHANGE: "reset"}
+
+
+def translate(error: Exception, wire: Wire) -> MetadataError:
+    """The border: a foreign exception by its type, then by how far the exchange got. The caller keeps the cause."""
+    cut_off = wire.ended or not wire.received
+    table: tuple[tuple[type[Exception], Reason], ...] = (
+        (Aborted, "aborted"),
+        (Flooded, "too-large"),
+        (TimeoutError, "timeout"),
+        (socket.gaierror, "dns"),
+        (ssl.SSLError, "tls"),
+        (OSError, _STAGE_REASONS[wire.stage]),
+        (httpcore.NetworkError, "reset"),
+        (Exception, "reset" if cut_off else "protocol"),
+    )
+    reason = next(word for kind, word in table if isinstance(error, kind))
+    return MetadataError(reason, one_line(str(error)) if isinstance(error, _OWN) else _without_bytes(str(error)))
+
+
+_OWN = (Aborted, Flooded, OSError, httpcore.NetworkError, httpcore.TimeoutException)
+"""Our own words or those of the system. The others are the HTTP library's, which quote what the peer sent."""
+_LIBRARY_SAYS = (
+    "illegal status line",
+    "illegal header line",
+    "illegal chunk header",
+    "illegal request line",
+    "Receive buffer too long",
+    "Too many chunk",
+    "peer closed connection without sending complete message body",
+    "peer unexpectedly closed connection",
+    "Server disconnected without sending a response",
+    "conflicting Content-Length headers",
+    "bad Content-Length",
+    "multiple Transfer-Encoding headers",
+    "Transfer-Encoding",
+    "Can't send data when our state is ERROR",
+)
+_MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)
+
+
+def _without_bytes(text: str) -> str:
+    """What the HTTP library says of an answer, without anything of the answer; of a page only that it is one."""
+    known = next((words for words in _LIBRARY_SAYS if text.lower().startswith(words.lower())), "")
+    said = known or "what came is no answer of HTTP"
+    return f"{said} (an HTML or XML page)" if is_page(text) else said
+
+
+def is_page(text: str) -> bool:
+    """Whether this is the beginning of an HTML or XML page, perhaps behind a few words."""
+    return text.startswith("<") or _MARKUP.search(text) is not None
+
+
+def one_line(text: str) -> str:
+    """A foreign text, short and printable enough for a line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:_DETAIL_CHARACTERS]

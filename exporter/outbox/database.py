@@ -1,0 +1,151 @@
+"""The outbox's file as one process holds it: opened, closed, followed when it is replaced, and set aside.
+
+Two connections. The agent's commits with `synchronous=FULL`: records are rare and the machine is about to be rebooted.
+Deliveries settle on the other with `synchronous=NORMAL`: an acknowledgement lost with the power is a duplicate, never a
+loss.
+
+A file that can't be opened does not stop the agent: it is then closed, says so, and is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from exporter.outbox.errors import OutboxBusy, OutboxUnwritable, translated
+from exporter.outbox.file import connect, files_of, open_or_set_aside, set_aside
+from exporter.outbox.lock import FileLock
+from exporter.outbox.queue import Standing, standing_of
+from exporter.private_file import make_private, narrow
+
+
+class HeldFile:
+    """The file, its two connections with their locks, and how the destinations stand in it."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        max_bytes: int,
+        destinations: Sequence[str],
+        now: Callable[[], datetime],
+    ) -> None:
+        """Opens or makes the file. Raises `OutboxBusy`; one that can't be opened now is opened later."""
+        self.path = Path(path)
+        self.capacity = max_bytes
+        self.notes: list[str] = []
+        self._now = now
+        self._names = tuple(destinations)
+        self._mine = threading.RLock()
+        self._theirs = threading.RLock()
+        self._lock_path = self.path.with_name(self.path.name + ".lock")
+        self._lock = FileLock(self._lock_path)
+        self._agent: sqlite3.Connection | None = None
+        self._delivery: sqlite3.Connection | None = None
+        self._standing = {name: Standing() for name in self._names}
+        self._aside = ""  # why the file at the path has to be set aside before another is begun
+        self._closed = False
+        try:
+            with translated():
+                self._ready()
+        except OutboxUnwritable as failure:
+            self.notes.append(f"{path} can't be used yet ({failure}); it will be as soon as it can be opened")
+
+    def _ready(self) -> sqlite3.Connection:
+        """The agent's connection, opened where it is not. Raises `OutboxBusy`, OSError or sqlite3.Error."""
+        if self._agent is not None:
+            return self._agent
+        if self._closed:
+            raise OutboxUnwritable("gone", "the outbox was closed")
+        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._acquire()
+        self.notes += filter(None, map(narrow, files_of(self.path)))
+        with self._theirs:
+            if self._aside:
+                self.notes.append(set_aside(self.path, self._aside, self._now()))
+                self._aside = ""
+            return self._open()
+
+    def _acquire(self) -> None:
+        make_private(self._lock_path)
+        if not self._lock.acquire():
+            raise OutboxBusy("busy", f"another agent works on {self.path}")
+
+    def _open(self) -> sqlite3.Connection:
+        agent, note = open_or_set_aside(self.path, self.capacity, self._now())
+        self.notes += [note] if note else []
+        with contextlib.ExitStack() as undo:
+            undo.callback(agent.close)
+            delivery = connect(self.path, self.capacity, "NORMAL")
+            undo.callback(delivery.close)
+            self._inode = inode(self.path)
+            self._newest: int = agent.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()[0]
+            self._standing = {name: standing_of(agent, name) for name in self._names}
+            undo.pop_all()
+        self._pruned = 0
+        self._agent, self._delivery = agent, delivery
+        return agent
+
+    def _shut(self) -> None:
+        for db in (self._delivery, self._agent):
+            if db is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    db.close()
+        self._delivery = self._agent = None
+
+    def close(self) -> None:
+        """Closes the file; what is committed stays. Safe to call twice."""
+        with self._mine, self._theirs:
+            self._closed = True
+            self._shut()
+            self._lock.release()
+
+    def renew(self, why: str) -> None:
+        """Sets the file aside while running and begins an empty one: its state is not ours."""
+        with self._mine, self._theirs, translated():
+            if self._agent is None and not self._aside:
+                return  # it was never read, so nothing is known against it
+            self._begin_anew(why)
+
+    def _begin_anew(self, why: str) -> None:
+        with self._theirs:
+            self._shut()
+            self._aside = why
+            self._ready()
+
+    def _follow_the_file(self) -> None:
+        """A file that was removed or replaced under us is written anew from what the connection still holds."""
+        if self._agent is None or inode(self.path) == self._inode:
+            return
+        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._acquire()
+        fresh = self.path.with_name(self.path.name + ".new")
+        fresh.unlink(missing_ok=True)
+        make_private(fresh)
+        with contextlib.closing(sqlite3.connect(fresh)) as copy:
+            self._agent.backup(copy)
+        with self._theirs:
+            unsettled = {name: standing.settled for name, standing in self._standing.items()}
+            self._shut()
+            if self.path.exists():
+                self.notes.append(set_aside(self.path, "replaced", self._now()))
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            os.replace(fresh, self.path)
+            self._open()
+            for name, settled in unsettled.items():
+                self._standing[name].settled = settled
+        self.notes.append(f"{self.path} was removed or replaced while running; it was written anew")
+
+
+def inode(path: Path) -> tuple[int, int] | None:
+    """Which file stands there; None where none does."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino

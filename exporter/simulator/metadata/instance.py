@@ -1,0 +1,102 @@
+"""`/metadata/instance` of a simulated VM, as api-version 2021-12-13 answers: every value a text, a missing one "".
+
+It holds what the real one holds, user data and keys included, though only as marked noise: a client that logs or
+publishes any of it can be caught by searching for `NOISE`.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any
+
+from exporter.core.folding import folded
+from exporter.simulator.metadata.story import Vm
+
+# Azure's own list [Azure Instance Metadata Service, Supported API versions]. Each is answered with all fields: what an
+# older version does not know yet is not left out, as a client has to ignore what it does not know.
+API_VERSIONS = (
+    *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02", "2018-10-01"),
+    *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01", "2019-08-15", "2019-11-01"),
+    *("2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01", "2021-01-01", "2021-02-01", "2021-03-01"),
+    *("2021-05-01", "2021-10-01", "2021-11-01", "2021-11-15", "2021-12-13", "2023-07-01"),
+)
+NOISE = "never-log-this"
+_SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
+_GROUP = "simulated"
+_PROVIDER = "Microsoft.Compute"
+_FAMILY = uuid.UUID("5f1c0c52-4a7e-4c6c-9a4e-6f1d0b7b8a11")
+_USUAL = {
+    "azEnvironment": "AzurePublicCloud",
+    "customData": "",
+    "evictionPolicy": "",
+    "isHostCompatibilityLayerVm": "false",
+    "licenseType": "",
+    "location": "westeurope",
+    "offer": "debian-12",
+    "osType": "Linux",
+    "physicalZone": "westeurope-az2",
+    "placementGroupId": "",
+    "platformFaultDomain": "0",
+    "platformSubFaultDomain": "",
+    "platformUpdateDomain": "0",
+    "priority": "Regular",
+    "provider": _PROVIDER,
+    "publisher": "Debian",
+    "resourceGroupName": _GROUP,
+    "sku": "12-gen2",
+    "subscriptionId": _SUBSCRIPTION,
+    "tags": f"owner:{NOISE}",
+    "userData": base64.b64encode(f"password={NOISE}".encode()).decode(),
+    "version": "0.20260210.2384",
+    "vmScaleSetName": "",
+    "vmSize": "Standard_D4s_v5",
+    "zone": "1",
+}
+
+
+def compute(vm: Vm) -> dict[str, Any]:
+    """The `compute` object of that VM; its own fields go over the usual ones, and ids follow from its name."""
+    named = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
+    fields: dict[str, Any] = {**_USUAL, **named, **vm.fields}
+    fields.setdefault("resourceId", _resource_id(fields))
+    fields["osProfile"] = {
+        "adminUsername": NOISE,
+        "computerName": _host_name(fields),
+        "disablePasswordAuthentication": "true",
+    }
+    fields["publicKeys"] = [{"keyData": f"ssh-rsa {NOISE}", "path": f"/home/{NOISE}/.ssh/authorized_keys"}]
+    fields["tagsList"] = [{"name": "owner", "value": NOISE}]
+    return dict(sorted(fields.items()))
+
+
+def instance(vm: Vm) -> dict[str, Any]:
+    """The whole `/metadata/instance` object of that VM."""
+    address = {"privateIpAddress": "10.0.0.4", "publicIpAddress": ""}
+    subnet = {"address": "10.0.0.0", "prefix": "24"}
+    interface = {
+        "ipv4": {"ipAddress": [address], "subnet": [subnet]},
+        "ipv6": {"ipAddress": []},
+        "macAddress": "0022480A0B0C",
+    }
+    return {"compute": compute(vm), "network": {"interface": [interface]}}
+
+
+def _resource_id(fields: dict[str, Any]) -> str:
+    group = f"/subscriptions/{fields['subscriptionId']}/resourceGroups/{fields['resourceGroupName']}"
+    if not fields["vmScaleSetName"]:
+        return f"{group}/providers/{_PROVIDER}/virtualMachines/{fields['name']}"
+    number = fields["name"].rpartition("_")[2]
+    return f"{group}/providers/{_PROVIDER}/virtualMachineScaleSets/{fields['vmScaleSetName']}/virtualMachines/{number}"
+
+
+def _host_name(fields: dict[str, Any]) -> str:
+    """In a scale set the host name counts in base 36 and so is never the name that `Resources` uses."""
+    stem, _, number = fields["name"].rpartition("_")
+    if not fields["vmScaleSetName"] or not number.isdecimal():
+        return str(fields["name"])
+    left, digits = int(number), ""
+    while left or not digits:
+        left, digit = divmod(left, 36)
+        digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[digit] + digits
+    return f"{stem}{digits:0>6}"

@@ -1,0 +1,186 @@
+"""The simulated metadata service: strict as the real one, on its own threads, on loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from exporter.core.folding import folded
+from exporter.simulator.metadata import protocol, transport
+from exporter.simulator.metadata.faults import HANGING, Fault, Faults, is_delay, spoiled
+from exporter.simulator.metadata.platform import Change, utc
+from exporter.simulator.metadata.play import Play
+from exporter.simulator.metadata.protocol import Answer, Refusal, Request
+from exporter.simulator.metadata.story import Scenario
+
+_KEPT = 100_000
+
+
+class Post(NamedTuple):
+    """A POST to the events: when it came (seconds since the epoch), its body, and the status it was answered with.
+
+    `status` is 0 where no answer was sent.
+    """
+
+    time: float
+    body: bytes
+    status: int
+
+    @property
+    def event_ids(self) -> tuple[str, ...]:
+        """The EventIds it asked to start, as received; empty for a malformed body."""
+        try:
+            return tuple(protocol.start_requests(self.body))
+        except Refusal:
+            return ()
+
+
+class MetadataService:
+    """A metadata service that plays a scenario as one of its VMs sees it. A context manager; `url` is its base.
+
+    The port is taken and the story begins at once; answers come from `start()` (or `with`) on. `platform` is the play
+    behind it and may be given to further services, one for each VM of the scenario: they all then see, and approve,
+    the same events.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        speed: float = 1.0,
+        vm: str | None = None,
+        faults: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
+        repeat: bool = False,
+        platform: Play | None = None,
+    ) -> None:
+        """ScenarioError for an unknown VM, FaultError for an unknown fault, OSError for an address not to be had."""
+        self.vm = scenario.vm(vm)
+        self.posts: deque[Post] = deque(maxlen=_KEPT)
+        self.requests: deque[Request] = deque(maxlen=_KEPT)
+        self._clock = clock
+        self.platform = platform or Play(scenario, start=utc(clock()), speed=speed, repeat=repeat)
+        self._faults = Faults()
+        self._faults.set(faults, clock())
+        self._fixed: bytes | None = None
+        self._stopping = threading.Event()
+        self._news = threading.Condition()
+        self._server = transport.Server(host, port, self._respond, self._stopping, clock)
+
+    @property
+    def url(self) -> str:
+        """`http://HOST:PORT`, without a slash at its end."""
+        return self._server.url
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop answering; every connection and thread is gone afterwards. A second time does nothing."""
+        self._stopping.set()
+        self._server.close()
+        self._tell()
+
+    def __enter__(self) -> MetadataService:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def set_document(self, document: bytes | Mapping[str, Any] | None) -> None:
+        """Answer every GET of the events with exactly this, from the next one on; None goes back to the scenario.
+
+        A POST is then answered by the ids of this document, as far as it can be read; nothing ever starts.
+        """
+        fixed = document if isinstance(document, bytes) or document is None else json.dumps(document).encode()
+        self._fixed = fixed
+
+    def fault(self, *specs: str | None) -> None:
+        """Put these faults (see `exporter.simulator.faults`) in the place of all others; none or None clears them."""
+        self._faults.set([spec for spec in specs if spec], self._clock())
+
+    def finished(self) -> bool:
+        """True once the story is over; the last document is answered on."""
+        return self.platform.finished(utc(self._clock()))
+
+    def wait_until(self, holds: Callable[[], bool], timeout: float) -> bool:
+        """Wait up to `timeout` seconds, looking again after each request; the last word of `holds`."""
+        with self._news:
+            return self._news.wait_for(lambda: holds() or self._stopping.is_set(), timeout) and holds()
+
+    def _respond(self, request: Request, connection: transport.Connection) -> None:
+        """Answer one whole request on its connection, or fail to, as the faults in force say."""
+        request = request._replace(time=self._clock())
+        self.requests.append(request)
+        path = urlsplit(request.path).path.rstrip("/")
+        where = "events" if path == protocol.EVENTS_PATH else "instance"
+        struck = self._faults.take(where, request.method, request.time)
+        for delay in filter(is_delay, struck):
+            self._stopping.wait(delay.argument)
+        worst = next((fault for fault in struck if not is_delay(fault)), None)
+        answer = self._decide(request, worst)
+        if request.method == "POST" and where == "events":
+            # Before it is sent: a client that has its answer finds its POST here.
+            status = answer.status if answer and not (worst and worst.name == "post-reset") else 0
+            self.posts.append(Post(request.time, request.body, status))
+        self._tell()
+        if answer:
+            connection.send(answer, worst)
+        elif worst and worst.name in HANGING:
+            connection.hang(worst.argument)
+        else:
+            connection.reset()
+
+    def _decide(self, request: Request, fault: Fault | None) -> Answer | None:
+        """What to answer, None for nothing; an approval that counts has counted afterwards."""
+        change = self.platform.now(utc(self._clock()))
+        if change.silent and self._fixed is None:
+            return None
+        if fault and fault.name in ("gap", *HANGING):
+            return None
+        if fault is None:
+            return self._answer(request, change)
+        # A fault of the whole service hits before it has understood anything: nothing is approved.
+        lost = request.method == "POST" and fault.name != "post-reset"
+        return spoiled(fault, Answer(200) if lost else self._answer(request, change))
+
+    def _answer(self, request: Request, change: Change) -> Answer:
+        try:
+            api_version = protocol.checked_api_version(request)
+            if urlsplit(request.path).path.rstrip("/") != protocol.EVENTS_PATH:
+                return protocol.described(request, self.vm)
+            if request.method == "POST":
+                return protocol.approved(request.body, self._approve)
+        except Refusal as refusal:
+            return refusal.answer
+        fixed = self._fixed
+        return protocol.as_json(200, change.document(api_version)) if fixed is None else Answer(200, fixed)
+
+    def _approve(self, event_ids: Sequence[str]) -> bool:
+        fixed = self._fixed
+        if fixed is None:
+            return self.platform.approve(event_ids, utc(self._clock()))
+        known = {folded(event_id) for event_id in _event_ids(fixed)}
+        return all(folded(event_id) in known for event_id in event_ids)
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+
+def _event_ids(body: bytes) -> set[str]:
+    try:
+        events = json.loads(body)["Events"]
+        return {event["EventId"] for event in events if isinstance(event.get("EventId"), str)}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return set()

@@ -1,0 +1,85 @@
+"""The words of a scenario: events, VMs and what the platform does with them, as checked values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from exporter.core.folding import folded
+
+DEFAULT_START = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
+TEN_MINUTES = 600.0  # "Typical run: ... Started to gone 10 min" [High level overview]
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be played; the text names every fault of the file with its place, one per line."""
+
+
+class Deed(StrEnum):
+    """What the platform does in one step."""
+
+    ANNOUNCE = "announce"
+    CHANGE = "change"
+    START = "start"
+    CANCEL = "cancel"
+    END = "end"
+    SWITCH_OFF = "switch-off"
+
+
+class Phase(StrEnum):
+    """The moments of an event's life that a step can wait for."""
+
+    ANNOUNCED = "announced"
+    APPROVED = "approved"
+    STARTED = "started"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """A VM of the story: its name as in `Resources`, and fields of `compute` that differ from the usual."""
+
+    name: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One deed at one time. `delay`, `notice`, `lasts` and the approval times are seconds of platform time."""
+
+    deed: Deed
+    delay: float
+    after: tuple[str, Phase] | None = None
+    event: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    notice: float | None = None
+    lasts: float = TEN_MINUTES
+    start_after_approval: float = 1.0
+    waits_for_all: bool = False
+    others_approve_after: float | None = None
+    malformed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A whole story, checked: every step refers to an event that an earlier line of the file brings in."""
+
+    name: str
+    description: str
+    vms: tuple[Vm, ...]
+    steps: tuple[Step, ...]
+    incarnation: int = 1
+    start: datetime = DEFAULT_START
+    length: float = 0.0
+
+    def vm(self, name: str | None = None) -> Vm:
+        """The VM of that name (letter case aside), the first one for None; ScenarioError for a stranger."""
+        if name is None:
+            return self.vms[0]
+        for vm in self.vms:
+            if folded(vm.name) == folded(name):
+                return vm
+        raise ScenarioError(f"no VM {name!r} in scenario {self.name}; it has {', '.join(vm.name for vm in self.vms)}")

@@ -1,0 +1,124 @@
+"""How an event hub is reached: Azure's SDK with the traps of its configuration taken out."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from azure.eventhub import TransportType
+from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
+
+from exporter import __version__
+from exporter.errors import Retryable
+
+Transport = Literal["amqp", "websocket"]
+
+_TRANSPORTS: Final = {"amqp": TransportType.Amqp, "websocket": TransportType.AmqpOverWebsocket}
+_PORTS: Final = {"amqp": 5671, "websocket": 443}
+_SOCKET_TIMEOUT: Final = 10.0  # seconds for one operation of the socket; the SDK's 0.2 is none for a busy network
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the event hub is. Raises ValueError with a sentence, without any part of the connection string."""
+
+    connection_string: str = field(repr=False)
+    namespace: str
+    event_hub: str
+    transport: Transport
+    custom_endpoint: str
+    certificate_file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.connection_string) == bool(self.namespace):
+            raise ValueError("Event Hubs is reached by a connection string or by a namespace: exactly one of them")
+        if self.namespace and not self.event_hub:
+            raise ValueError("with a namespace, the name of the event hub is needed")
+        flag = self._field("UseDevelopmentEmulator")
+        if flag not in ("", "true", "false"):
+            raise ValueError('UseDevelopmentEmulator must be "true" or "false" in lower case: the SDK reads no other')
+        if self.connection_string:
+            try:
+                self.client(None)
+            except ValueError:
+                raise ValueError("the connection string of Event Hubs is not one, or names no event hub") from None
+
+    def client(self, credential: Any) -> EventHubProducerClient:
+        """A client that is not connected yet."""
+        options = self._options()
+        if self.namespace:
+            return EventHubProducerClient(self.namespace, self.event_hub, credential, **options)
+        return EventHubProducerClient.from_connection_string(
+            self.connection_string, eventhub_name=self.event_hub or None, **options
+        )
+
+    def consumer(self, credential: Any, group: str, **more: Any) -> EventHubConsumerClient:
+        """The same for reading; `more` is the SDK's."""
+        options = {**self._options(), **more}
+        if self.namespace:
+            return EventHubConsumerClient(self.namespace, self.event_hub, group, credential, **options)
+        return EventHubConsumerClient.from_connection_string(
+            self.connection_string, group, eventhub_name=self.event_hub or None, **options
+        )
+
+    def check_certificate(self) -> None:
+        """Raises `Retryable` when the CA certificates can't be used; of the SDK's errors for it none names the file."""
+        if not self.certificate_file:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.certificate_file)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            why = "no CA certificates in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+            raise Retryable(
+                "configuration", f"event_hubs.certificate {self.certificate_file} cannot be used: {why}", slow=True
+            ) from error
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "transport_type": _TRANSPORTS[self.transport],
+            "socket_timeout": _SOCKET_TIMEOUT,
+            "retry_total": 1,
+            "retry_backoff_factor": 0.1,
+            "user_agent": f"azure-scheduled-events-exporter/{__version__}",
+        }
+        if endpoint := self._endpoint():
+            options["custom_endpoint_address"] = endpoint
+        if self.certificate_file:
+            options["connection_verify"] = self.certificate_file
+        return options
+
+    def _endpoint(self) -> str:
+        """Another address to connect to, always with its port, or "".
+
+        Over websocket the SDK forgets the port of an emulator, unless it is said once more in this way.
+        """
+        text = self.custom_endpoint
+        if not text and self.transport == "websocket" and self._field("UseDevelopmentEmulator") == "true":
+            text = self._field("Endpoint")
+        if not text:
+            return ""
+        parts = urlsplit(text if "//" in text else f"sb://{text}")
+        return f"sb://{parts.hostname}:{parts.port or _PORTS[self.transport]}"
+
+    def _field(self, name: str) -> str:
+        for part in self.connection_string.split(";"):
+            key, _, value = part.partition("=")
+            if key.strip().lower() == name.lower():
+                return value.strip()
+        return ""
+
+
+def default_credential() -> Callable[[], Any]:
+    """What makes azure-identity's credential. Raises ValueError where the package is missing."""
+    try:
+        from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # 40 MiB that few need
+    except ImportError as error:
+        raise ValueError(
+            "signing in to Event Hubs with an Azure identity needs the extra `identity`: "
+            "pip install 'azure-scheduled-events-exporter[identity]'"
+        ) from error
+    made: Callable[[], Any] = DefaultAzureCredential
+    return made

@@ -1,0 +1,71 @@
+"""Where the commands print: what may be a terminal gets no control character of a stranger's, and no credential.
+
+    say(text, out)            a line of output, JSON or words
+    complain(text)            a line of error: also without credentials
+
+Whatever is not printable is written as the JSON escape of it, so that a line of JSON remains the same JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+from exporter.secrets import redact
+
+_COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
+"""The sequences that our own lines are coloured with."""
+
+
+_FILLERS: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
+)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with an escape such as `\\u001b` for all that moves a cursor, colours, hides or turns text:
+    control characters (C0, DEL, C1), bidirectional and other format characters, separators of lines, surrogates.
+    """
+    return text if visible(text) else "".join(ch if visible(ch) else escape(ch) for ch in text)
+
+
+def visible(text: str) -> bool:
+    """Whether all of it shows: also no letter that is drawn as nothing, such as a filler or variation selector."""
+    return text.isprintable() and not _FILLERS.search(text)
+
+
+def escape(ch: str) -> str:
+    """The character as JSON escapes it."""
+    return "\\u007f" if ch == "\x7f" else json.dumps(ch)[1:-1]
+
+
+def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
+    """Print one line at once, to standard output unless told otherwise; with `colour` our own colours are kept."""
+    parts = _COLOURS.split(text) if colour else [text]
+    shown = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
+    print(shown, file=sys.stdout if out is None else out, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print what went wrong to standard error, a line for each of its lines, without credentials."""
+    for line in redact(text).split("\n"):
+        say(line, sys.stderr)
+
+
+def supports_colour(out: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether to colour: only a terminal that understands it, and never where NO_COLOR is set (no-color.org)."""
+    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or not out.isatty():
+        return False
+    return os.name != "nt" or bool(environ.get("WT_SESSION") or environ.get("TERM"))
+
+
+def writable(out: TextIO) -> TextIO:
+    """The same stream, made able to print any text: what its encoding lacks (a Windows console's, say) is escaped."""
+    reconfigure = getattr(out, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+    return out

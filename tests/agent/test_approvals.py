@@ -1,0 +1,385 @@
+"""What the agent approves, holds and sends, and when: the policy on a running line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.agent.ports import Who
+from exporter.core.memory import CLOSED_KEPT
+from exporter.core.policy import Coordination, Policy, Reason, Rule
+from exporter.core.records import Vm
+from exporter.metadata.errors import MetadataError
+from tests.support.agent_world import FREEZE, NAME, REBOOT, TIMEOUT, VM, World, apart, document, event, policy, started
+
+USER = Rule("user", frozenset({"Reboot"}), frozenset({"User"}))
+
+
+def ruled(**more: Any) -> tuple[Rule, ...]:
+    return (Rule("mine", frozenset({"Reboot"}), **more),)
+
+
+# -- holding
+
+
+HELD: dict[Reason, tuple[Policy, dict[str, Any]]] = {
+    Reason.OFF: (policy(mode="off"), event()),
+    Reason.NOT_THIS_VM: (policy(), event(REBOOT, "Reboot", "web-2")),
+    Reason.MALFORMED: (policy(), event(NotBefore="soon")),
+    Reason.UNKNOWN_TYPE: (policy(), event(REBOOT, "Teleport")),
+    Reason.NO_RULE: (policy(), event(EventSource="Platform")),
+    Reason.SEVERAL_RESOURCES: (policy(coordination=Coordination.SINGLE), event(REBOOT, "Reboot", NAME, "web-2")),
+    Reason.NOT_LEADER: (policy(), event(REBOOT, "Reboot", "web-0", NAME)),
+    Reason.SETTLING: (policy(rules=ruled(settle=3600.0)), event()),
+    Reason.NOT_PREPARED: (policy(rules=ruled(require_file="/nowhere/{event_id}")), event()),
+    Reason.HELD: (policy(hold_file="/proc"), event()),
+    Reason.DRY_RUN: (policy(mode="dry-run"), event()),
+}
+
+
+@pytest.mark.parametrize("reason", HELD, ids=str)
+def test_held_for_the_right_reason(tmp_path: Path, reason: Reason) -> None:
+    """Whatever stands against an event is published once with its word, counted, and nothing is sent."""
+    told, given = HELD[reason]
+    with World(tmp_path, told, all_events=True) as world:
+        world.see(document(2, given), 5)
+        assert world.source.posts == []
+        assert world.reasons() == [reason.value]
+        assert "approval.accepted" not in world.kinds()
+
+
+def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
+    """Nothing is approved before this VM knows its own name; then it is, with no other record for the first sight."""
+    with World(tmp_path, vm=Vm()) as world:
+        world.see(document(2, event()), 5)
+        assert world.source.posts == []
+        world.who = Who(VM)
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.reasons() == [Reason.IDENTITY_UNKNOWN.value, None]
+        assert world.kinds().count("scheduled") == 1
+
+
+def test_held_while_two_names_disagree(tmp_path: Path) -> None:
+    """A configured name that Azure contradicts holds everything that names it."""
+    with World(tmp_path) as world:
+        world.who = Who(VM, conflict=True)
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        assert world.reasons() == [Reason.IDENTITY_CONFLICT.value]
+
+
+def test_not_quiet_until_the_other_is_over(tmp_path: Path) -> None:
+    """`when_quiet` waits for another VM's Started event to go."""
+    with World(tmp_path, policy(rules=ruled(when_quiet=True))) as world:
+        other = started(event(FREEZE, "Freeze", "web-2"))
+        world.see(document(2, event(), other), 3)
+        assert world.source.posts == []
+        world.see(document(3, event()), 3)
+        assert len(world.source.posts) == 1
+        assert world.reasons() == [Reason.NOT_QUIET.value, None]
+
+
+def test_the_hold_file_is_looked_at_each_time(tmp_path: Path) -> None:
+    """A hold file stops an approval when it appears and lets it go when it is gone."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    with World(tmp_path, policy(hold_file=str(hold))) as world:
+        world.see(document(1), 3)
+        assert world.value("approval_held") == 1
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        assert world.value("approval_held") == 1
+        assert (
+            world.value("event_decision", event_id=REBOOT, decision="hold", reason="held", rule="user-initiated") == 1
+        )
+        hold.unlink()
+        world.live(2)
+        assert len(world.source.posts) == 1
+        assert world.value("approval_held") == 0
+
+
+def test_prepared_by_a_file(tmp_path: Path) -> None:
+    """`require_file` with the event's id lets it go when the file is there; a folder in its place does not."""
+    with World(tmp_path, policy(rules=ruled(require_file=f"{tmp_path}/ready-{{event_id}}"))) as world:
+        (tmp_path / f"ready-{REBOOT}").mkdir()
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        (tmp_path / f"ready-{REBOOT}").rmdir()
+        (tmp_path / f"ready-{REBOOT}").touch()
+        world.live(2)
+        assert len(world.source.posts) == 1
+
+
+def test_settled_after_good_polling_only(tmp_path: Path) -> None:
+    """`settle` counts seconds of unbroken sight: an outage in between does not count."""
+    with World(tmp_path, policy(rules=ruled(settle=10.0))) as world:
+        world.see(document(2, event()), 6)
+        world.see(TIMEOUT, 60)
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        world.live(8)
+        assert len(world.source.posts) == 1
+
+
+def test_dry_run_sends_nothing_ever(tmp_path: Path) -> None:
+    """Through changes, restarts and outages, `dry-run` never sends a POST."""
+    with World(tmp_path, policy(mode="dry-run", coordination=Coordination.ANY)) as world:
+        for number in range(2, 12):
+            world.see(document(number, event(DurationInSeconds=number)), 7)
+            world.see(TIMEOUT, 15)
+            world.restart()
+        assert world.source.posts == []
+        assert world.value("approval_requests_total") == 0
+
+
+# -- sending
+
+
+def test_one_post_and_never_again(tmp_path: Path) -> None:
+    """After a 200 the event is never POSTed again: not while it stays Scheduled, nor after restarts and changes."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 120)
+        world.restart()
+        world.live(60)
+        world.see(document(3, event(Description="other")), 60)
+        world.restart(3600)
+        world.live(120)
+        assert len(world.source.posts) == 1
+        assert world.kinds().count("approval.accepted") == 1
+        assert world.value("approval_requests_total") == 0  # of this process
+
+
+def test_committed_before_it_is_sent(tmp_path: Path) -> None:
+    """When the POST leaves, the decision with its rule and fields is on disk already."""
+    with World(tmp_path) as world:
+        seen: list[list[str]] = []
+        world.source.asked = lambda: seen.append(world.kinds())
+        world.source.answer = document(2, event())
+        world.live(2)
+        assert seen == [["agent.started", "scheduled", "approval.decided"]]
+        (decided,) = world.records("approval.decided")
+        assert decided.data["decision"]["rule"] == "user-initiated"
+        assert decided.data["decision"]["fields"]["EventSource"] == "User"
+
+
+def test_tried_again_with_growing_patience(tmp_path: Path) -> None:
+    """Without a 200 it is tried again after 5, 10, 20, 40, 60, 60 s; a failure is published once for each reason."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 300)
+        assert apart(world.source.posts)[:6] == [5, 10, 20, 40, 60, 60]
+        assert world.kinds().count("approval.failed") == 1
+        world.source.refusal = MetadataError("timeout")
+        world.live(61)
+        assert world.kinds().count("approval.failed") == 2
+        world.source.refusal = None
+        world.live(61)
+        world.live(300)
+        assert world.kinds().count("approval.accepted") == 1
+        assert world.records("approval.accepted")[0].data["attempt"] == len(world.source.posts)
+
+
+def test_the_wait_begins_with_the_answer(tmp_path: Path) -> None:
+    """From the reading of the document, or from the POST, Azure would be left alone for less than five seconds."""
+    with World(tmp_path) as world:
+        world.outbox.takes = lambda: world.clock.go(0.5)
+        world.source.asked = lambda: world.clock.go(0.75)
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 12)
+        assert min(apart(world.source.posts)) >= 5.75
+
+
+def test_without_an_answer_the_wait_begins_with_the_post(tmp_path: Path) -> None:
+    """The five seconds in which no answer came are those that Azure is left alone for."""
+    with World(tmp_path) as world:
+        world.outbox.takes = lambda: world.clock.go(0.5)
+        world.source.asked = lambda: world.clock.go(5.0)
+        world.source.refusal = TIMEOUT
+        world.see(document(2, event()), 12)
+        assert 5.0 <= apart(world.source.posts)[0] < 7.0  # to the next poll
+
+
+def test_the_wait_after_a_crash_in_a_post_begins_with_the_process(tmp_path: Path) -> None:
+    """When it was sent, nobody noted: a process that is back at once leaves Azure alone for five seconds of its own."""
+
+    class KilledError(BaseException):
+        pass
+
+    def die() -> None:
+        raise KilledError
+
+    with World(tmp_path) as world:
+        world.outbox.takes = lambda: world.clock.go(3.0)
+        world.source.asked = die
+        world.source.answer = document(2, event())
+        with pytest.raises(KilledError):
+            world.agent.tick()
+        world.source.asked = lambda: None
+        world.restart(0.1)
+        world.live(15)
+        assert len(world.source.posts) == 2
+        assert min(apart(world.source.posts)) >= 5
+
+
+def test_it_waits_as_long_as_azure_asks(tmp_path: Path) -> None:
+    """A `Retry-After` on the answer to a POST is obeyed where it is longer than our own wait, also over a restart."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("throttled", "HTTP 429", status_code=429, retry_after=30.0)
+        world.see(document(2, event()), 35)
+        assert apart(world.source.posts) == [30]
+        world.restart(1)
+        world.source.refusal = None
+        world.live(20)
+        assert len(world.source.posts) == 2
+        world.live(10)
+        assert len(world.source.posts) == 3
+
+
+def test_a_post_that_hangs_keeps_no_other_event_from_its_own(tmp_path: Path) -> None:
+    """Behind a POST that takes the five seconds for which a document is fresh, the next is sent with the next poll;
+    what was not sent is no attempt."""
+    with World(tmp_path) as world:
+
+        def hang() -> None:
+            hangs = world.source.posts[-1][1] == REBOOT
+            world.clock.go(5.1 if hangs else 0.0)
+            world.source.refusal = TIMEOUT if hangs else None
+
+        world.source.asked = hang
+        world.see(document(2, event(), event("second"), event("third")), 12)
+        assert [event_id for _, event_id in world.source.posts[:4]] == [REBOOT, "second", "third", REBOOT]
+        assert [record.data["attempt"] for record in world.records("approval.accepted")] == [1, 1]
+
+
+def test_the_wait_goes_on_over_a_restart(tmp_path: Path) -> None:
+    """A restart is no reason to try sooner, nor a reason to forget to try."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 36)  # attempts at 0, 5, 15, 35
+        world.restart(1)
+        world.live(36)
+        assert len(world.source.posts) == 4
+        world.live(10)
+        assert len(world.source.posts) == 5
+
+
+@pytest.mark.parametrize("clock", ["both", "wall"])
+def test_an_old_document_is_not_acted_on(tmp_path: Path, clock: str) -> None:
+    """When more than 5 s pass between the reading and the POST, on either clock, it is postponed to the next poll."""
+    with World(tmp_path) as world:
+        world.source.answer = document(2, event())
+
+        def six_seconds() -> None:
+            world.clock.wall += 6
+            world.clock.mono += 6 if clock == "both" else 0
+
+        world.outbox.takes = six_seconds
+        world.agent.tick()
+        assert world.source.posts == []
+        assert len(world.said("approval.postponed")) == 1
+        assert world.value("approvals_postponed_total") == 1
+        assert world.value("approval_requests_total") == 0
+        world.outbox.takes = lambda: None
+        world.live(20)
+        assert len(world.source.posts) == 1
+
+
+def test_nothing_is_sent_while_stopping(tmp_path: Path) -> None:
+    """An agent that was told to stop sends no POST any more, and the next process does."""
+    with World(tmp_path) as world:
+        world.source.answer = document(2, event())
+        world.stopping = True
+        world.agent.tick()
+        world.agent.stop()
+        assert world.source.posts == []
+        world.restart(30)
+        world.live(2)
+        assert len(world.source.posts) == 1
+
+
+def test_changed_after_approval(tmp_path: Path) -> None:
+    """An approved event that changes so that the rules would hold it is said aloud once, and is not sent again."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 3)
+        world.see(document(3, event(EventSource="Platform")), 5)
+        assert [record.data["reason"] for record in world.records("approval.outdated")] == ["no-rule"]
+        assert world.value("approvals_outdated_total") == 1
+        world.see(document(4, event(EventSource="Platform", Description="more")), 5)
+        assert len(world.records("approval.outdated")) == 1
+        assert len(world.source.posts) == 1
+
+
+def test_a_decision_is_published_when_it_changes(tmp_path: Path) -> None:
+    """Not for each poll, not for what is not Scheduled or already approved, but again when the verdict is another."""
+    hold = tmp_path / "hold"
+    with World(tmp_path, policy(mode="dry-run", hold_file=str(hold))) as world:
+        world.see(document(2, event()), 5)
+        hold.touch()
+        world.live(5)
+        hold.unlink()
+        world.live(5)
+        assert world.reasons() == ["dry-run", "held", "dry-run"]
+        world.see(document(3, started(event())), 5)
+        assert len(world.reasons()) == 3
+
+
+def test_a_number_of_its_own_for_each_fact(tmp_path: Path) -> None:
+    """Over restarts and repetitions no two records have the same id."""
+    with World(tmp_path) as world:
+        number = 1
+        for _ in range(5):
+            for given in ([event()], [event(Description="b")], [started(event())], []):
+                number += 1
+                world.see(document(number, *given), 3)
+                world.restart()
+        found = [record.id for record in world.records()]
+        assert len(found) == len(set(found))
+        assert world.kinds().count("completed") + world.kinds().count("ended") == 5
+
+
+@pytest.mark.parametrize("what", ["accepted", "started", "started and over"])
+def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Path, what: str) -> None:
+    """Its history or what is remembered without one: after a 200 nothing is sent again, nor after a start."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    theirs = [event(f"other-{number}", EventSource="Platform") for number in range(CLOSED_KEPT + 10)]
+    shown: list[list[dict[str, Any]]] = [[event()]] if what == "accepted" else [[started(event())]]
+    shown += [] if what == "started" else [theirs, [], []]
+    with World(tmp_path, policy("enforce" if what == "accepted" else "dry-run"), path=folder / "outbox.db") as world:
+        world.live(15)
+        for number, items in enumerate(shown, start=2):
+            world.see(document(number, *items), 3)
+        sent = len(world.source.posts)
+        assert sent == (what == "accepted")
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.options = replace(world.options, policy=policy())
+        world.restart()
+        world.see(document(8, event()), 15)
+        folder.unlink()
+        away.rename(folder)
+        world.live(30)
+        assert len(world.source.posts) == sent
+        reason = Reason.ALREADY_APPROVED if what == "accepted" else Reason.NOT_SCHEDULED
+        assert [decision.reason for decision in world.agent.status.decisions.values()] == [reason]
+
+
+def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path) -> None:
+    """What the file knew counts from when it can be read: nothing is sent for ten seconds and three documents."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.see(document(9), 3)
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.restart()
+        world.see(document(2, event()), 15)
+        folder.unlink()
+        away.rename(folder)
+        world.live(8)
+        assert world.source.posts == []
+        assert world.reasons()[-1] == "source-reset"
+        world.live(8)
+        assert len(world.source.posts) == 1

@@ -1,0 +1,270 @@
+"""Interruptions through the whole agent: whose they are said to be, what is counted, and when it polls next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.agent.attribution import TOLD_AN_HOUR
+from exporter.core.interruption import Interruption, InterruptionKind
+from exporter.core.records import Record
+from exporter.metadata.errors import MetadataError
+from exporter.page.view import render_page
+from exporter.text.sentences import felt
+from tests.support.agent_world import FREEZE, NAME, World, document, event, started
+
+STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
+MIGRATION = event(FREEZE, "Freeze", DurationInSeconds=9)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path) as world:
+        world.see(document(1))
+        yield world
+
+
+def notice(world: World, seconds: float, kind: InterruptionKind = STALL) -> None:
+    """The observer noticed it just now."""
+    world.felt.append(Interruption(kind, seconds, world.clock.instant()))
+
+
+def starts(world: World) -> None:
+    world.see(document(2, MIGRATION), 60)
+    world.see(document(3, started(MIGRATION)), 3)
+
+
+def told(world: World) -> list[dict[str, Any]]:
+    return [record.data["interruption"] for record in world.records("interruption.observed")]
+
+
+def counted(world: World, kind: InterruptionKind, attributed: bool) -> tuple[float | None, float | None]:
+    labels = {"kind": kind.value, "attributed": "true" if attributed else "false"}
+    name = "observed_interruption_seconds"
+    return world.value(f"{name}_count", **labels), world.value(f"{name}_sum", **labels)
+
+
+def account(world: World) -> dict[str, Any]:
+    (record,) = world.records("completed")
+    found: dict[str, Any] = record.data["account"]
+    return found
+
+
+def test_sum_longest_and_announced_stand_side_by_side(world: World) -> None:
+    """Each record of an event's interruptions carries what it was, and what the event has cost so far."""
+    starts(world)
+    notice(world, 3.0)
+    world.live(1)
+    notice(world, 5.5, STEP)
+    world.live(1)
+    first, second = world.records("interruption.observed")
+    assert (first.subject, second.subject) == (FREEZE, FREEZE)
+    assert first.id != second.id
+    assert [(one["kind"], one["seconds"], one["attributed"]) for one in told(world)] == [
+        ("stall", 3.0, True),
+        ("clock_step", 5.5, True),
+    ]
+    last = told(world)[-1]
+    assert (last["count"], last["total_seconds"], last["longest_seconds"]) == (2, 8.5, 5.5)
+    assert last["announced_seconds"] == 9
+    assert counted(world, STALL, True) == (1, 3.0)
+    assert counted(world, STEP, True) == (1, 5.5)
+    assert counted(world, STEP, False) == (0, 0)
+
+
+def test_what_was_felt_before_the_end_is_in_the_account(world: World) -> None:
+    """Noticed between the last document with the event and the first without: recorded before the closing record."""
+    starts(world)
+    notice(world, 4.2, STEP)
+    world.see(document(4))
+    kinds = world.kinds()
+    assert kinds.index("interruption.observed") < kinds.index("completed")
+    assert account(world)["interruption_seconds"] == 4.2
+    assert account(world)["interruption_longest_seconds"] == 4.2
+
+
+def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
+    """A clock that is corrected some seconds after the event is gone: the totals are in the late record."""
+    starts(world)
+    notice(world, 3.0)
+    world.see(document(4), 20)
+    notice(world, 5.0, STEP)
+    world.live(2)
+    assert account(world)["interruption_seconds"] == 3.0
+    late = world.records("interruption.observed")[-1]
+    assert late.subject == FREEZE
+    assert (late.data["interruption"]["count"], late.data["interruption"]["total_seconds"]) == (2, 8.0)
+    (closed,) = world.agent.status.state.closed.values()
+    assert closed.felt.total == 8.0
+    page = render_page(world.agent.status, world.clock.instant(), "1.0.0").decode().replace("\u00a0", " ")
+    assert "8 s in 2 pieces, the longest 5 s" in page
+
+
+def test_none_observed_is_not_zero(world: World) -> None:
+    """An event in which nothing was felt has a count of none, and no seconds."""
+    starts(world)
+    world.see(document(4))
+    found = account(world)
+    assert found["interruptions_observed"] == 0
+    assert found["interruption_seconds"] is None
+    assert found["interruption_longest_seconds"] is None
+    assert felt(found).replace("\u00a0", " ") == "none observed (≥ 0.2 s)"
+
+
+def test_an_event_that_shows_only_in_the_next_document(world: World) -> None:
+    """A freeze is over before we read that it started: the interruption waits for two polls."""
+    world.see(document(2, MIGRATION), 60)
+    notice(world, 5.0, STEP)
+    world.live(1)
+    assert told(world) == []
+    world.see(document(3, started(MIGRATION)))
+    (found,) = told(world)
+    assert found["attributed"] is True
+
+
+def test_an_event_that_started_while_the_service_was_silent(world: World) -> None:
+    """A host that is busy moving us does not answer either: what was noticed meanwhile is that event's."""
+    world.see(document(2, MIGRATION), 60)
+    world.source.answer = MetadataError("timeout", "no answer")
+    world.live(1)
+    notice(world, 5.0, STEP)
+    world.live(14)
+    world.see(document(3, started(MIGRATION)), 12)
+    (found,) = told(world)
+    assert found["attributed"] is True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "sentence"),
+    [
+        (5.0, STALL, "Interruption of 5.0 s observed (stall) while no event of this VM was Started"),
+        (5.0, STEP, "The clock of this VM was set forward by 5.0 s while no event of it was Started"),
+        (-3600.0, STEP, "The clock of this VM was set back by 3600.0 s while no event of it was Started"),
+    ],
+)
+def test_of_no_event(world: World, seconds: float, kind: InterruptionKind, sentence: str) -> None:
+    """With no event to blame it is said as what it was. A clock set back is a record, and no time in the histogram."""
+    notice(world, seconds, kind)
+    world.live(6)
+    (record,) = world.records("interruption.observed")
+    assert (record.subject, record.data["message"], record.data["event"]) == (NAME, sentence, None)
+    (found,) = told(world)
+    assert (found["seconds"], found["attributed"]) == (seconds, False)
+    assert counted(world, kind, False) == ((1, seconds) if seconds > 0 else (0, 0))
+    assert counted(world, kind, True) == (0, 0)
+
+
+def test_a_clock_set_back_during_an_event_is_not_that_events(world: World) -> None:
+    """An administrator's or NTP's doing: the event's sum stays what it was."""
+    starts(world)
+    notice(world, -2.0, STEP)
+    world.live(1)
+    assert told(world)[0]["attributed"] is False
+    world.see(document(4))
+    assert account(world)["interruptions_observed"] == 0
+
+
+def test_an_event_of_a_neighbour_does_not_interrupt_us(world: World) -> None:
+    """In a scale set the document names the others' events too."""
+    theirs = event(FREEZE, "Freeze", "web-9", DurationInSeconds=9)
+    world.see(document(2, theirs), 10)
+    world.see(document(3, started(theirs)), 3)
+    notice(world, 5.0)
+    world.live(6)
+    (found,) = told(world)
+    assert found["attributed"] is False
+
+
+def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(world: World) -> None:
+    """Stalls without end: every one is counted, twenty an hour are told, and an event's own are still told."""
+    for _ in range(60):
+        notice(world, 0.3)
+        world.live(1)
+    world.live(5)
+    assert len(told(world)) == TOLD_AN_HOUR
+    assert counted(world, STALL, False)[0] == 60
+    starts(world)
+    notice(world, 5.0, STEP)
+    world.live(1)
+    assert told(world)[-1]["attributed"] is True
+    world.see(document(4), 3600)
+    notice(world, 0.4)
+    world.live(6)
+    assert told(world)[-1]["seconds"] == 0.4
+
+
+def test_an_event_without_end_of_stalls_has_them_all_in_its_account(world: World) -> None:
+    """Twenty an hour are told while it goes on; the account has the rest, and what comes after it is told again."""
+    starts(world)
+    for _ in range(60):
+        notice(world, 0.5)
+        world.live(1)
+    assert len(told(world)) == TOLD_AN_HOUR
+    world.see(document(4), 2)
+    found = account(world)
+    assert (found["interruptions_observed"], found["interruption_seconds"]) == (60, 30.0)
+    notice(world, 1.5)
+    world.live(1)
+    assert told(world)[-1]["total_seconds"] == 31.5
+
+
+def test_stopping_tells_what_still_waits(world: World) -> None:
+    """An interruption that waits for its event when the agent stops is told as nobody's, before the last word."""
+    notice(world, 5.0)
+    world.live(1)
+    notice(world, 6.0)
+    world.agent.stop()
+    assert [one["seconds"] for one in told(world)] == [5.0, 6.0]
+    assert world.kinds()[-1] == "agent.stopped"
+
+
+def test_an_interruption_comes_back_from_its_bytes(world: World) -> None:
+    """The record is JSON like all others."""
+    starts(world)
+    notice(world, 3.25)
+    world.live(1)
+    (record,) = world.records("interruption.observed")
+    assert Record.from_json(record.to_json()) == record
+
+
+# -- what is right at once afterwards
+
+
+@dataclass(frozen=True)
+class Jump:
+    mono: float
+    wall: float
+
+
+JUMPS = [
+    pytest.param(Jump(90.0, 90.0), id="stopped for a minute and a half"),
+    pytest.param(Jump(0.5, 90.5), id="paused, and corrected"),
+    pytest.param(Jump(0.5, 0.5), id="paused, not yet corrected"),
+    pytest.param(Jump(0.5, -3599.5), id="set back by an hour"),
+    pytest.param(Jump(0.5, 86400.0), id="set forward by a day"),
+]
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+def test_polling_goes_on_as_if_nothing_had_been(world: World, jump: Jump) -> None:
+    """However the clocks moved: one poll as soon as one is due, none made up for, and the next a second later."""
+    world.live(5)
+    began = len(world.kept)
+    wait = world.agent.tick()
+    assert 0 < wait <= 1.0
+    world.clock.mono += jump.mono
+    world.clock.wall += jump.wall
+    polls = []
+    for _ in range(6):
+        before = len(world.kept)
+        wait = world.agent.tick()
+        polls.append(len(world.kept) - before)
+        assert 0 <= wait <= 1.0
+        world.clock.go(max(wait, 0.01))
+    assert max(polls) == 1
+    assert len(world.kept) - began in {5, 6, 7}
+    assert wait == pytest.approx(1.0)

@@ -1,0 +1,424 @@
+"""Spans are measured by the clock that nobody can set; over a restart, where only the wall clock is left, what it can't
+know is said to be unknown. Turned by hand, with the real core, outbox, metrics and page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.core.interruption import Interruption, InterruptionKind
+from exporter.metadata.errors import MetadataError
+from exporter.page.view import render_page
+from exporter.text.timeline import record_lines
+from tests.support.agent_world import FREEZE, REBOOT, TIMEOUT, World, document, event, policy, started
+
+STEPS = pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 86_400.0])
+"""Seconds by which somebody sets the clock of the VM."""
+DAY = 86_400.0
+
+
+def page_of(world: World) -> str:
+    return render_page(world.agent.status, world.clock.instant(), "1.0.0").decode().replace("\u00a0", " ")
+
+
+def only(world: World, kind: str) -> Mapping[str, Any]:
+    (record,) = world.records(kind)
+    return record.data
+
+
+def spans(found: Any, under: str = "") -> Mapping[str, float]:
+    """Every number of a record that says how long something took. A step of the clock itself may be negative."""
+    if not isinstance(found, Mapping):
+        return {}
+    said = ("announced_duration_seconds", "documented_minimum_notice_seconds")
+    here = {
+        f"{under}{name}": value
+        for name, value in found.items()
+        if name.endswith("_seconds") and name not in said and value is not None
+    }
+    for name, value in found.items():
+        if name not in ("event", "interruption"):
+            here |= spans(value, f"{name}.")
+    return here
+
+
+# -- warming
+
+
+@STEPS
+def test_warming_lasts_five_minutes_whatever_the_clock_is_set_to(tmp_path: Path, step: float) -> None:
+    """Five minutes after the first answer ever, by a clock that can't be set."""
+    with World(tmp_path) as world:
+        world.see(document(1), 60)
+        world.clock.wall += step
+        world.live(230)
+        assert world.value("source_warming") == 1
+        assert "Azure may still be enabling" in page_of(world)
+        world.live(20)
+        assert world.value("source_warming") == 0
+        assert "Nothing is planned" in page_of(world)
+
+
+@STEPS
+@pytest.mark.parametrize("answers", [True, False])
+def test_warming_after_a_restart_ends_five_minutes_later_at_most(tmp_path: Path, step: float, answers: bool) -> None:
+    """Over a restart the wall clock may shorten it, and never makes it longer than five more minutes."""
+    with World(tmp_path) as world:
+        world.see(document(1), 120)
+        world.clock.wall += step
+        if not answers:
+            world.source.answer = TIMEOUT
+        world.restart(60)
+        world.live(110)
+        assert world.value("source_warming") == (max(0.0, 180 + step) + 110 < 300)
+        world.live(200)
+        assert world.value("source_warming") == 0
+
+
+def test_a_number_that_starts_again_warms_for_five_minutes(tmp_path: Path) -> None:
+    """The service may have been switched off and on: again five minutes, whatever was seen before."""
+    with World(tmp_path) as world:
+        world.see(document(7, event()), 5)
+        world.see(document(8), 400)
+        assert world.value("source_warming") == 0
+        world.see(document(1), 200)
+        assert world.value("source_warming") == 1
+        world.live(110)
+        assert world.value("source_warming") == 0
+
+
+def test_an_event_ends_the_warming_at_once(tmp_path: Path) -> None:
+    """Who delivers events is enabled: also a neighbour's event, also after it is gone, also over a restart."""
+    with World(tmp_path) as world:
+        world.see(document(1), 5)
+        assert world.value("source_warming") == 1
+        world.see(document(2, event(REBOOT, "Reboot", "web-2")), 2)
+        assert world.value("source_warming") == 0
+        world.see(document(3), 2)
+        assert world.value("source_warming") == 0
+        assert "Nothing is planned" in page_of(world)
+        world.restart(2)
+        world.live(2)
+        assert world.value("source_warming") == 0
+
+
+# -- outages
+
+
+@STEPS
+def test_an_outage_is_as_long_as_it_was(tmp_path: Path, step: float) -> None:
+    """The process lived through it: forty seconds are forty, told once, whatever was done to the clock meanwhile."""
+    with World(tmp_path) as world:
+        world.see(document(1), 400)
+        world.see(TIMEOUT, 20)
+        world.clock.wall += step
+        world.live(20)
+        world.see(document(1), 3)
+        found = only(world, "source.recovered")
+        assert found["gap_seconds"] == pytest.approx(40, abs=4)
+        (said,) = [record.data["message"] for record in world.records("source.unavailable")]
+        assert said.startswith("The metadata service has not answered properly for 1")
+
+
+def test_an_outage_over_a_restart_and_a_clock_set_back_is_of_unknown_length(tmp_path: Path) -> None:
+    """Nobody knows how long the agent was away: no number is made up, and none is negative."""
+    with World(tmp_path) as world:
+        world.see(TIMEOUT, 20)
+        world.clock.wall -= 3600
+        world.restart(5)
+        world.live(20)
+        world.see(document(1), 3)
+        found = only(world, "source.recovered")
+        assert found["gap_seconds"] is None
+        assert found["message"] == (
+            "The metadata service answers again, after a time that is not known: the clock was set back"
+        )
+
+
+@STEPS
+def test_an_outage_over_a_restart_counts_what_this_process_lived_through(tmp_path: Path, step: float) -> None:
+    """Until the restart by the wall clock, from then on by the one that can't be set."""
+    with World(tmp_path) as world:
+        world.see(TIMEOUT, 20)
+        world.restart(100)
+        world.live(20)
+        world.clock.wall += step
+        world.live(20)
+        world.see(document(1), 3)
+        assert only(world, "source.recovered")["gap_seconds"] == pytest.approx(160, abs=10)
+
+
+@pytest.mark.parametrize("mono", [0.0, 1_000.0])
+def test_an_outage_is_told_at_ten_seconds_sharp(tmp_path: Path, mono: float) -> None:
+    """Also where the turn comes at that very moment, and where the machine has just been switched on: no turn is for
+    nothing."""
+    with World(tmp_path) as world:
+        world.clock.mono = mono
+        world.start_again()
+        world.live(400)
+        world.source.answer = TIMEOUT
+        turns = 0
+        began = world.clock.mono
+        while world.clock.mono < began + 30 and turns < 1000:
+            world.clock.go(world.agent.tick())
+            turns += 1
+        assert turns < 100
+        assert len(world.records("source.unavailable")) == 1
+
+
+# -- the story of an event
+
+
+def whole_life(world: World, *steps: float) -> None:
+    """Scheduled for 30 s, Started for 20 s, gone; the clock is set in each part."""
+    first, second = steps
+    world.see(document(2, event()), 15)
+    world.clock.wall += first
+    world.live(15)
+    world.see(document(3, started(event())), 10)
+    world.clock.wall += second
+    world.live(10)
+    world.see(document(4), 3)
+
+
+@STEPS
+def test_an_account_tells_spans_as_they_were(tmp_path: Path, step: float) -> None:
+    """Waiting and lasting are measured by the clock that can't be set, in the record, the timeline and the page."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        whole_life(world, step, step)
+        account = only(world, "completed")["account"]
+        assert account["waited_seconds"] == pytest.approx(30, abs=1.1)
+        assert account["started_seconds"] == pytest.approx(20, abs=1.1)
+        assert account["gap_seconds"] < 5
+        told = "\n".join(record_lines(world.records("completed")[0]))
+        assert "-" not in told.split("started")[-1].split("after the first sight")[0].rpartition(",")[2]
+        assert "20 s" in page_of(world)
+
+
+@STEPS
+def test_no_span_of_a_record_is_negative_or_made_up(tmp_path: Path, step: float) -> None:
+    """A minute lived through by one process makes no span of an hour; notice is counted by Azure's clock and ours."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(TIMEOUT, 15)
+        whole_life(world, step, -step)
+        for record in world.records():
+            for name, value in spans(record.data).items():
+                assert value >= 0 or name.endswith("notice_seconds"), (record.kind, name)
+                assert value <= 900 or name.endswith("notice_seconds"), (record.kind, name)
+
+
+@pytest.mark.parametrize("step", [-3_600.0, -100.0])
+def test_over_a_restart_and_a_clock_set_back_spans_are_unknown(tmp_path: Path, step: float) -> None:
+    """How long the agent was away nobody knows: null, in the record, and words for it elsewhere."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, event(EventSource="Platform")), 15)
+        world.see(document(3, started(event())), 10)
+        world.clock.wall += step
+        world.restart(5)
+        world.live(10)
+        assert "ago" not in page_of(world).split("EventId")[0].split("Approved by")[0].split("Started")[-1]
+        world.see(document(4), 3)
+        found = only(world, "completed")
+        assert found["account"]["started_seconds"] is None
+        assert found["account"]["gap_seconds"] is None
+        assert found["account"]["waited_seconds"] == pytest.approx(15, abs=0.1)
+        told = "\n".join(record_lines(world.records("completed")[0]))
+        assert "not watched for a time that is not known" in told.replace("\n", " ")
+        assert "None" not in told
+        assert "None" not in page_of(world)
+
+
+def test_over_a_restart_the_wall_clock_is_good_enough_for_an_account(tmp_path: Path) -> None:
+    """What both processes saw is told, with the gap beside it."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, started(event())), 10)
+        world.restart(100)
+        world.live(10)
+        world.see(document(3), 3)
+        account = only(world, "completed")["account"]
+        assert account["started_seconds"] == pytest.approx(120, abs=2)
+        assert account["gaps"] == 1
+        assert account["gap_seconds"] == pytest.approx(100, abs=6)
+
+
+# -- histograms
+
+
+def counted(world: World, name: str, kind: str = "Reboot") -> tuple[float | None, float | None]:
+    return world.value(f"{name}_count", event_type=kind), world.value(f"{name}_sum", event_type=kind)
+
+
+def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:
+    """Started seen to gone, in seconds."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, started(event())), 10)
+        world.see(document(3), 3)
+        count, total = counted(world, "started_seconds")
+        assert count == 1
+        assert total == pytest.approx(10, abs=0.1)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_gap_before_the_start_is_no_matter(tmp_path: Path, before: bool) -> None:
+    """Only what lies between Started seen and gone counts."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, event()), 5)
+        world.see(TIMEOUT, 30 if before else 0.5)
+        world.see(document(3, started(event())), 10)
+        world.see(TIMEOUT, 0.5 if before else 30)
+        world.see(document(4), 3)
+        assert counted(world, "started_seconds")[0] == (1 if before else 0)
+
+
+@pytest.mark.parametrize("away", [1.0, 3 * DAY])
+@pytest.mark.parametrize("gone", [True, False])
+def test_our_own_downtime_is_no_time_started(tmp_path: Path, away: float, gone: bool) -> None:
+    """A restart while it was Started: how long it was so is not known well enough for a histogram."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, started(event())), 10)
+        if gone:
+            world.source.answer = document(3)
+        world.restart(away)
+        world.live(5)
+        world.see(document(3), 3)
+        assert len(world.records("completed")) == 1
+        assert counted(world, "started_seconds") == (0, 0)
+
+
+def test_a_state_of_the_version_before_counts_no_downtime(tmp_path: Path) -> None:
+    """An outbox written before these fields were kept is taken up as it is, and its events count as not watched."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, started(event())), 10)
+        world.outbox.close()
+        world.forget_fields({"started_gaps", "flowing"})
+        world.restart(60)
+        world.live(3)
+        assert world.value("events", event_type="Reboot", event_status="Started") == 1
+        world.see(document(3), 3)
+        assert len(world.records("completed")) == 1
+        assert counted(world, "started_seconds") == (0, 0)
+        assert not list(tmp_path.glob("*corrupt*"))
+
+
+@STEPS
+def test_notice_is_observed_only_where_the_sight_before_was_unbroken(tmp_path: Path, step: float) -> None:
+    """After a gap or a restart it may have been there for longer; a clock that was set is a gap."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.clock.wall += step
+        world.see(document(2, event()), 5)
+        (record,) = world.records("scheduled")
+        unbroken = record.data["seen_before"] == "unbroken"
+        assert unbroken == (step == 0)
+        assert counted(world, "notice_seconds")[0] == unbroken
+
+
+# -- words and freshness
+
+
+@STEPS
+def test_the_page_says_for_how_long(tmp_path: Path, step: float) -> None:
+    """ "On for" and "ago" are measured by the clock that can't be set, and nothing that was is said to come."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        world.see(document(2, started(event())), 10)
+        world.clock.wall += step
+        world.live(10)
+        page = page_of(world)
+        assert "Reboot has been on for 20 s" in page or "Reboot has been on for 19 s" in page
+        for name in ("Started", "Last good document", "Agent started", "First seen"):
+            said = page.split(f"<dt>{name}</dt>")[1].split("</dd>")[0]
+            assert "(in " not in said, name
+            assert " d " not in said, name
+            assert "ago)" in said or "now)" in said, name
+
+
+@STEPS
+def test_the_age_of_what_is_shown_is_its_age(tmp_path: Path, step: float) -> None:
+    """With a source that fails: fresh for 30 s and old after that, on the page and for /-/ready."""
+    with World(tmp_path) as world:
+        world.see(document(1), 400)
+        world.see(TIMEOUT, 10)
+        world.clock.wall += step
+        world.live(10)
+        assert world.agent.status.fresh(world.clock.instant())
+        assert "Nothing is planned" in page_of(world)
+        world.live(15)
+        assert not world.agent.status.fresh(world.clock.instant())
+        page = page_of(world)
+        assert "Not known at the moment" in page
+        assert "what was known 3" in page
+        failing = page.split("<dt>Failing since</dt>")[1].split("</dd>")[0]
+        assert "(3" in failing
+        assert " s ago)" in failing
+
+
+@STEPS
+@pytest.mark.parametrize("kind", list(InterruptionKind))
+def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
+    tmp_path: Path, step: float, kind: InterruptionKind
+) -> None:
+    """While an event is Started, and half a minute after it; later it is nobody's."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(1), 5)
+        freeze = event(FREEZE, "Freeze")
+        world.see(document(2, started(freeze)), 20)
+        world.clock.wall += step
+        for number, wait in ((2, 5.0), (3, 20.0), (3, 60.0)):
+            world.see(document(number, *([started(freeze)] if number == 2 else [])), wait)
+            world.felt.append(Interruption(kind, 2.0, world.clock.instant()))
+            world.live(5)
+        told = [record.data["interruption"]["attributed"] for record in world.records("interruption.observed")]
+        assert told == [True, True, False]
+
+
+# -- how soon it looks again
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [TIMEOUT, b"<html>", MetadataError("server-error", status_code=500), MetadataError("connect")],
+    ids=["no answer", "no document", "500", "refused"],
+)
+@pytest.mark.parametrize("poll_interval", [1.0, 60.0])
+def test_after_bad_answers_the_next_poll_comes_within_two_seconds(
+    tmp_path: Path, bad: bytes | MetadataError, poll_interval: float
+) -> None:
+    """However many there were: a Spot eviction has thirty seconds of notice."""
+    with World(tmp_path, poll_interval=poll_interval) as world:
+        world.live(poll_interval + 1)
+        world.see(bad, poll_interval)
+        before = world.value("polls_total") or 0.0
+        world.live(60)
+        assert 30 <= (world.value("polls_total") or 0.0) - before <= 61
+
+
+@pytest.mark.parametrize(
+    ("bad", "least", "most"),
+    [
+        (MetadataError("forbidden", status_code=403), 29, 31),
+        (MetadataError("throttled", status_code=429, retry_after=17.0), 16, 18),
+        (MetadataError("throttled", status_code=429, retry_after=60.0), 59, 61),
+    ],
+)
+def test_what_asks_to_be_left_alone_is(tmp_path: Path, bad: MetadataError, least: float, most: float) -> None:
+    """A refusal waits for a person, and `Retry-After` is obeyed."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.see(bad, 2)
+        before = world.value("polls_total")
+        world.live(least - 2)
+        assert world.value("polls_total") == before
+        world.live(most - least + 1)
+        assert world.value("polls_total") != before

@@ -1,0 +1,205 @@
+"""From the outbox to a destination: order, patience, parking, and what happens when a destination misbehaves."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from exporter.agent.delivery import IDLE_SECONDS, backoff
+from exporter.core.records import Record
+from exporter.errors import Permanent, Retryable
+from tests.support.delivery_world import Line, in_order, stories
+from tests.support.eventhubs_target import a_record
+
+
+@dataclass
+class Shop:
+    """A destination that does what a test says, record by record."""
+
+    refuse: Callable[[Sequence[Record]], Exception | None] = lambda _records: None
+    batch_size: int = 10
+    name: str = "event_hubs"
+    took: list[str] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    idled: int = 0
+    closed: int = 0
+
+    def send(self, records: Sequence[Record]) -> None:
+        self.batches.append(len(records))
+        error = self.refuse(records)
+        if error is not None:
+            raise error
+        self.took += [record.id for record in records]
+
+    def idle(self) -> None:
+        self.idled += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("failures", "failure", "jitter", "seconds"),
+    [
+        (1, Retryable("connect"), 0.0, 1.0),
+        (2, Retryable("connect"), 0.0, 2.0),
+        (3, Retryable("connect"), 0.0, 4.0),
+        (4, Retryable("connect"), 0.0, 8.0),
+        (5, Retryable("connect"), 0.0, 15.0),
+        (5_000, Retryable("connect"), 0.0, 15.0),
+        (5, Retryable("connect"), 1.0, 12.0),
+        (1, Retryable("connect"), 1.0, 0.8),
+        (1, Retryable("not-found", slow=True), 0.0, 60.0),
+        (1, Retryable("throttled", retry_after=33.0), 1.0, 33.0),
+        (9, Retryable("throttled", retry_after=4.0), 0.0, 15.0),
+        (1, Retryable("unauthorized", retry_after=120.0, slow=True), 0.0, 120.0),
+    ],
+)
+def test_backoff(failures: int, failure: Retryable, jitter: float, seconds: float) -> None:
+    """1, 2, 4, 8, 15 s, shortened by up to a fifth; 60 where a person must act; never less than was asked for."""
+    assert backoff(failures, failure, jitter) == pytest.approx(seconds)
+
+
+def test_in_order_in_batches(tmp_path: Path) -> None:
+    """Each event's records arrive in their order, in batches of one event, each exactly once."""
+    wanted = stories(events=3, each=30)
+    with Line(tmp_path, Shop()) as line:
+        line.put(*wanted)
+        line.go()
+        shop = line.destination
+        assert isinstance(shop, Shop)
+        assert in_order(shop.took, wanted)
+        assert len(shop.took) == 90
+        assert shop.batches == [10] * 9
+
+
+def test_idle_is_told(tmp_path: Path) -> None:
+    """With nothing to send the destination is told about once a second."""
+    shop = Shop()
+    with Line(tmp_path, shop) as line:
+        assert [line.turn() for _ in range(3)] == [IDLE_SECONDS] * 3
+        assert shop.idled == 3
+    assert shop.closed == 1
+
+
+def test_one_bad_record_of_a_batch(tmp_path: Path) -> None:
+    """When a batch is refused for good, only the record that is refused alone is parked, and batches come back."""
+    wanted = [a_record(number, subject="one") for number in range(1, 26)]
+    bad = {wanted[3].id, wanted[4].id}
+    shop = Shop(lambda records: Permanent("rejected", "no") if bad & {each.id for each in records} else None)
+    with Line(tmp_path, shop) as line:
+        line.put(*wanted)
+        line.go()
+        assert shop.took == [record.id for record in wanted if record.id not in bad]
+        assert (line.parked(), line.waiting()) == (2, 0)
+        assert line.reasons() == {"rejected": 2}
+        assert max(shop.batches[-2:]) > 1
+        assert line.waits == []
+
+
+def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
+    """An exception that nobody foresaw is counted and said, and the record is tried again slowly."""
+    errors: list[Exception] = [ZeroDivisionError("oops")]
+    shop = Shop(lambda _records: errors.pop() if errors else None)
+    with Line(tmp_path, shop) as line:
+        line.put(a_record(1))
+        with pytest.raises(ZeroDivisionError) as caught:
+            line.delivery.tick()
+        assert line.delivery.broke(caught.value) == 60
+        assert line.turn() == 60
+        line.go()
+        assert shop.took == [a_record(1).id]
+        assert "ZeroDivisionError" in line.text.getvalue()
+
+
+def test_early_calls_wait(tmp_path: Path) -> None:
+    """Woken before its time, it says how long there is still to wait, and sends nothing."""
+    shop = Shop(lambda _records: Retryable("connect"))
+    with Line(tmp_path, shop) as line:
+        line.put(a_record(1))
+        line.turn()
+        line.turn()
+        line.clock.go(-1.5)
+        assert line.delivery.tick() == pytest.approx(1.5)
+        assert len(shop.batches) == 2
+
+
+def test_said_once_and_said_to_be_over(tmp_path: Path) -> None:
+    """A destination that is down for long is one line in the log, and one when it is back."""
+    down = [True]
+    shop = Shop(lambda _records: Retryable("connect", "refused") if down else None)
+    with Line(tmp_path, shop) as line:
+        line.put(a_record(1))
+        for _ in range(50):
+            line.turn()
+        down.clear()
+        line.go()
+        assert line.text.getvalue().count("event=destination.failed") == 1
+        assert line.text.getvalue().count("event=destination.recovered") == 1
+        assert line.reasons() == {"connect": 50}
+
+
+def test_flapping_is_one_trouble(tmp_path: Path) -> None:
+    """A collector that refuses every other send by its limit is two lines: when it begins, and when it is over."""
+    sends = [0]
+
+    def limited(_records: object) -> Retryable | None:
+        sends[0] += 1
+        return Retryable("throttled", "HTTP 429", retry_after=3.0) if limiting and sends[0] % 2 else None
+
+    limiting = [True]
+    with Line(tmp_path, Shop(limited)) as line:
+        for number in range(1, 29):
+            line.put(a_record(number, subject=f"event-{number}"))
+            line.go()
+            line.clock.go(20)
+            line.turn()
+        said = line.text.getvalue()
+        assert sends[0] > 50
+        assert (said.count("event=destination.failed"), said.count("event=destination.recovered")) == (1, 0)
+        limiting.clear()
+        for _ in range(8):
+            line.clock.go(10)
+            line.turn()
+        assert line.text.getvalue().count("event=destination.failed") == 1
+        (told,) = [text for text in line.text.getvalue().splitlines() if "event=destination.recovered" in text]
+        assert "failures=28 " in told
+        line.clock.go(3600)
+        line.turn()
+        assert line.text.getvalue().count("event=destination.recovered") == 1
+
+
+def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
+    """While the disk refuses acknowledgements, what is on it is still delivered, each once; then it is settled."""
+    wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 4)]
+    shop = Shop()
+    with Line(tmp_path, shop) as line:
+        line.put(*wanted)
+        with closing(sqlite3.connect(line.outbox.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert [line.turn() for _ in range(2)] == [0, 0]
+            assert shop.took == [record.id for record in wanted[:2]]
+            assert line.waiting() == 3
+            assert line.text.getvalue().count("event=outbox.unwritable") == 1
+            other.execute("ROLLBACK")
+        line.go()
+        assert shop.took == [record.id for record in wanted]
+        assert line.waiting() == 0
+
+
+def test_over_a_restart(tmp_path: Path) -> None:
+    """A new process goes on where the last acknowledgement was."""
+    wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 6)]
+    shop = Shop()
+    with Line(tmp_path, shop) as line:
+        line.put(*wanted)
+        line.turn()
+        line.turn()
+    with Line(tmp_path, shop) as line:
+        line.go()
+    assert shop.took == [record.id for record in wanted]

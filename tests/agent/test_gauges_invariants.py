@@ -1,0 +1,289 @@
+"""Whatever happens, `/metrics` says what the last good document says: worked out anew by `gauges_reading`."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.agent.ports import Who
+from exporter.core.records import Record
+from exporter.metadata.client import Answer
+from exporter.metadata.errors import MetadataError
+from exporter.sinks.prometheus.catalogue import PREFIX
+from tests.support.agent_world import DESTINATIONS, NAME, START, VM, Source, World, document, event, policy, started
+from tests.support.effort import LONG, MEMORY, Tried, examples
+from tests.support.gauges_reading import Series, Sheet, put
+from tests.support.metrics_reading import scraped
+
+EVENTS: Final = (
+    *("up", "last_poll_timestamp_seconds", "source_warming", "document_incarnation", "document_events", "events"),
+    *("event_series_dropped", "event_info", "event_status", "event_not_before_timestamp_seconds", "event_resources"),
+    *("event_advertised_duration_seconds", "event_first_seen_timestamp_seconds", "event_started_timestamp_seconds"),
+    "event_approved_timestamp_seconds",
+)
+ONCE: Final = ("event_decision", "event_started_by")
+OUTBOX: Final = ("outbox_records", "outbox_oldest_record_timestamp_seconds", "destination_records_parked")
+BEAT: Final = 60.0
+"""Seconds by which the time of the last good document may lag on disk."""
+
+
+def text_of(seconds: int) -> tuple[str, str]:
+    """A time in both forms in which Azure is known to write it."""
+    when = datetime.fromtimestamp(START + seconds, UTC)
+    return f"{when:%a, %d %b %Y %H:%M:%S} GMT", f"{when:%Y-%m-%dT%H:%M:%SZ}"
+
+
+TIMES: Final = {text: START + seconds for seconds in (-60, 5, 900, 86400) for text in text_of(seconds)}
+
+
+class Watched(Source):
+    """Tells the sheet what each poll brought, and each POST."""
+
+    sheet: Sheet
+    world: World
+    number = 1
+    broken = ""
+
+    def fetch(self) -> Answer:
+        if self.broken:
+            self.sheet.fails(self.clock.wall)
+            if self.broken == "html":
+                return Answer(b"<html>", self.clock.mono, 0.01)
+            raise MetadataError("timeout")
+        answer = super().fetch()
+        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
+        return answer
+
+    def approve(self, event_id: str) -> None:
+        super().approve(event_id)
+        self.sheet.is_accepted(event_id, self.clock.wall)
+
+
+class Shown:
+    """One agent, what happens to it and to what it reads, and a look at its page after each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.disk, self.away = folder / "disk", folder / "away"
+        self.world = World(folder, policy(coordination="any"), path=self.disk / "outbox.db", source=Watched)
+        assert isinstance(self.world.source, Watched)
+        self.source = self.world.source
+        self.source.sheet = self.sheet = Sheet(TIMES)
+        self.source.world = self.world
+        self.items: list[Any] = []
+
+    @property
+    def vm_name(self) -> str:
+        return self.world.who.vm.name
+
+    # -- what happens
+
+    def floods(self, flood: tuple[int, tuple[str, ...], int], items: list[Any], step: int) -> None:
+        """So many events of these VMs, so many of each seven Started, after some others."""
+        many, names, begun = flood
+        crowd = [event(f"f-{number}", "Reboot", *names) for number in range(many)]
+        self.shows(items + [started(each) if number % 7 < begun else each for number, each in enumerate(crowd)], step)
+
+    def shows(self, items: list[Any], step: int) -> None:
+        self.items = items
+        self.source.number += step
+        self.source.answer = document(self.source.number, *items)
+
+    def moves(self, which: int, fields: dict[str, Any], step: int) -> None:
+        """One of the events says something else."""
+        items = list(self.items)
+        if items and isinstance(items[which % len(items)], dict):
+            items[which % len(items)] = {**items[which % len(items)], **fields}
+        self.shows(items, step)
+
+    def loses(self, which: int, step: int) -> None:
+        items = list(self.items)
+        if items:
+            del items[which % len(items)]
+        self.shows(items, step)
+
+    def source_is(self, broken: str) -> None:
+        self.source.broken = broken
+
+    def posts_are(self, status: int) -> None:
+        self.source.refusal = None if status == 200 else MetadataError("server-error", status_code=status)
+
+    def knows_itself(self, known: bool) -> None:
+        self.world.who = Who(VM) if known else Who()
+
+    def clock_is_set(self, seconds: float) -> None:
+        self.world.clock.wall += seconds
+
+    def nobody_looks(self, seconds: float) -> None:
+        self.world.clock.go(seconds)
+
+    def freezes(self, seconds: float) -> None:
+        """The monotonic clock stands still, the wall clock is set right."""
+        self.world.clock.wall += seconds
+
+    def disk_is(self, there: bool) -> None:
+        if there == self.disk.is_dir():
+            return
+        if there:
+            self.disk.unlink()
+            shutil.move(self.away, self.disk)
+        else:
+            shutil.move(self.disk, self.away)
+            self.disk.write_text("no folder")
+
+    def restarts(self, seconds: float) -> None:
+        """At once after its last turn, on a disk that took it: all that it knew is there."""
+        if self.disk.is_dir() and self.world.writable:
+            self.sheet.restarts()
+            self.world.restart(seconds)
+            self.sheet.begins(self.world.clock.wall, self.world.clock.mono)
+            self.agrees()
+
+    def is_delivered(self, name: str, parked: bool) -> None:
+        for queued in self.world.outbox.next(name, 1):
+            if parked:
+                self.world.outbox.park(name, queued.seq, "never this one")
+            else:
+                self.world.outbox.delivered(name, [queued.seq])
+
+    # -- the look
+
+    def lives(self, seconds: float) -> None:
+        """Turns once and looks, or for so long and looks again."""
+        self.world.agent.tick()
+        self.agrees()
+        self.world.clock.go(0.5)
+        if seconds:
+            self.world.live(seconds)
+            self.agrees()
+
+    def agrees(self) -> None:
+        found = self.scrape()
+        shown = {dict(labels)["event_id"] for name, labels in found if name == "event_info"}
+        self.sheet.fair(self.vm_name, shown)
+        expected = self.sheet.says(self.vm_name, self.world.clock.mono, shown)
+        assert {key: value for key, value in found.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
+        self.tells_of_each_once(found, shown)
+        self.tells_its_age(found)
+        if self.disk.is_dir():
+            waits = {key: value for key, value in found.items() if key[0] in OUTBOX}
+            assert waits == pytest.approx(self.queues(), abs=1e-3)
+
+    def tells_of_each_once(self, found: Series, shown: set[str]) -> None:
+        """One decision of each event since this process read a document, and who let it start of each that is on."""
+        for name, expected in (("event_decision", shown), ("event_started_by", self.sheet.started(shown))):
+            told = [dict(labels)["event_id"] for family, labels in found if family == name]
+            assert len(told) == len(set(told))
+            assert set(told) == expected or (name == "event_decision" and not self.sheet.decided)
+
+    def scrape(self) -> Series:
+        """What a scraper reads, of the families that are compared."""
+        wanted = tuple(
+            f"{PREFIX}{name}" for name in (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds")
+        )
+        lines = [line for line in scraped(self.world.sink).splitlines(keepends=True) if line.startswith(wanted)]
+        found: Series = {}
+        for family in parse_text("".join(lines)):
+            for sample in family.samples:
+                put(found, sample.name.removeprefix(PREFIX), sample.value, **sample.labels)
+        return found
+
+    def tells_its_age(self, found: Series) -> None:
+        """When the document was read that all this is from; never later than it was."""
+        told = found.get(("last_successful_poll_timestamp_seconds", ()))
+        good = self.sheet.last_good
+        if self.sheet.last_poll is None or good is None:
+            assert told is None or good is not None
+        else:
+            assert told is not None
+            assert good - BEAT - 1 <= told <= good + 1e-3
+
+    def queues(self) -> Series:
+        found: Series = {}
+        with closing(sqlite3.connect(self.disk / "outbox.db")) as db:
+            rows = db.execute("SELECT destination, parked, body FROM queue JOIN records USING (seq) ORDER BY seq")
+            queue = [(name, parked, Record.from_json(body)) for name, parked, body in rows]
+        for name in DESTINATIONS:
+            waiting = [record for destination, parked, record in queue if (destination, parked) == (name, None)]
+            put(found, "outbox_records", len(waiting), destination=name)
+            oldest = waiting[0].time.timestamp() if waiting else None
+            put(found, "outbox_oldest_record_timestamp_seconds", oldest, destination=name)
+            parked = sum(1 for destination, why, _ in queue if destination == name and why is not None)
+            put(found, "destination_records_parked", parked, destination=name)
+        return found
+
+
+IDS: Final = st.sampled_from(["a", "A", "b-1", "é", 'quo"te\\', "x" * 100, "x" * 101, "", None, 5])
+NAMES: Final = st.sampled_from([[NAME], [NAME.upper(), "web-2"], ["web-2"], [], "web-1", [NAME, 5], None])
+FIELDS: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "EventType": st.sampled_from(["Reboot", "Freeze", "Preempt", "reboot", "Nap", None, 5]),
+        "EventStatus": st.sampled_from(["Scheduled", "Started", "Started", "Paused", None]),
+        "EventSource": st.sampled_from(["User", "Platform", "Moon", None]),
+        "ResourceType": st.sampled_from(["VirtualMachine", "Cluster", 1]),
+        "Resources": NAMES,
+        "NotBefore": st.sampled_from([*TIMES, "", "soon", None]),
+        "DurationInSeconds": st.sampled_from([-1, 0, 5, 8.0, True, "5", None]),
+        "Description": st.sampled_from(["One.", "Other."]),
+    },
+)
+ITEMS: Final = st.builds(lambda event_id, fields: {**event("z"), "EventId": event_id, **fields}, IDS, FIELDS)
+FLOODS: Final = st.tuples(st.sampled_from([49, 51, 60]), st.sampled_from([(NAME,), ("web-2",)]), st.integers(0, 7))
+SOME: Final = st.lists(st.one_of(ITEMS, ITEMS, ITEMS, st.sampled_from([None, "text", {}])), max_size=4)
+STEPS: Final = st.sampled_from([1, 1, 1, 2, 0, -3])
+WHICH: Final = st.integers(0, 70)
+
+
+def happening(name: str, *arguments: Any) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
+    return st.tuples(st.just(name), st.tuples(*arguments))
+
+
+HAPPENINGS: Final = st.one_of(
+    happening("shows", SOME, STEPS),
+    happening("shows", st.lists(ITEMS, min_size=1, max_size=3), STEPS),
+    happening("floods", FLOODS, SOME, STEPS),
+    happening("moves", WHICH, FIELDS, STEPS),
+    happening("moves", WHICH, FIELDS, STEPS),
+    happening("loses", WHICH, STEPS),
+    happening("source_is", st.sampled_from(["", "", "timeout", "html"])),
+    happening("posts_are", st.sampled_from([200, 503])),
+    happening("knows_itself", st.booleans()),
+    happening("clock_is_set", st.sampled_from([-3600.0, -2.0, 2.0, 3600.0])),
+    happening("freezes", st.sampled_from([1.0, 9.0])),
+    happening("nobody_looks", st.sampled_from([6.0, 400.0])),
+    happening("disk_is", st.booleans()),
+    happening("restarts", st.sampled_from([0.25, 30.0, 4000.0])),
+    happening("is_delivered", st.sampled_from(DESTINATIONS), st.booleans()),
+)
+STORIES: Final = st.lists(
+    st.tuples(HAPPENINGS, st.sampled_from([0.0, 0.0, 1.0, 12.0])), min_size=12, max_size=40 if LONG else 24
+)
+
+
+@settings(max_examples=examples(32))
+@given(STORIES)
+def test_the_gauges_say_what_the_last_good_document_says(
+    story: list[tuple[tuple[str, tuple[Any, ...]], float]],
+) -> None:
+    """After every step, failed polls, restarts and full crowds included: those series, those values, and no others."""
+    Tried.example(steps=len(story))
+    with tempfile.TemporaryDirectory(prefix="azse-gauges-", dir=MEMORY) as folder:
+        shown = Shown(Path(folder))
+        shown.shows([], 0)
+        try:
+            shown.agrees()
+            for (name, arguments), seconds in story:
+                getattr(shown, name)(*arguments)
+                shown.lives(seconds)
+        finally:
+            shown.world.outbox.close()

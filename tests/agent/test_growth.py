@@ -1,0 +1,157 @@
+"""Whatever is done over and over leaves nothing behind: objects are counted, not bytes, since that is exact.
+
+The whole agent for minutes is `benchmarks.soak`; this finds what is too small for it, an object lost with each poll.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from benchmarks.peers import DROP, Peers
+from exporter.core.memory import CLOSED_KEPT
+from exporter.errors import Failure
+from exporter.metadata.client import MetadataClient
+from exporter.metadata.errors import MetadataError
+from exporter.sinks.event_hubs.sink import EventHubsDestination
+from exporter.sinks.otlp.sink import OtlpDestination
+from tests.support.agent_world import World, document, event, started
+from tests.support.eventhubs_broker import FORGETFUL, collected
+from tests.support.eventhubs_target import a_record
+from tests.support.web_target import serving
+from tests.system.test_run import quiet
+
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+
+EVENTS: Final = 4
+LOOKS: Final = 12
+
+
+def objects() -> int:
+    """Python's small objects, without garbage (twice, since what ends may leave some behind) and without the lines of
+    source that pytest reads for a traceback in the log."""
+    linecache.clearcache()
+    gc.collect()
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+def left_behind(work: Callable[[], object], *, times: int, warm: int) -> float:
+    """Objects for each time that the work is done, once it was done so often that its caches are full.
+
+    Some caches are swept now and then, so the lowest of the first third is held against the lowest of the last.
+    """
+    for _ in range(warm):
+        work()
+    counts = []
+    for number in range(times):
+        if number % (times // LOOKS) == 0:
+            counts.append(objects())
+        work()
+    third = LOOKS // 3
+    return (min(counts[-third:]) - min(counts[:third])) / (times * 2 / 3)
+
+
+def test_what_is_left_behind_is_seen() -> None:
+    """One object lost each time is seen; work that keeps nothing shows nothing."""
+    lost: list[object] = []
+    assert left_behind(lambda: lost.append(object()), times=240, warm=20) >= 0.9
+    assert left_behind(lambda: [object() for _ in range(100)], times=240, warm=20) < 0.1
+
+
+def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
+    """A maintenance with its polls, decisions, records, a failure of the source and a scrape: the line of the agent."""
+    numbers = itertools.count(1)
+    with World(tmp_path) as world:
+
+        def story() -> None:
+            mine = [event(f"event-{next(numbers)}") for _ in range(EVENTS)]
+            world.see(document(next(numbers), *mine), 3)
+            world.see(MetadataError("timeout", "no answer"), 12)
+            world.see(document(next(numbers), *map(started, mine)), 3)
+            world.see(document(next(numbers)), 3)
+            world.sink.render(openmetrics=True)
+            for name in ("event_hubs", "otlp"):
+                while waiting := world.outbox.next(name, 100):
+                    world.outbox.delivered(name, [queued.seq for queued in waiting])
+            world.clock.go(31 * 86_400.0)  # for so long ids are remembered that were sent or were Started
+            # What the test's own world remembers.
+            world.kept.clear()
+            world.source.posts.clear()
+            world.source.polls.clear()
+            world.text.truncate(0)
+            world.text.seek(0)
+
+        assert left_behind(story, times=96, warm=2 * CLOSED_KEPT // EVENTS) < 6  # of twelve polls
+
+
+def test_reading_the_source_leaves_nothing_behind() -> None:
+    """Answers, errors of every kind and broken connections over real HTTP."""
+    faults = itertools.cycle((None, "500", "reset", "truncated", "html", "429", "nan", "half-close", "deep", None))
+    with quiet() as service, contextlib.closing(MetadataClient(service.url, "2020-07-01")) as client:
+
+        def poll() -> None:
+            service.fault(next(faults))
+            with contextlib.suppress(Failure):
+                client.fetch()
+            service.requests.clear()
+
+        # The simulator's own HTTP server fills a cache of the interpreter with the names of its methods.
+        assert left_behind(poll, times=240, warm=600) < 0.5
+
+
+def test_scrapes_leave_nothing_behind() -> None:
+    """Scrapes on one connection and on many."""
+    with serving() as (host, port), httpx.Client(trust_env=False) as client:
+
+        def scrape() -> None:
+            client.get(f"http://{host}:{port}/metrics")
+            httpx.get(f"http://{host}:{port}/metrics", trust_env=False)
+
+        assert left_behind(scrape, times=96, warm=48) < 6  # the client's own cache, as above
+
+
+def test_a_flapping_collector_leaves_nothing_behind() -> None:
+    """Sends over OTLP that succeed, are refused in every way, or have their connection broken."""
+    statuses = itertools.cycle((200, DROP, 302, 401, 429, 500, 503, 200))
+    with Peers() as peers, contextlib.closing(OtlpDestination(f"{peers.endpoint}/v1/logs", timeout=5.0)) as destination:
+
+        def send() -> None:
+            peers.ask("collector", status=next(statuses))
+            with contextlib.suppress(Failure):
+                destination.send([a_record()])
+
+        assert left_behind(send, times=192, warm=80) < 0.5
+
+
+def test_reconnecting_to_event_hubs_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Each send over a connection of its own, which is given back, or broken by the other side."""
+    now = itertools.count(0.0, 100.0)
+    breaks = itertools.cycle(("", "drop-before-store*1", "", "detach*1"))
+    with Peers() as peers:
+        destination = EventHubsDestination(
+            connection_string=peers.connection_string, idle_close=1.0, monotonic=lambda: next(now)
+        )
+
+        def connect() -> None:
+            peers.ask("clear")
+            if fault := next(breaks):
+                peers.ask("fault", text=fault)
+            with contextlib.suppress(Failure):
+                destination.send([a_record()])
+            destination.idle()
+            caplog.clear()  # it keeps the SDK's words, and with them its connections
+
+        # A client of the SDK that stayed would be some thirty objects, closed as it is.
+        assert left_behind(connect, times=12, warm=8) < 8
+        destination.close()

@@ -1,0 +1,132 @@
+"""Who this VM is: asked until it is known, then now and then; the last known answer stays."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from exporter.agent.identity import REFRESH_SECONDS, RETRY_SECONDS, Identity, who_is
+from exporter.log.log import Log
+from exporter.metadata.client import Compute, MetadataClient
+from exporter.simulator.metadata.instance import NOISE
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService
+
+KNOWN = Compute(name="web-1", vm_id="id-1", resource_id="/subscriptions/s/web-1", vmss_name="web", location="north")
+
+
+def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, io.StringIO]:
+    text, client = io.StringIO(), MetadataClient(url, "2020-07-01", deadline=20)
+    return Identity(client, Log(text), **more), client, text
+
+
+@pytest.mark.parametrize(
+    ("configured", "azure", "name", "conflict"),
+    [
+        ("", None, "", False),
+        ("", KNOWN, "web-1", False),
+        ("web-1", None, "web-1", False),
+        ("WEB-1", KNOWN, "WEB-1", False),
+        ("web-2", KNOWN, "web-2", True),
+        ("web-2", Compute(vm_id="id-1"), "web-2", False),
+        ("kelvin-k", Compute(name="kelvin-\u212a"), "kelvin-k", True),
+    ],
+)
+def test_who_is(configured: str, azure: Compute | None, name: str, conflict: bool) -> None:
+    """A configured name stands; where Azure gives another, whatever its letter case, that is a conflict."""
+    who = who_is(configured, "", azure)
+    assert (who.vm.name, who.conflict) == (name, conflict)
+
+
+@pytest.mark.parametrize(
+    ("fault", "confirmed"), [("instance/404", True), ("instance/500", False), ("instance/hang:1", False)]
+)
+def test_a_configured_name_is_confirmed_by_azure_alone(fault: str, confirmed: bool) -> None:
+    """Silence and errors confirm nothing: the configuration may be another VM's. A stand-in that has no such document
+    is no objection."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, _ = asking(service.url, vm_name="vm-1")
+        assert not identity.who().confirmed
+        service.fault(fault)
+        identity.refresh()
+        assert (identity.who().vm.name, identity.who().confirmed) == ("vm-1", confirmed)
+        service.fault(None)
+        identity.refresh()
+        assert (identity.who().confirmed, identity.who().conflict) == (True, False)
+        service.fault(fault)
+        identity.refresh()
+        assert identity.who().confirmed
+        client.close()
+
+
+def test_a_name_that_azure_contradicts_after_it_had_none_to_give_is_a_conflict() -> None:
+    """A 404 is no word for ever."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, _ = asking(service.url, vm_name="vm-9")
+        service.fault("instance/404")
+        identity.refresh()
+        assert (identity.who().confirmed, identity.who().conflict) == (True, False)
+        service.fault(None)
+        identity.refresh()
+        assert identity.who().conflict
+        client.close()
+
+
+def test_asked_until_known() -> None:
+    """Asked again after 1, 2, 5, 10, 30 s until Azure says it, then every five minutes; failures are said once."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, text = asking(service.url)
+        service.fault("instance/500")
+        assert [identity.refresh() for _ in range(6)] == [*RETRY_SECONDS, 30]
+        assert identity.who().vm.name == ""
+        service.fault(None)
+        assert identity.refresh() == REFRESH_SECONDS
+        assert identity.who().vm.name == "vm-1"
+        assert text.getvalue().count("identity.failed") == 1
+        assert text.getvalue().count("identity.recovered") == 1
+        client.close()
+
+
+def test_the_last_answer_stays() -> None:
+    """What was known once is not forgotten when the service fails, and is not said again."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, text = asking(service.url)
+        identity.refresh()
+        known = identity.who()
+        for fault in ("500", "html", "empty", "not-json", "reset", "403"):
+            service.fault(f"instance/{fault}")
+            assert identity.refresh() < REFRESH_SECONDS
+            assert identity.who() == known
+        service.fault(None)
+        identity.refresh()
+        assert text.getvalue().count("identity.known") == 1
+        client.close()
+
+
+def test_only_what_is_asked_for_is_kept() -> None:
+    """User data, keys and tags of the instance document reach neither the answer nor the log."""
+    with MetadataService(load("user-reboot"), speed=0.001) as service:
+        identity, client, text = asking(service.url, vm_name="other", node="node-1")
+        identity.refresh()
+        who = identity.who()
+        assert NOISE not in f"{who} {text.getvalue()}"
+        assert (who.conflict, who.vm.node) == (True, "node-1")
+        assert "event=identity.conflict" in text.getvalue()
+        client.close()
+
+
+def test_a_hanging_service_holds_nothing_up() -> None:
+    """The wait is bounded, and stopping ends a request that is under way within a second or so."""
+    with MetadataService(load("user-reboot"), speed=0.001, faults=["instance/hang:60"]) as service:
+        client = MetadataClient(service.url, "2020-07-01")
+        identity = Identity(client, Log(None))
+        identity.start()
+        identity.wait(0.2)
+        assert identity.who().vm.name == ""
+        began = time.monotonic()
+        identity.stop()
+        identity.wait(60)
+        assert time.monotonic() - began < 20  # the request would hang for a minute
+        client.close()

@@ -1,0 +1,370 @@
+"""The line, turned by hand, with the real core, outbox and files: outages, names, a disk that fails, odd clocks."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from exporter.agent.ports import Who
+from exporter.core.interruption import Interruption, InterruptionKind
+from exporter.core.policy import Reason
+from exporter.core.records import Vm
+from exporter.metadata.errors import MetadataError
+from tests.support.agent_world import (
+    FREEZE,
+    NAME,
+    OTHER_VM,
+    REBOOT,
+    TIMEOUT,
+    VM,
+    World,
+    document,
+    event,
+    policy,
+    started,
+)
+
+# -- the source
+
+
+def test_the_age_of_what_an_earlier_process_read_is_visible(tmp_path: Path) -> None:
+    """Gauges that come from the disk say how old they are, once the first poll of this process has failed."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 3)
+        last = world.value("last_successful_poll_timestamp_seconds")
+        world.source.answer = TIMEOUT
+        world.restart(3600)
+        assert world.value("last_successful_poll_timestamp_seconds") is None
+        world.live(3)
+        assert world.value("up") == 0
+        assert world.value("events", event_type="Reboot", event_status="Scheduled") == 1
+        assert world.value("last_successful_poll_timestamp_seconds") == pytest.approx(last, abs=5)
+
+
+def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
+    """It is told when it is 10 s old, once, also over a restart; its end is told with its length."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.see(TIMEOUT, 9)
+        assert world.records("source.unavailable") == []
+        world.live(3)
+        (told,) = world.records("source.unavailable")
+        assert told.time - datetime.fromisoformat(told.data["since"]) < timedelta(seconds=10.1)
+        world.live(100)
+        world.restart(10)
+        world.live(50)
+        world.see(document(1), 12)
+        (recovered,) = world.records("source.recovered")
+        assert recovered.data["gap_seconds"] == pytest.approx(172, abs=11)
+        assert len(world.records("source.unavailable")) == 1
+        assert world.value("up") == 1
+
+
+@pytest.mark.parametrize("bad", [TIMEOUT, b"<html>"], ids=["no answer", "no document"])
+def test_after_a_bad_answer_the_next_poll_comes_soon(tmp_path: Path, bad: bytes | MetadataError) -> None:
+    """Within 2 s, also where polls are a minute apart: an end of the outage is not waited for so long."""
+    with World(tmp_path, poll_interval=60.0) as world:
+        world.live(61)
+        world.see(bad, 60)
+        before = world.value("polls_total") or 0.0
+        world.live(31)
+        assert (world.value("polls_total") or 0.0) - before >= 15
+
+
+def test_a_short_outage_is_not_told(tmp_path: Path) -> None:
+    """Nine seconds without an answer make no record, and `up` is honest meanwhile."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.see(MetadataError("throttled", retry_after=1.0), 6)
+        assert world.value("up") == 0
+        world.see(document(1), 12)
+        assert world.kinds() == ["agent.started"]
+        assert world.value("up") == 1
+
+
+def test_a_wrong_document_is_told_once_in_a_row(tmp_path: Path) -> None:
+    """`document.rejected` once for a streak, again for the next one; the last known truth stands."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 3)
+        for body in (b"<html>", b""):
+            world.see(body, 9)
+            assert world.value("document_events") == 1
+            assert world.value("up") == 0
+            world.see(document(2, event()), 12)
+        assert len(world.records("document.rejected")) == 2
+        assert world.records("ended", "canceled", "completed") == []
+
+
+def test_gone_while_nobody_looked(tmp_path: Path) -> None:
+    """An event that is gone after an outage has `ended`: not canceled, since what happened was not seen."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 3)
+        world.see(TIMEOUT, 60)
+        world.see(document(3), 12)
+        (ended,) = world.records("ended")
+        assert "gap" in ended.data["unseen"]
+
+
+# -- who we are
+
+
+def test_the_beginning_and_the_end(tmp_path: Path) -> None:
+    """The first record of a process says that it started, the last that it stopped, and a new boot is evidence."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.agent.stop()
+        world.restart(30, boot_id="boot-2")
+        world.live(3)
+        assert world.kinds() == ["agent.started", "agent.stopped", "agent.started"]
+        assert world.records("agent.started")[1].data["rebooted"] is True
+
+
+def test_another_vms_disk(tmp_path: Path) -> None:
+    """An outbox that came with a golden image is set aside: nothing of it is delivered, approved or kept."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 3)
+        world.restart()
+        world.who = Who(OTHER_VM)
+        world.see(document(9, event(FREEZE, "Reboot", OTHER_VM.name)), 3)
+        assert {record.source for record in world.records()} == {f"urn:uuid:{OTHER_VM.id}"}
+        assert {record.subject for record in world.records("scheduled")} == {FREEZE}
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT, FREEZE]
+        assert list(tmp_path.glob("outbox.db.other-vm-*"))
+
+
+def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
+    """The key of the ids is fixed at first use: who we are becoming known later gives no fact a second id."""
+    with World(tmp_path, vm=Vm()) as world:
+        world.see(document(2, event()), 15)
+        before = world.agent.status.state.vm_key
+        world.who = Who(VM)
+        world.live(5)
+        world.restart()
+        world.live(5)
+        assert world.agent.status.state.vm_key == before
+        assert world.kinds().count("scheduled") == 1
+        assert before not in ("", VM.id)
+
+
+def test_the_id_of_azure_is_the_key(tmp_path: Path) -> None:
+    """With Azure's word at hand from the start, ids derive from the vmId: a lost disk then repeats them."""
+    with World(tmp_path / "a", policy(mode="dry-run")) as one, World(tmp_path / "b", policy(mode="dry-run")) as other:
+        for world in (one, other):
+            world.see(document(2, event()), 3)
+        (first,), (second,) = one.records("scheduled"), other.records("scheduled")
+        assert first.id == second.id
+        assert one.agent.status.state.vm_key == VM.id
+
+
+def test_the_scope_of_the_records(tmp_path: Path) -> None:
+    """`own` publishes what names this VM, `all` also the neighbours' events; unknown names hide nothing."""
+    mine, other = event(REBOOT), event(FREEZE, "Freeze", "web-2")
+    found = {}
+    for name, options in {"own": {}, "all": {"all_events": True}, "unknown": {"vm": Vm()}}.items():
+        with World(tmp_path / name, policy(mode="dry-run"), **options) as world:  # type: ignore[arg-type]  # by name
+            world.see(document(2, mine, other), 3)
+            found[name] = {record.subject for record in world.records("scheduled")}
+            assert world.value("document_events") == 2
+    assert found == {"own": {REBOOT}, "all": {REBOOT, FREEZE}, "unknown": {REBOOT, FREEZE}}
+
+
+def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
+    """Once for each event and word, at first sight or when it changes, and not again when the event goes."""
+    paused = event(EventStatus="Paused")
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, paused, event(FREEZE, "Teleport")), 3)
+        assert world.value("unknown_values_total", field="EventStatus") == 1
+        assert world.value("unknown_values_total", field="EventType") == 1
+        world.see(document(3, {**paused, "Description": "more"}, event(FREEZE, "Vanish")), 3)
+        assert world.value("unknown_values_total", field="EventStatus") == 1
+        assert world.value("unknown_values_total", field="EventType") == 2
+        world.see(document(4), 3)
+        assert world.value("unknown_values_total", field="EventStatus") == 1
+
+
+# -- the disk
+
+
+def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
+    """When the disk fails at the decision, the event is held as `outbox-unwritable`, and approved once it is back."""
+    folder = tmp_path / "state"
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.live(3)
+        block(folder)
+        world.see(document(2, event()), 10)
+        assert world.source.posts == []
+        held = list(world.agent.status.decisions.values())
+        assert [decision.reason for decision in held] == [Reason.OUTBOX_UNWRITABLE]
+        assert world.value("up") == 1
+        assert len(world.said("outbox.unwritable")) == 1
+        assert world.value("outbox_writable") == 0
+        world.see(document(2, event(), event(FREEZE, "Freeze", "web-2")), 3)
+        unblock(folder)
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.reasons() == [Reason.OUTBOX_UNWRITABLE.value, None]
+        assert world.kinds().count("scheduled") == 1
+        assert len(world.said("outbox.recovered")) == 1
+        assert world.value("outbox_writable") == 1
+
+
+def block(folder: Path) -> None:
+    """The folder is gone, and a file stands where it was."""
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+
+
+def unblock(folder: Path) -> None:
+    folder.unlink()
+
+
+def test_a_whole_story_without_a_disk(tmp_path: Path) -> None:
+    """An agent that starts without its disk polls, shows and holds; all of it is written once the disk is there."""
+    block_at = tmp_path / "state"
+    block_at.write_text("no folder")
+    with World(tmp_path, path=block_at / "outbox.db") as world:
+        world.see(document(2, event()), 5)
+        world.see(document(3, event(Description="b")), 5)
+        assert world.value("document_events") == 1
+        assert world.value("up") == 1
+        assert world.source.posts == []
+        block_at.unlink()
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.kinds() == [
+            "agent.started",
+            "scheduled",
+            "approval.decided",
+            "updated",
+            "approval.decided",
+            "approval.accepted",
+        ]
+
+
+def test_what_the_late_disk_holds_counts(tmp_path: Path) -> None:
+    """An event that was approved before is not approved again by an agent that could not read its disk at first;
+    no id is given twice, and what went meanwhile is told."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    approved, other = event(REBOOT), event(FREEZE, "Freeze", DurationInSeconds=30)
+    with World(tmp_path, path=folder / "outbox.db") as world:
+        world.see(document(2, approved, other), 3)
+        world.see(document(3, event(REBOOT, Description="b"), other), 3)
+        world.outbox.close()
+        before = {record.id for record in world.records()}
+        shutil.move(folder, away)
+        folder.write_text("no folder")
+        world.restart(60)
+        world.see(document(5, event(REBOOT, Description="c")), 3)
+        world.see(document(6, event(REBOOT, Description="d")), 3)
+        folder.unlink()
+        shutil.move(away, folder)
+        world.live(10)
+        world.see(document(7, event(REBOOT, Description="e")), 10)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        found = [record.id for record in world.records()]
+        assert len(found) == len(set(found))
+        assert before <= set(found)
+        assert world.kinds().count("ended") == 1
+        described = {
+            record.data["changed"]["Description"]["to"]
+            for record in world.records("updated")
+            if "Description" in record.data["changed"]
+        }
+        assert {"b", "d", "e"} <= described
+
+
+def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
+    """When the disk that is found late belongs to another VM, it is set aside and what was seen since is kept."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    with World(tmp_path, path=folder / "outbox.db", vm=OTHER_VM) as world:
+        world.see(document(2, event(FREEZE, "Freeze", OTHER_VM.name)), 3)
+        world.outbox.close()
+        shutil.move(folder, away)
+        folder.write_text("no folder")
+        world.who = Who(VM)
+        world.restart()
+        world.see(document(3, event()), 3)
+        folder.unlink()
+        shutil.move(away, folder)
+        world.live(3)
+        assert {record.subject for record in world.records("scheduled")} == {REBOOT}
+        assert list(folder.glob("outbox.db.other-vm-*"))
+
+
+# -- more
+
+
+@pytest.mark.parametrize("kind", list(InterruptionKind), ids=str)
+def test_an_interruption_is_recorded(tmp_path: Path, kind: InterruptionKind) -> None:
+    """An interruption while an event of ours is Started is told with it; one without any is told after two polls."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.live(3)
+        world.felt.append(Interruption(kind, 4.2, world.clock.instant()))
+        world.live(6)
+        freeze = started(event(FREEZE, "Freeze"))
+        world.see(document(2, freeze), 3)
+        world.felt.append(Interruption(kind, 5.1, world.clock.instant()))
+        world.live(3)
+        alone, told = world.records("interruption.observed")
+        assert (alone.data["interruption"]["attributed"], alone.subject) == (False, NAME)
+        assert (told.data["interruption"]["attributed"], told.subject) == (True, FREEZE)
+        assert told.data["interruption"]["seconds"] == 5.1
+        world.see(document(3), 3)
+        (completed,) = world.records("completed")
+        assert completed.data["account"]["interruptions_observed"] == 1
+
+
+def test_a_thousand_events(tmp_path: Path) -> None:
+    """A document of a thousand events is decided and recorded without any being missed, and ours are approved."""
+    events = [
+        event(f"{number:08}-0000-0000-0000-000000000000", "Reboot", NAME if number % 50 == 0 else "web-2")
+        for number in range(1_000)
+    ]
+    with World(tmp_path, capacity=50 << 20, all_events=True) as world:
+        world.see(document(2, *events), 2)
+        assert world.kinds().count("scheduled") == 1_000
+        assert len({event_id for _, event_id in world.source.posts}) == len(world.source.posts) == 20
+
+
+def test_raw_documents_are_handed_on(tmp_path: Path) -> None:
+    """The recording gets each body as it was read, also one that is no document."""
+    with World(tmp_path) as world:
+        world.see(b"<html>", 0.5)
+        assert world.kept == [b"<html>"]
+
+
+def test_a_clock_that_jumps_invents_nothing(tmp_path: Path) -> None:
+    """A wall clock set an hour forward, back, or frozen makes no transition and loses none."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(document(2, event()), 5)
+        for step in (3_600, -7_200, 3_600):
+            world.clock.wall += step
+            world.live(5)
+        wall = world.clock.wall
+        for _ in range(5):
+            world.live(1)
+            world.clock.wall = wall
+        assert [kind for kind in world.kinds() if kind in ("updated", "started", "ended", "canceled")] == []
+        world.see(document(3, started(event())), 3)
+        world.see(document(4), 3)
+        assert [kind for kind in world.kinds() if kind in ("scheduled", "started", "completed")] == [
+            "scheduled",
+            "started",
+            "completed",
+        ]
+
+
+def test_retries_do_not_follow_a_wall_clock(tmp_path: Path) -> None:
+    """Within a process the wait between two POSTs is of the monotonic clock, whatever the wall clock does."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("server-error", "HTTP 500", status_code=500)
+        world.see(document(2, event()), 1)
+        world.clock.wall += timedelta(hours=2).total_seconds()
+        world.live(3)
+        assert len(world.source.posts) == 1
+        world.clock.wall -= timedelta(hours=5).total_seconds()
+        world.live(3)
+        assert len(world.source.posts) == 2

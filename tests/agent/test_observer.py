@@ -1,0 +1,342 @@
+"""The observer's threads: on clocks turned by hand, and in a process that is really stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from exporter.agent.observer import KEPT, PAUSE_AFTER_TROUBLE, ClockAlarm, Observer
+from exporter.commands.tail.outbox import OutboxReader
+from exporter.core.interruption import TICK_SECONDS, InterruptionKind
+from exporter.core.records import Record
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService
+from tests.support.core_documents import event, started
+
+T = TypeVar("T")
+SECOND = 1_000_000_000
+EPOCH = 1_763_726_400 * SECOND
+SOON = 10.0
+ROOT = Path(__file__).parents[2]
+STOPPED_SECONDS = 1.2
+
+
+class Troubles:
+    """A log that remembers what failed."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def trouble(self, key: str, event: str, **fields: Any) -> None:
+        assert (key, event) == ("observer", "observer.failed")
+        self.reasons.append(str(fields["reason"]))
+
+
+class Bell:
+    """An alarm that is rung by hand; None releases it, an error breaks it."""
+
+    def __init__(self) -> None:
+        self.rings: queue.Queue[bool | OSError] = queue.Queue()
+        self.closed = False
+
+    def wait(self) -> bool:
+        ring = self.rings.get(timeout=SOON)
+        if isinstance(ring, OSError):
+            raise ring
+        return ring
+
+    def release(self) -> None:
+        self.rings.put(False)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def no_alarm() -> Bell:
+    raise OSError(errno.ENOSYS, "no such timer")
+
+
+class Stage:
+    """An observer whose clocks are numbers and whose ticks come when they are let through."""
+
+    def __init__(self, alarm: Callable[[], Bell] = no_alarm) -> None:
+        self.mono_ns, self.real_ns = 50 * SECOND, EPOCH
+        self.broken = False
+        self.log = Troubles()
+        self._sleeps: queue.Queue[float] = queue.Queue()
+        self._go: queue.Queue[None] = queue.Queue()
+        self.observer = Observer(self.log, alarm, self._sleep, self._mono, lambda: self.real_ns)
+
+    def __enter__(self) -> Stage:
+        self.observer.start()
+        assert self._sleeps.get(timeout=SOON) == TICK_SECONDS
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stopper = threading.Thread(target=self.observer.stop)
+        stopper.start()
+        for _unused in range(2):
+            self._go.put(None)
+        stopper.join(SOON)
+        assert not stopper.is_alive()
+
+    def _mono(self) -> int:
+        if self.broken:
+            raise OverflowError("a clock that has gone mad")
+        return self.mono_ns
+
+    def _sleep(self, seconds: float) -> None:
+        self._sleeps.put(seconds)
+        self._go.get(timeout=SOON)
+
+    def passes(self, mono: float, wall: float | None = None) -> None:
+        self.mono_ns += round(mono * SECOND)
+        self.real_ns += round((mono if wall is None else wall) * SECOND)
+
+    def tick(self) -> float:
+        """Lets one tick through; the seconds that it sleeps next."""
+        self._go.put(None)
+        return self._sleeps.get(timeout=SOON)
+
+    def taken(self) -> list[tuple[InterruptionKind, float]]:
+        return [(found.kind, found.seconds) for found in self.observer.take()]
+
+
+def test_a_stall_is_taken_once() -> None:
+    """A tick that comes two seconds late is one stall, and what was taken is gone."""
+    with Stage() as stage:
+        stage.passes(TICK_SECONDS)
+        stage.tick()
+        assert stage.taken() == []
+        stage.passes(TICK_SECONDS + 2)
+        stage.tick()
+        assert stage.taken() == [(InterruptionKind.STALL, 2.0)]
+        assert stage.taken() == []
+
+
+def test_without_an_alarm_the_next_tick_finds_the_step() -> None:
+    """As on Windows and macOS."""
+    with Stage() as stage:
+        stage.passes(TICK_SECONDS, 5 + TICK_SECONDS)
+        stage.tick()
+        assert stage.taken() == [(InterruptionKind.CLOCK_STEP, 5.0)]
+    assert stage.log.reasons == []
+
+
+def test_the_alarm_finds_a_step_at_once() -> None:
+    """No tick passes between the setting of the clock and the finding, and the tick after it finds nothing more."""
+    bell = Bell()
+    with Stage(lambda: bell) as stage:
+        stage.passes(0.02, 5.02)
+        bell.rings.put(True)
+        deadline = time.monotonic() + SOON
+        while not (taken := stage.taken()):
+            assert time.monotonic() < deadline
+        assert taken == [(InterruptionKind.CLOCK_STEP, 5.0)]
+        stage.passes(TICK_SECONDS)
+        stage.tick()
+        assert stage.taken() == []
+    assert bell.closed
+
+
+def test_an_alarm_that_fails_is_given_up_and_the_ticks_go_on() -> None:
+    """Its failure is said once; a step is then found by the tick."""
+    bell = Bell()
+    with Stage(lambda: bell) as stage:
+        bell.rings.put(OSError(errno.EBADF, "gone"))
+        deadline = time.monotonic() + SOON
+        while not stage.log.reasons:
+            assert time.monotonic() < deadline
+        stage.passes(TICK_SECONDS, 3 + TICK_SECONDS)
+        stage.tick()
+        assert stage.taken() == [(InterruptionKind.CLOCK_STEP, 3.0)]
+    assert stage.log.reasons == ["OSError"]
+
+
+def test_clocks_that_fail_are_said_and_tried_again() -> None:
+    """The thread lives on, and the time in which it saw nothing is no stall."""
+    with Stage() as stage:
+        stage.broken = True
+        assert stage.tick() == PAUSE_AFTER_TROUBLE
+        stage.broken = False
+        stage.passes(PAUSE_AFTER_TROUBLE)
+        assert stage.tick() == TICK_SECONDS
+        stage.passes(TICK_SECONDS + 2)
+        stage.tick()
+        assert stage.taken() == [(InterruptionKind.STALL, 2.0)]
+    assert stage.log.reasons == ["OverflowError"]
+
+
+def test_what_nobody_takes_is_bounded() -> None:
+    """The last hundred are kept."""
+    with Stage() as stage:
+        for number in range(KEPT + 5):
+            stage.passes(TICK_SECONDS + 1 + number)
+            stage.tick()
+        taken = stage.taken()
+    assert len(taken) == KEPT
+    assert taken[-1] == (InterruptionKind.STALL, KEPT + 5.0)
+
+
+def test_an_observer_that_never_started_can_be_stopped() -> None:
+    """So that an agent that fails to start ends cleanly."""
+    Observer(Troubles()).stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the timer is Linux's")
+def test_the_real_timer_waits_until_it_is_released() -> None:
+    """It waits while nobody sets the clock, and one that is released, before or meanwhile, answers False."""
+    alarm = ClockAlarm()
+    answers: queue.Queue[bool] = queue.Queue()
+    waiting = threading.Thread(target=lambda: answers.put(alarm.wait()))
+    waiting.start()
+    with pytest.raises(queue.Empty):
+        answers.get(timeout=0.2)
+    alarm.release()
+    assert answers.get(timeout=SOON) is False
+    waiting.join(SOON)
+    alarm.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are counted as Linux lists them")
+def test_a_real_observer_leaves_nothing_behind() -> None:
+    """Threads and descriptors are as before."""
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    observer = Observer(Troubles())
+    observer.start()
+    assert threading.active_count() == before[1] + 2
+    observer.stop()
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+# -- really stopped
+
+OBSERVING = """
+import json, time
+from exporter.agent.observer import Observer
+class Log:
+    def trouble(self, *words, **fields): print(json.dumps([str(words), 0]), flush=True)
+observer = Observer(Log())
+observer.start()
+time.sleep(0.3)
+print("observing", flush=True)
+while True:
+    for found in observer.take():
+        print(json.dumps([found.kind, found.seconds]), flush=True)
+    time.sleep(0.02)
+"""
+
+
+def stop_and_continue(pid: int, seconds: float) -> float:
+    """Stops a process for so long; the seconds that it was in truth."""
+    began = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)  # what is tested is time that passes
+    os.kill(pid, signal.SIGCONT)
+    return time.monotonic() - began
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process can't be stopped here")
+def test_a_stopped_process_has_felt_a_stall() -> None:
+    """SIGSTOP is a stall of the time that it took, up to one tick less, and no step."""
+    with subprocess.Popen([sys.executable, "-c", OBSERVING], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "observing\n"
+            lasted = stop_and_continue(process.pid, STOPPED_SECONDS)
+            kind, seconds = json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+    assert kind == "stall"
+    assert lasted - TICK_SECONDS - 0.1 <= seconds <= lasted + 0.2
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process can't be stopped here")
+def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
+    """Stopped while an event of its VM is Started, the agent publishes it as that event's, and polls on as before."""
+    with MetadataService(load("live-migration")) as service:
+        vm = service.vm.name
+        service.set_document({"DocumentIncarnation": 1, "Events": [event(Resources=[vm])]})
+        with agent(service.url, tmp_path) as (process, url):
+            wait_for(lambda: metric(url, "document_events") == 1)
+            service.set_document({"DocumentIncarnation": 2, "Events": [started(Resources=[vm], DurationInSeconds=9)]})
+            wait_for(lambda: metric(url, "events", 'event_type="Reboot",event_status="Started"') == 1)
+            lasted = stop_and_continue(process.pid, STOPPED_SECONDS)
+            asked, since = len(service.requests), time.monotonic()
+            wait_for(lambda: metric(url, "observed_interruption_seconds_count", FELT) == 1)
+            felt = metric(url, "observed_interruption_seconds_sum", FELT)
+            most = time.monotonic() - since + 3
+            assert len(service.requests) - asked <= most, "polls that were missed are not made up for"
+        service.set_document({"DocumentIncarnation": 3, "Events": []})
+    (record,) = [record for record in outbox(tmp_path) if record.kind == "interruption.observed"]
+    told = record.data["interruption"]
+    assert record.subject == event()["EventId"]
+    assert (told["kind"], told["attributed"], told["count"], told["announced_seconds"]) == ("stall", True, 1, 9)
+    assert told["seconds"] == told["total_seconds"] == told["longest_seconds"] == pytest.approx(felt, abs=0.001)
+    assert lasted - TICK_SECONDS - 0.1 <= felt <= lasted + 0.2
+
+
+FELT = 'kind="stall",attributed="true"'
+
+
+@contextlib.contextmanager
+def agent(source: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An agent that keeps its records, because whom it sends them to is not there; with the address of its metrics."""
+    command = [sys.executable, "-m", "exporter", "run", f"--source.url={source}", f"--outbox.path={folder / 'outbox'}"]
+    command += ["--web.listen-address=127.0.0.1:0", "--otlp.endpoint=http://127.0.0.1:1", "--log.format=json"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stderr=log, text=True)
+    try:
+        yield process, f"http://{wait_for(lambda: _listening(folder / 'log'))}/metrics"
+    finally:
+        process.terminate()
+        process.wait(SOON)
+
+
+def _listening(log: Path) -> str:
+    found = re.search(r'"address": ?"([^"]+)"', log.read_text())
+    return found[1] if found else ""
+
+
+def wait_for(holds: Callable[[], T]) -> T:
+    """What `holds` answers, as soon as it is true."""
+    deadline = time.monotonic() + 3 * SOON
+    while not (answer := holds()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)  # between two looks at another process
+    return answer
+
+
+def metric(url: str, name: str, labels: str = "") -> float:
+    """The value of one series, -1 where it is not."""
+    with urllib.request.urlopen(url, timeout=SOON) as answer:  # noqa: S310  # our own agent on loopback
+        text = answer.read().decode()
+    wanted = set(labels.split(",")) - {""}
+    for line in text.splitlines():
+        found = re.fullmatch(rf"azure_scheduled_events_{name}(?:\{{(.*)\}})? (\S+)", line)
+        if found and set((found[1] or "").split(",")) - {""} == wanted:
+            return float(found[2])
+    return -1.0
+
+
+def outbox(folder: Path) -> list[Record]:
+    reader = OutboxReader(str(folder / "outbox"))
+    try:
+        return [kept.record for kept in reader.new()]
+    finally:
+        reader.close()

@@ -1,0 +1,475 @@
+"""POSTs that hang, that are many, that come after a 200: what is sent, and that the polls go on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.agent.ports import Who
+from exporter.core.document import parse_document
+from exporter.core.lifecycle import advance
+from exporter.core.memory import CLOSED_KEPT
+from exporter.core.policy import Rule
+from exporter.core.records import Vm
+from exporter.core.state import Instant, State
+from exporter.core.state_codec import dump_state, load_state
+from tests.support.agent_world import NAME, REBOOT, TIMEOUT, VM, World, document, event, policy, started
+from tests.support.core_documents import NOON
+
+
+def ids(count: int, prefix: str = "event") -> list[str]:
+    return [f"{prefix}-{number:04}" for number in range(count)]
+
+
+def neighbours(count: int) -> list[dict[str, Any]]:
+    return [event(name, "Freeze", f"web-{name}", EventSource="Platform") for name in ids(count, "near")]
+
+
+def held(world: World) -> bool:
+    return world.agent.status.held
+
+
+# -- once
+
+
+@pytest.mark.parametrize("all_events", [False, True])
+def test_an_id_that_was_approved_is_never_posted_again_however_crowded_the_document(
+    tmp_path: Path, all_events: bool
+) -> None:
+    """141 events, with one answer without any of them, three times: one POST, also after a restart."""
+    with World(tmp_path, all_events=all_events) as world:
+        crowd = [event(), *neighbours(140)]
+        for number in range(2, 10, 2):
+            world.see(document(number, *crowd), 3)
+            world.see(document(number + 1), 1)
+        world.restart()
+        world.see(document(20, *crowd), 12)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+
+
+def test_ids_of_this_vm_are_remembered_beyond_their_histories(tmp_path: Path) -> None:
+    """More own events than histories are kept, approved, gone, and back: none is POSTed twice."""
+    with World(tmp_path) as world:
+        wanted = ids(CLOSED_KEPT + 60)
+        for number in range(2, 10, 2):
+            world.see(document(number, *(event(name) for name in wanted)), 3)
+            world.see(document(number + 1), 1)
+        assert sorted(event_id for _, event_id in world.source.posts) == wanted
+        assert len(world.agent.status.state.closed) <= CLOSED_KEPT
+        world.restart()
+        world.see(document(20, *(event(name) for name in wanted)), 15)
+        assert len(world.source.posts) == len(wanted)
+        assert world.records("approval.accepted", destination="otlp") != []
+
+
+def test_an_event_that_was_started_is_not_approved_when_it_is_scheduled_again(tmp_path: Path) -> None:
+    """Once Started there is nothing left to approve: in the same life, after it was away, and when it is forgotten."""
+    with World(tmp_path) as world:
+        world.see(document(2, started(event())), 2)
+        world.see(document(3, event()), 15)
+        world.see(document(4), 2)
+        world.see(document(5, event()), 15)
+        world.see(document(6), 2)
+        world.see(document(7, *(event(name, EventSource="Platform") for name in ids(CLOSED_KEPT + 9))), 2)
+        world.see(document(8), 2)
+        assert REBOOT.lower() not in world.agent.status.state.closed
+        world.restart()
+        world.see(document(9, event()), 15)
+        assert world.source.posts == []
+        assert world.agent.status.decisions[REBOOT.lower()].reason.value == "not-scheduled"
+
+
+@pytest.mark.parametrize("down", [1, 5])
+def test_an_answer_whose_number_went_down_is_not_acted_on(tmp_path: Path, down: int) -> None:
+    """Whoever answers with an older number may show what is over: nothing is sent for 10 s and three documents."""
+    with World(tmp_path) as world:
+        world.see(document(7), 3)
+        world.see(document(7 - down, event()), 9.5)
+        assert world.source.posts == []
+        assert world.reasons() == ["source-reset"]
+        world.live(5)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.reasons() == ["source-reset", None]
+
+
+def test_one_stray_answer_with_a_lower_number_sends_nothing(tmp_path: Path) -> None:
+    """It showed an event once, and the next answer knew nothing of it."""
+    with World(tmp_path) as world:
+        world.see(document(7), 3)
+        world.see(document(3, event()), 1)
+        assert world.kinds()[-2:] == ["scheduled", "approval.decided"]
+        world.see(document(8), 20)
+        assert world.source.posts == []
+
+
+def test_a_number_that_went_down_while_the_agent_was_away_is_noticed(tmp_path: Path) -> None:
+    """The last number is on disk."""
+    with World(tmp_path) as world:
+        world.see(document(7), 3)
+        world.restart(5)
+        world.see(document(2, event()), 5)
+        assert world.source.posts == []
+        assert world.reasons() == ["source-reset"]
+
+
+# -- who we are
+
+
+def test_a_configured_name_is_not_acted_on_before_azure_confirmed_it(tmp_path: Path) -> None:
+    """A cloned configuration names another VM: until the metadata service has said who this is, nothing is sent."""
+    with World(tmp_path, vm=Vm(name=NAME)) as world:
+        world.who = Who(Vm(name=NAME), confirmed=False)
+        world.see(document(2, event()), 5)
+        assert world.source.posts == []
+        assert world.reasons() == ["identity-unknown"]
+        world.who = Who(VM)
+        world.live(2)
+        assert len(world.source.posts) == 1
+
+
+@pytest.mark.parametrize(("name", "resource"), [("vms-1", "vmſ-1"), ("kube", "\u212aube"), ("grosse", "große")])
+def test_a_name_that_only_looks_alike_is_another_vm(tmp_path: Path, name: str, resource: str) -> None:
+    """Unicode folds the long s, the Kelvin sign and the sharp s to plain letters; Azure does not."""
+    with World(tmp_path, vm=replace(VM, name=name)) as world:
+        world.see(document(2, event(REBOOT, "Reboot", resource)), 5)
+        assert world.source.posts == []
+        world.see(document(3, event("second", "Reboot", name.upper())), 5)
+        assert [event_id for _, event_id in world.source.posts] == ["second"]
+
+
+def test_ids_that_only_look_alike_are_two_events(tmp_path: Path) -> None:
+    """Each has a history, a decision and an approval of its own."""
+    with World(tmp_path) as world:
+        world.see(document(2, event("event-s"), event("event-ſ")), 5)
+        assert sorted(event_id for _, event_id in world.source.posts) == ["event-s", "event-ſ"]
+        assert world.records("event.rejected") == []
+
+
+def test_a_state_of_the_version_before_with_other_letters_is_read() -> None:
+    """It folded keys as Unicode does: the same history now stands under its id's own letters."""
+    state = advance(State(NOON), parse_document(document(2, event("event-ſ"))), Instant(NOON, 0.0)).state
+    old, new = json.dumps("event-s"), json.dumps("event-ſ")
+    before = dump_state(state).replace(f"{new}:", f"{old}:").replace(f"[{new}]", f"[{old}]")
+    assert before != dump_state(state)
+    assert list(load_state(before).tracked) == ["event-ſ"]
+    assert load_state(before) == load_state(dump_state(state))
+
+
+# -- the last look
+
+
+def test_a_hold_that_comes_while_a_post_hangs_is_seen_before_the_next(tmp_path: Path) -> None:
+    """Two events are due; the hold file is made while the first POST hangs: the second is not sent until it is gone."""
+    hold = tmp_path / "hold"
+    with World(tmp_path, policy(hold_file=str(hold))) as world:
+        world.source.hangs = lambda event_id: 4.5 if event_id == REBOOT else 0.0
+        world.source.asked = hold.touch
+        world.see(document(2, event(), event("second")), 15)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.value("approval_requests_total") == 1
+        world.source.asked = lambda: None
+        hold.unlink()
+        world.live(3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT, "second"]
+        attempts = {record.subject: record.data["attempt"] for record in world.records("approval.accepted")}
+        assert attempts == {REBOOT: 1, "second": 1}
+
+
+def test_what_says_prepared_is_looked_at_once_more_before_the_post(tmp_path: Path) -> None:
+    """It was taken back between the decision and the POST, while the disk took its time."""
+    ready = tmp_path / "ready"
+    ready.touch()
+    rules = (Rule("mine", frozenset({"Reboot"}), require_file=str(ready)),)
+    with World(tmp_path, policy(rules=rules)) as world:
+        world.outbox.takes = lambda: ready.unlink(missing_ok=True)
+        world.see(document(2, event()), 8)
+        assert world.source.posts == []
+        assert len(world.said("approval.postponed")) == 1
+
+
+def test_a_hold_file_whose_folder_is_missing_holds(tmp_path: Path) -> None:
+    """An unmounted folder is no word that nothing holds; the gauge says so, and the log says what is there."""
+    hold = tmp_path / "mnt" / "hold"
+    with World(tmp_path, policy(hold_file=str(hold))) as world:
+        world.see(document(2, event()), 5)
+        assert world.source.posts == []
+        assert world.reasons() == ["held"]
+        assert held(world)
+        assert ["found=unknown" in line for line in world.said("approval.hold_file")] == [True]
+        hold.parent.mkdir()
+        world.live(2)
+        assert len(world.source.posts) == 1
+        assert not held(world)
+        assert ["found=absent" in line for line in world.said("approval.hold_file")] == [False, True]
+
+
+def test_whether_it_is_held_is_known_while_the_source_is_down(tmp_path: Path) -> None:
+    """The file is looked at whatever the metadata service does, and with approvals switched off."""
+    hold = tmp_path / "hold"
+    for mode in ("off", "enforce"):
+        with World(tmp_path / mode, policy(mode, hold_file=str(hold))) as world:
+            assert not held(world)
+            hold.touch()
+            world.see(TIMEOUT, 12)
+            assert held(world)
+            hold.unlink()
+
+
+# -- hanging
+
+
+def test_posts_that_hang_leave_no_gap_in_the_polls(tmp_path: Path) -> None:
+    """Eight events whose POSTs hang for five seconds each, for five minutes: a poll each second, no gap, no `ended`."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 5.0
+        stuck = [event(name) for name in ids(8)]
+        near = event("near", "Freeze", "web-2")
+        world.see(document(2, *stuck, near), 300)
+        assert max(later - earlier for earlier, later in pairwise(world.source.polls)) < 1.5
+        assert max(tracked.gaps for tracked in world.agent.status.state.tracked.values()) == 0
+        assert len(world.source.posts) >= 8 * 5
+        world.source.hangs = None
+        world.see(document(3, *stuck), 70)
+        assert world.value("document_events") == 8
+
+
+def test_an_event_waits_for_no_other_events_hang(tmp_path: Path) -> None:
+    """While eight POSTs hang, a ninth event is sent with the poll that shows it, and its answer is noted at once."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda event_id: 5.0 if event_id.startswith("event") else 0.0
+        stuck = [event(name) for name in ids(8)]
+        world.see(document(2, *stuck), 37)
+        seen = world.clock.wall
+        world.see(document(3, *stuck, event(REBOOT)), 5)
+        sent = [at for at, event_id in world.source.posts if event_id == REBOOT]
+        assert len(sent) == 1
+        assert sent[0] - seen < 3
+        assert [record.subject for record in world.records("approval.accepted")] == [REBOOT]
+
+
+def test_an_event_is_in_one_post_at_a_time(tmp_path: Path) -> None:
+    """While its POST hangs no second one of the same event leaves, and the waits between two are kept."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 4.9
+        world.see(document(2, event()), 4)
+        assert len(world.source.posts) == 1
+        world.live(20)
+        assert len(world.source.posts) == 1
+        assert [record.kind for record in world.records("approval.accepted")] == ["approval.accepted"]
+
+
+def test_an_approval_that_is_answered_after_the_start_was_ours(tmp_path: Path) -> None:
+    """Azure took it and began; its 200 came later. The closing record and the gauge know who let it start."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 3.0
+        world.see(document(2, event()), 1.5)
+        world.see(document(3, started(event())), 4)
+        world.see(document(4), 2)
+        (closed,) = world.records("completed")
+        assert closed.data["account"]["approved_by"] == "us"
+
+
+def test_an_answer_for_an_event_that_is_gone_is_noted(tmp_path: Path) -> None:
+    """The event left the document while its POST was on its way: it is told as accepted, and never sent again."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 3.0
+        world.see(document(2, event()), 1.5)
+        world.see(document(3), 5)
+        assert [record.subject for record in world.records("approval.accepted")] == [REBOOT]
+        world.see(document(4, event()), 20)
+        assert len(world.source.posts) == 1
+
+
+def test_what_is_on_its_way_when_the_process_ends_stays_in_doubt(tmp_path: Path) -> None:
+    """Nobody knows whether Azure took it: the next life waits, tries again, and does not say that nobody approved."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 4.0
+        world.see(document(2, event()), 1)
+        assert len(world.source.posts) == 1
+        world.restart(1)
+        world.source.hangs = None
+        world.live(4)
+        assert len(world.source.posts) == 1
+        world.live(3)
+        assert len(world.source.posts) == 2
+
+
+def test_of_many_due_events_each_is_sent(tmp_path: Path) -> None:
+    """Two hundred own events, answered at once: each once, all within one poll interval or two."""
+    with World(tmp_path) as world:
+        world.see(document(2, *(event(name) for name in ids(200))), 3)
+        assert sorted(event_id for _, event_id in world.source.posts) == ids(200)
+
+
+# -- a small outbox
+
+
+def test_the_least_outbox_goes_on_approving_through_a_scale_sets_histories(tmp_path: Path) -> None:
+    """A mebibyte, neighbours' events by the hundred with five hundred names each: what is over is forgotten in time."""
+    with World(tmp_path, all_events=True, capacity=1 << 20) as world:
+        for number in range(2, 24, 2):
+            near = [
+                event(f"{number}-{name}", "Freeze", *(f"web-{vm}" for vm in range(500)), EventSource="Platform")
+                for name in ids(20)
+            ]
+            world.see(document(number, *near, event(f"own-{number}")), 2)
+            world.see(document(number + 1), 1)
+        assert len({event_id for _, event_id in world.source.posts}) == 11
+        assert world.writable
+        assert "outbox-unwritable" not in world.reasons()
+
+
+def test_histories_go_before_records_that_still_wait(tmp_path: Path) -> None:
+    """At the bound of the outbox an undelivered record is only dropped once nothing is kept of events that are over."""
+    with World(tmp_path, capacity=1 << 20) as world:
+        for number in range(2, 400, 2):
+            world.see(document(number, event(f"own-{number}", Description="x" * 500)), 1)
+            world.see(document(number + 1), 1)
+            if world.value("destination_records_dropped_total", destination="otlp", reason="outbox-full"):
+                break
+        else:
+            raise AssertionError("the outbox never filled")
+        assert not world.agent.status.state.closed
+        assert len({event_id for _, event_id in world.source.posts}) == number // 2
+
+
+# -- what is remembered
+
+
+def test_what_was_sent_is_remembered_for_thirty_days(tmp_path: Path) -> None:
+    """An id that comes back after 29 days is not sent again; what is older than that makes room."""
+    with World(tmp_path) as world:
+        for days in (0, 29):
+            world.clock.go(days * 86_400.0)
+            world.see(document(2 + 6 * days, event(NotBefore="Fri, 01 Jan 2100 00:00:00 GMT")), 15)
+            world.see(document(3 + 6 * days), 2)
+            crowd = [event(name) for name in ids(CLOSED_KEPT + 1, f"crowd-{days}")]
+            world.see(document(4 + 6 * days, *crowd), 2)
+            world.see(document(5 + 6 * days), 2)
+        assert [event_id for _, event_id in world.source.posts].count(REBOOT) == 1
+        kept = len(world.agent.status.state.sent)
+        world.clock.go(31 * 86_400.0)
+        world.see(document(999, *(event(name) for name in ids(9, "later"))), 2)
+        world.see(document(1000), 2)
+        assert 0 < len(world.agent.status.state.sent) < 10 < kept
+
+
+def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
+    """With no room for one more id, approvals are held: a second POST would be worse than none."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=8192)
+        world.start()
+        for number in range(2, 60, 2):
+            world.see(document(number, event(f"own-{number}")), 1)
+            world.see(document(number + 1), 1)
+        sent = [event_id for _, event_id in world.source.posts]
+        assert 5 < len(sent) < 20
+        assert world.reasons()[-1] == "outbox-unwritable"
+        for number in range(60, 120, 2):
+            world.see(document(number, *(event(name) for name in sent)), 1)
+            world.see(document(number + 1), 1)
+        assert [event_id for _, event_id in world.source.posts] == sent
+
+
+def test_an_id_that_a_twin_showed_as_started_is_not_approved(tmp_path: Path) -> None:
+    """Two objects of one id, one of them Started, in whichever order: it was seen Started, also once alone."""
+    for number, twins in enumerate(([event(), started(event())], [started(event()), event()])):
+        with World(tmp_path / str(number)) as world:
+            world.see(document(2, *twins), 3)
+            world.see(document(3, event()), 15)
+            assert world.source.posts == []
+            assert world.agent.status.decisions[REBOOT.lower()].reason.value == "not-scheduled"
+
+
+def test_an_event_that_only_started_is_not_outdated(tmp_path: Path) -> None:
+    """Approved, away for one answer, back as Started without NotBefore, as Azure writes it: nothing else changed."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 2)
+        for number in range(3, 9, 2):
+            world.see(document(number), 1)
+            world.see(document(number + 1, started(event())), 2)
+        assert world.records("approval.outdated") == []
+        assert world.value("approvals_outdated_total") == 0
+
+
+def test_what_is_outdated_is_told_once(tmp_path: Path) -> None:
+    """An event that would be held now, and is away for one answer again and again."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()), 2)
+        for number in range(3, 9, 2):
+            world.see(document(number, started(event(EventSource="Platform"))), 2)
+            world.see(document(number + 1), 1)
+        assert len(world.records("approval.outdated")) == 1
+
+
+def test_a_200_counts_also_where_the_event_was_forgotten_meanwhile(tmp_path: Path) -> None:
+    """The event goes while its POST is on its way, and its history with it: it is never sent again all the same."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=4096)  # one history is too many
+        world.start()
+        world.source.hangs = lambda _event_id: 3.0
+        world.see(document(2, event()), 1.5)
+        world.see(document(3), 5)
+        assert not world.agent.status.state.closed
+        assert [record.data["attempt"] for record in world.records("approval.accepted")] == [1]
+        world.source.hangs = None
+        world.see(document(4, event()), 20)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+
+
+def test_memory_that_was_full_makes_room_when_what_it_holds_is_old(tmp_path: Path) -> None:
+    """Held for want of room, the agent approves again after thirty days, though nothing was sent meanwhile."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=8192)
+        world.start()
+        for number in range(2, 80, 2):
+            world.see(document(number, event(f"own-{number}")), 1)
+            world.see(document(number + 1), 1)
+        assert world.reasons()[-1] == "outbox-unwritable"
+        sent = len(world.source.posts)
+        world.clock.go(31 * 86_400.0)
+        for number in range(80, 90, 2):
+            world.see(document(number, event(f"own-{number}", NotBefore="Fri, 01 Jan 2100 00:00:00 GMT")), 2)
+            world.see(document(number + 1), 1)
+        assert len(world.source.posts) > sent
+
+
+def test_a_change_while_the_post_was_on_its_way_is_outdated(tmp_path: Path) -> None:
+    """What was approved is no longer what the rules would approve, and the 200 comes after that."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 3.0
+        world.see(document(2, event()), 1.5)
+        world.see(document(3, event(EventSource="Platform")), 6)
+        assert len(world.records("approval.outdated")) == 1
+
+
+def test_what_only_waited_for_its_turn_was_not_sent(tmp_path: Path) -> None:
+    """A POST hangs, the next has its turn only later, and its event goes before: canceled, not in doubt."""
+    with World(tmp_path, poll_interval=0.125) as world:
+        world.source.hangs = lambda _event_id: 4.0
+        world.see(document(2, event(), event("second"), event("third")), 0.13)
+        world.see(document(3, event()), 1)
+        sent = {event_id for _, event_id in world.source.posts}
+        ends = {record.subject: record.kind for record in world.records("canceled", "ended")}
+        assert ends["third"] == "canceled"
+        assert "third" not in sent
+
+
+def test_a_post_without_a_thread_was_not_sent(tmp_path: Path) -> None:
+    """A system that gives no thread: the loop goes on, the event is tried again, and nothing is in doubt."""
+    with World(tmp_path) as world:
+        world.no_thread = True
+        world.see(document(2, event()), 3)
+        assert world.source.posts == []
+        assert not world.agent.status.state.tracked[REBOOT.lower()].approval.doubtful
+        world.no_thread = False
+        world.live(2)
+        assert len(world.source.posts) == 1

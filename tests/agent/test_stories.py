@@ -1,0 +1,618 @@
+"""Every story has a beginning and an end: what is told or counted to begin is to end, once, and the other way round.
+
+The document names neighbours, `Resources` change, the own name becomes known late or is another after a restart. The
+documents are made here, the agent and its outbox are the real ones, and `replay` has to tell the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.agent.ports import Who
+from exporter.commands.replay.engine import Options, Story
+from exporter.commands.replay.inputs import read_input
+from exporter.commands.replay.plans import plays
+from exporter.core.policy import Presence
+from exporter.core.records import Record, Vm
+from exporter.text.timeline import record_lines
+from tests.support.agent_world import FREEZE, NAME, REBOOT, VM, World, document, event, policy, started
+from tests.support.effort import LONG, MEMORY, Tried, examples
+
+OTHER: Final = "web-2"
+FIRST: Final = ("scheduled", "started")
+CLOSING: Final = ("completed", "canceled", "ended")
+SCHEMA: Final = json.loads(
+    (Path(__file__).parents[2] / "exporter" / "schema" / "record.v1.json").read_text(encoding="utf-8")
+)
+
+
+def told(world: World, event_id: str = REBOOT) -> list[str]:
+    """The transitions of one event that were published."""
+    kinds = (*FIRST, "updated", *CLOSING)
+    return [found.kind for found in world.records(*kinds) if found.subject.casefold() == event_id.casefold()]
+
+
+def counted(world: World, name: str) -> float:
+    """All that a counter has counted, whatever its labels."""
+    prefix = f"azure_scheduled_events_{name}{{"
+    lines = world.sink.render(openmetrics=False)[1].decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(prefix))
+
+
+def counts(world: World) -> tuple[float, float, float]:
+    return (
+        counted(world, "events_observed_total"),
+        counted(world, "events_started_total"),
+        counted(world, "events_closed_total"),
+    )
+
+
+def has_series(world: World) -> bool:
+    return "azure_scheduled_events_event_info{" in world.sink.render(openmetrics=False)[1].decode()
+
+
+def only(world: World, kind: str) -> Record:
+    (found,) = world.records(kind)
+    jsonschema.validate(json.loads(found.to_json()), SCHEMA)
+    return found
+
+
+# -- the name becomes known late
+
+
+def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_end(tmp_path: Path) -> None:
+    """Known at last not to be ours, it is over for us at once; what it does afterwards is not told."""
+    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE)), 3)
+        assert told(world) == told(world, FREEZE) == ["scheduled"]
+        world.who = Who(VM)
+        world.live(3)
+        assert told(world) == ["scheduled", "ended"]
+        ended = only(world, "ended")
+        assert ended.data["unseen"] == ["not-this-vm"]
+        assert ended.data["account"]["unseen"] == ["not-this-vm"]
+        assert ended.data["account"]["outcome"] == "ended"
+        assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM"
+        assert ended.severity == "INFO"
+        world.see(document(3, started(event(REBOOT, "Reboot", OTHER)), event(FREEZE)), 2)
+        world.see(document(4, event(FREEZE)), 2)
+        assert told(world) == ["scheduled", "ended"]
+        assert told(world, FREEZE) == ["scheduled"]
+        world.see(document(5), 2)
+        assert told(world, FREEZE) == ["scheduled", "canceled"]
+
+
+def test_nothing_is_counted_or_has_series_while_the_name_is_unknown(tmp_path: Path) -> None:
+    """What then turns out to be ours is counted once at each end, with the notice of its first sight."""
+    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
+        world.live(2)
+        world.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE, "Freeze")), 2)
+        world.see(document(3, event(REBOOT, "Reboot", OTHER), started(event(FREEZE, "Freeze"))), 2)
+        assert counts(world) == (0, 0, 0)
+        assert not has_series(world)
+        assert world.value("events", event_type="Freeze", event_status="Started") == 0
+        world.who = Who(VM)
+        world.live(2)
+        assert counts(world) == (1, 1, 0)
+        assert has_series(world)
+        assert world.value("events", event_type="Freeze", event_status="Started") == 1
+        assert world.value("notice_seconds_count", event_type="Freeze") == 1
+        world.see(document(4), 2)
+        assert counts(world) == (1, 1, 1)
+
+
+def test_an_event_that_came_and_went_before_the_name_was_known_is_told_and_not_counted(tmp_path: Path) -> None:
+    """Nobody can know any more whose it was."""
+    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
+        world.see(document(3), 2)
+        world.who = Who(VM)
+        world.live(2)
+        assert told(world) == ["scheduled", "canceled"]
+        assert counts(world) == (0, 0, 0)
+
+
+def test_it_ends_also_where_the_name_becomes_known_in_the_next_life(tmp_path: Path) -> None:
+    """Across a restart, with the document unchanged, and with the evidence there is."""
+    with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
+        world.who = Who(VM)
+        world.restart(boot_id="boot-2")
+        world.live(3)
+        assert told(world) == ["scheduled", "ended"]
+        ended = only(world, "ended")
+        assert ended.data["unseen"] == ["restart", "not-this-vm"]
+        assert ended.data["evidence"] == {"rebooted": True}
+        world.restart()
+        world.see(document(3), 3)
+        assert told(world) == ["scheduled", "ended"]
+
+
+def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_again(tmp_path: Path) -> None:
+    """A restart whose identity takes its time announces no neighbour's event; a new one may be ours, and is told."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
+        world.who = Who()
+        world.restart()
+        world.see(document(3, event(REBOOT, "Reboot", OTHER, Description="b"), event(FREEZE, "Freeze", OTHER)), 3)
+        assert (told(world), told(world, FREEZE)) == ([], ["scheduled"])
+        world.who = Who(VM)
+        world.live(2)
+        assert (told(world), told(world, FREEZE)) == ([], ["scheduled", "ended"])
+
+
+# -- Resources change
+
+
+def test_an_event_that_comes_to_name_this_vm_is_first_seen_then(tmp_path: Path) -> None:
+    """Its notice, its account and its turn to approve count from then; it is marked as joined."""
+    with World(tmp_path, policy(takeover_after=20.0)) as world:
+        world.live(2)
+        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 100)
+        assert told(world) == []
+        world.see(document(3, event(REBOOT, "Reboot", OTHER, NAME)), 15)
+        joined = only(world, "scheduled")
+        assert joined.data["joined"] is True
+        assert joined.data["seen_before"] == "unbroken"
+        assert joined.data["notice_seconds"] == pytest.approx(900 - 102, abs=2)
+        assert joined.data["message"].endswith("(it was there before, without this VM)")
+        assert counts(world) == (1, 0, 0)
+        assert world.value("notice_seconds_sum", event_type="Reboot") == pytest.approx(900 - 102, abs=2)
+        assert world.value("event_first_seen_timestamp_seconds", event_id=REBOOT) == joined.time.timestamp()
+        assert world.source.posts == []
+        world.live(10)
+        assert len(world.source.posts) == 1
+        world.see(document(4, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
+        world.see(document(5), 2)
+        assert told(world) == ["scheduled", "started", "completed"]
+        assert counts(world) == (1, 1, 1)
+        account = only(world, "completed").data["account"]
+        assert account["first_seen"] == json.loads(joined.to_json())["time"]
+
+
+def test_an_event_that_joins_when_it_is_started_has_started_for_us(tmp_path: Path) -> None:
+    """It is told and counted as one first seen Started."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, started(event(REBOOT, "Reboot", OTHER))), 30)
+        world.see(document(3, started(event(REBOOT, "Reboot", OTHER, NAME))), 2)
+        joined = only(world, "started")
+        assert joined.data["joined"] is True
+        assert counts(world) == (1, 1, 0)
+        world.see(document(4), 2)
+        assert told(world) == ["started", "completed"]
+        assert only(world, "completed").data["account"]["started_seconds"] == 2
+        assert counts(world) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_event_that_no_longer_names_this_vm_is_over_for_us(tmp_path: Path, begun: bool) -> None:
+    """Its end says what changed; then nothing is told of it, until it comes back, with ids of its own."""
+    mine, theirs = event(REBOOT, "Reboot", OTHER, NAME), event(REBOOT, "Reboot", OTHER)
+    if begun:
+        mine, theirs = started(mine), started(theirs)
+    first = "started" if begun else "scheduled"
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, mine), 2)
+        world.see(document(3, theirs), 2)
+        ended = only(world, "ended")
+        assert ended.data["unseen"] == ["not-this-vm"]
+        assert ended.data["changed"] == {"Resources": {"from": [OTHER, NAME], "to": [OTHER]}}
+        assert ended.data["message"] == f"Reboot of {OTHER} is no event of this VM any more"
+        assert any("goes on without this one" in line for line in record_lines(ended))
+        assert counts(world) == (1, begun, 1)
+        assert not has_series(world)
+        world.see(document(4, {**theirs, "Description": "b"}), 2)
+        world.see(document(5, mine), 2)
+        world.see(document(6), 2)
+        end = "completed" if begun else "canceled"
+        assert told(world) == [first, "ended", first, end]
+        assert [record.data.get("joined") for record in world.records(first)] == [None, True]
+        ids = [record.id for record in world.records()]
+        assert len(ids) == len(set(ids))
+        assert counts(world) == (2, 2 * begun, 2)
+        assert world.value("events_closed_total", event_type="Reboot", outcome="ended") == 1
+
+
+@pytest.mark.parametrize(("last", "end"), [([NAME], "canceled"), ([OTHER], "ended")])
+def test_resources_that_can_not_be_read_in_between_break_no_story(tmp_path: Path, last: list[str], end: str) -> None:
+    """It is ours until it is known not to be."""
+    with World(tmp_path, policy("dry-run")) as world:
+        for number, resources in enumerate([[NAME], NAME, last], start=2):
+            world.see(document(number, event(Resources=resources)), 2)
+            assert (world.value("events_observed_total", event_type="Reboot", event_source="User")) == 1
+            assert has_series(world) == (resources == [NAME])
+        world.see(document(5), 2)
+        assert [kind for kind in told(world) if kind != "updated"] == ["scheduled", end]
+        assert counts(world) == (1, 0, 1)
+
+
+def test_another_name_after_a_restart_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
+    """A configured name was corrected: the events of the old one are over, those of the new one are joined."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, event(REBOOT), event(FREEZE, "Freeze", OTHER)), 2)
+        world.who = Who(Vm(name=OTHER, id=VM.id))
+        world.restart()
+        world.live(3)
+        assert (told(world), told(world, FREEZE)) == (["scheduled", "ended"], ["scheduled"])
+        assert only(world, "ended").subject == REBOOT
+        assert [record.data.get("joined") for record in world.records("scheduled")] == [None, True]
+        assert counts(world) == (1, 0, 1)
+        world.see(document(3), 2)
+        assert (told(world), told(world, FREEZE)) == (["scheduled", "ended"], ["scheduled", "canceled"])
+
+
+def test_a_witness_goes_on_telling_and_counts_what_is_its_own(tmp_path: Path) -> None:
+    """With all events published, Resources that change are an update; this VM's own counters begin and end with it."""
+    with World(tmp_path, policy("dry-run"), all_events=True) as world:
+        for number, names in enumerate([[OTHER], [OTHER, NAME], [OTHER]], start=2):
+            world.see(document(number, event(REBOOT, "Reboot", *names)), 2)
+        assert counts(world) == (1, 0, 1)
+        world.see(document(5), 2)
+        assert told(world) == ["scheduled", "updated", "updated", "canceled"]
+        assert counts(world) == (1, 0, 1)
+
+
+def test_a_scope_that_is_changed_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
+    """A witness that after a restart tells its own events alone ends the others, and begins them when one again."""
+    with World(tmp_path, policy("dry-run"), all_events=True) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
+        for all_events in (False, True):
+            world.options = replace(world.options, all_events=all_events)
+            world.restart()
+            world.live(3)
+        assert told(world) == ["scheduled", "ended", "scheduled"]
+        assert [record.data.get("joined") for record in world.records("scheduled")] == [None, None]
+        assert counts(world) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("names", [[OTHER], [OTHER, NAME]])
+def test_a_status_that_is_not_understood_ends_as_it_began(tmp_path: Path, names: list[str]) -> None:
+    """It is told by its rejection and counted at its end, where it is ours, and not at all where it is not."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, event(REBOOT, "Reboot", *names, EventStatus="Paused")), 2)
+        world.see(document(3), 2)
+        ours = NAME in names
+        assert [found.kind for found in world.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"] * ours
+        assert counts(world) == (ours, 0, ours)
+
+
+def test_a_status_that_is_not_understood_is_counted_at_both_ends_when_it_leaves(tmp_path: Path) -> None:
+    """Also where it becomes clear just then."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, event(REBOOT, "Reboot", NAME, EventStatus="Paused")), 2)
+        assert counts(world) == (0, 0, 0)
+        world.see(document(3, event(REBOOT, "Reboot", OTHER)), 2)
+        assert counts(world) == (1, 0, 1)
+        assert [found.kind for found in world.records("event.rejected", *CLOSING)] == ["event.rejected", "ended"]
+
+
+def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp_path: Path) -> None:
+    """Nobody was told before."""
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER, NotBefore="soon")), 2)
+        assert world.records("event.rejected") == []
+        world.see(document(3, event(REBOOT, "Reboot", NAME, NotBefore="soon")), 2)
+        assert only(world, "event.rejected").data["fault"] == "NotBefore"
+        assert told(world) == ["scheduled"]
+
+
+# -- what an earlier version left on disk
+
+
+def as_before(world: World) -> None:
+    """The state as the version before wrote it."""
+    with closing(sqlite3.connect(world.path)) as db:
+        ((text,),) = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
+        found = json.loads(text)
+        del found["state"]["sorted_as"]
+        for history in (*found["state"]["tracked"].values(), *found["state"]["closed"].values()):
+            del history["told"], history["whose"]
+        db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (json.dumps(found),))
+        db.commit()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_the_version_before_told_to_begin_is_told_to_end(tmp_path: Path, known: bool) -> None:
+    """The numbers of its records tell what it did: neighbours' events that it told while the name was unknown end."""
+    with World(tmp_path, policy("dry-run"), vm=VM if known else Vm()) as world:
+        world.see(document(2, event(REBOOT, "Reboot", OTHER), started(event(FREEZE))), 3)
+        world.who = Who(VM)
+        world.outbox.close()
+        as_before(world)
+        world.restart()
+        world.live(3)
+        assert told(world) == ([] if known else ["scheduled", "ended"])
+        world.see(document(3), 3)
+        assert told(world) == ([] if known else ["scheduled", "ended"])
+        assert told(world, FREEZE) == ["started", "completed"]
+        assert counts(world) == (0, 0, 1), "counted to begin by the process before"
+
+
+# -- a disk that comes late
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("after", [OTHER, NAME])
+def test_what_the_late_disk_told_to_begin_is_told_to_end(tmp_path: Path, after: str, gone: bool) -> None:
+    """Also where the life without it knew better from its first sight, and would have told nothing."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    with World(tmp_path, policy("dry-run"), path=folder / "outbox.db") as world:
+        world.see(document(2, event(REBOOT, "Reboot", NAME, OTHER)), 2)
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.restart()
+        world.see(document(3, event(REBOOT, "Reboot", after)), 3)
+        if gone:
+            world.see(document(4), 3)
+        folder.unlink()
+        away.rename(folder)
+        world.live(3)
+        world.see(document(5), 3)
+        kinds = [kind for kind in told(world) if kind != "updated"]
+        assert kinds[:1] == ["scheduled"]
+        assert len(kinds) == 2
+        assert kinds[1] in CLOSING
+
+
+@pytest.mark.parametrize("then", ["Scheduled", "Started"])
+@pytest.mark.parametrize("last", ["Scheduled", "Started"])
+def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, last: str, then: str) -> None:
+    """Whatever it had gone through, in this life or in one before, and whatever was seen of it without the disk."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    both = {"Scheduled": event(), "Started": started(event())}
+    with World(tmp_path, policy("dry-run"), path=folder / "outbox.db") as world:
+        shown = [[both["Scheduled"]], [], [both["Started"]], [both[last]]]
+        for number, items in enumerate(shown, start=2):
+            world.see(document(number, *items), 2)
+        folder.rename(away)
+        folder.write_text("no folder")
+        world.restart()
+        world.see(document(6, both[then]), 3)
+        folder.unlink()
+        away.rename(folder)
+        world.live(3)
+        world.see(document(7), 3)
+        kinds = [kind for kind in told(world) if kind != "updated"]
+        assert kinds[:3] == ["scheduled", "canceled", "started"]
+        assert kinds[3:-1] == (["started"] if (last, then) == ("Scheduled", "Started") else [])
+        assert kinds[-1] in CLOSING
+
+
+# -- replay tells what the agent told
+
+
+def replayed(world: World, *, all_events: bool = False) -> list[Record]:
+    assert world.recording is not None
+    world.recorder.close()
+    (play,) = plays([read_input(str(world.recording), None)], 1.0, None, world.clock.utc())  # type: ignore[arg-type]  # not from standard input
+    options = Options(
+        world.options.policy, 1.0, lambda paths: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
+    )
+    return list(Story(play, options).tell())
+
+
+def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    """All of what is said of events but the ids, which derive from a key that may be random, and how often and how long
+    a process and the one before it were blind: of that the disk knows less than the recording."""
+    kinds = (*FIRST, "updated", *CLOSING, "event.rejected", "approval.decided")
+    found = []
+    for record in records:
+        if record.kind in kinds:
+            data = {name: value for name, value in record.data.items() if name != "gap_seconds"}
+            if "account" in data:
+                data["account"] = {**data["account"], "gaps": None, "gap_seconds": None}
+            found.append((record.kind, record.subject, record.time, record.severity, data))
+    return found
+
+
+def outline(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    """What happened, to which event, who let it start, and what was not seen."""
+    return [
+        (
+            record.kind,
+            record.subject,
+            record.data.get("approved_by"),
+            record.data.get("unseen"),
+            record.data.get("anomaly"),
+        )
+        for record in records
+        if not record.kind.startswith("agent.")
+    ]
+
+
+@pytest.mark.parametrize("seconds", [7, 13])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_replay_knows_that_what_was_no_document_was_no_good_poll(tmp_path: Path, seconds: int, restarts: bool) -> None:
+    """An event goes while the source answers 200 with a page: `ended` then and in the replay, by the same words."""
+    with World(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as world:
+        world.see(document(1), 3)
+        world.see(document(2, event()), 5)
+        if restarts:
+            world.source.answer = b"<html>"
+            world.restart(1)
+        world.see(b"<html>", seconds)
+        world.see(document(3), 5)
+        lived = outline(world.records())
+        assert ("ended", REBOOT) in [entry[:2] for entry in lived]
+        assert outline(replayed(world)) == lived
+
+
+@pytest.mark.parametrize("then", ["started", "gone", "stays"])
+def test_replay_knows_of_a_post_from_when_it_left(tmp_path: Path, then: str) -> None:
+    """The event starts, or goes, while the answer to its POST is on its way: told alike by both."""
+    with World(tmp_path, policy(), recording=tmp_path / "rec") as world:
+        world.source.hangs = lambda _event_id: 2.5
+        world.see(document(1), 3)
+        world.see(document(2, event()), 1.5)
+        world.see(document(3, *{"started": [started(event())], "gone": [], "stays": [event()]}[then]), 5)
+        world.see(document(4), 5)
+        lived = outline(world.records())
+        assert len(world.source.posts) == 1
+        assert outline(replayed(world)) == lived
+        (account,) = (record.data["account"] for record in replayed(world) if record.kind in CLOSING)
+        assert account["approved_by"] == ("us" if then == "started" else None)
+
+
+def test_replay_tells_what_was_odd_about_the_source(tmp_path: Path) -> None:
+    """A number that went down, and content that changed without it."""
+    with World(tmp_path, policy("dry-run"), recording=tmp_path / "rec") as world:
+        world.see(document(7), 3)
+        world.see(document(3, event()), 3)
+        world.see(document(3, event(Description="other")), 3)
+        lived = outline(world.records())
+        assert [entry[4] for entry in lived if entry[4]] == ["number-restarted", "content-without-number"]
+        assert outline(replayed(world)) == lived
+
+
+Happening = tuple[Any, ...]
+IDS: Final = ("aaaa", "bbbb")
+RESOURCES: Final[tuple[Any, ...]] = ([NAME], [OTHER], [OTHER, NAME], [NAME.upper()], NAME, ["web-3"])
+HAPPENINGS: Final = st.one_of(
+    st.tuples(
+        st.just("shows"),
+        st.sampled_from(IDS),
+        st.sampled_from(RESOURCES),
+        st.sampled_from(["Scheduled", "Scheduled", "Started", "Paused"]),
+    ),
+    st.tuples(st.just("names"), st.sampled_from(IDS), st.sampled_from(RESOURCES)),
+    st.tuples(st.just("names"), st.sampled_from(IDS), st.sampled_from(RESOURCES)),
+    st.tuples(st.just("moves"), st.sampled_from(IDS), st.sampled_from(["Started", "Started", "Scheduled", "Paused"])),
+    st.tuples(st.just("goes"), st.sampled_from(IDS)),
+    st.tuples(st.just("changes_its_id"), st.sampled_from(IDS)),
+    st.tuples(st.just("is_called"), st.sampled_from(["", NAME, NAME, OTHER])),
+    st.tuples(st.just("restarts"), st.sampled_from(["", NAME, OTHER])),
+    st.tuples(st.just("nobody_looks"), st.sampled_from([7.0, 1000.0])),
+)
+
+
+class Telling:
+    """One agent, its recording, and the test's own account of what is open: told or counted, and not yet over."""
+
+    def __init__(self, folder: Path, name: str, all_events: bool) -> None:
+        self.world = World(folder, policy("dry-run"), vm=called(name), all_events=all_events, recording=folder / "rec")
+        self.number = 1
+        self.items: dict[str, dict[str, Any]] = {}
+        self.observed = self.closed = 0.0
+
+    def shows(self, event_id: str, resources: Any, status: str) -> None:
+        given = event(event_id, Resources=resources, EventStatus=status)
+        self.items[event_id] = started(given) if status == "Started" else given
+
+    def names(self, event_id: str, resources: Any) -> None:
+        if event_id in self.items:
+            self.items[event_id] = {**self.items[event_id], "Resources": resources}
+
+    def moves(self, event_id: str, status: str) -> None:
+        if event_id in self.items:
+            self.shows(event_id, self.items[event_id]["Resources"], status)
+
+    def goes(self, event_id: str) -> None:
+        self.items.pop(event_id, None)
+
+    def changes_its_id(self, event_id: str) -> None:
+        """As stand-ins do at a start."""
+        if event_id in self.items:
+            self.items[f"{event_id}-2"] = {**started(self.items.pop(event_id)), "EventId": f"{event_id}-2"}
+
+    def is_called(self, name: str) -> None:
+        if not (self.world.who.vm.name and not name):  # the last answer stays
+            self.world.who = Who(called(name))
+
+    def restarts(self, name: str) -> None:
+        self._count()
+        self.world.who = Who(called(name))
+        self.world.restart()
+
+    def nobody_looks(self, seconds: float) -> None:
+        self.world.clock.go(seconds)
+
+    def happens(self, name: str, *arguments: Any) -> None:
+        before = dict(self.items)
+        getattr(self, name)(*arguments)
+        self.number += before != self.items
+        self.world.see(document(self.number, *self.items.values()), 2)
+        self.holds()
+
+    def _count(self) -> None:
+        """What this process has counted, of which the next begins anew."""
+        self.observed += counted(self.world, "events_observed_total")
+        self.closed += counted(self.world, "events_closed_total")
+
+    def holds(self) -> None:
+        """What is open by the records is what stands in the document and concerns us; what is open by the counters is
+        what is known to name us."""
+        tracked = self.world.agent.status.state.tracked
+        name, everything = self.world.who.vm.name, self.world.options.all_events
+        told_open = self.open_by_the_records()
+        assert told_open <= set(tracked)
+        for key, each in tracked.items():
+            named = each.event.names(name) if name else None
+            if everything or named:
+                assert key in told_open
+            elif named is False:
+                assert key not in told_open
+        observed = self.observed + counted(self.world, "events_observed_total")
+        closed = self.closed + counted(self.world, "events_closed_total")
+        never_understood = {key for key, each in tracked.items() if each.phase.value == "unknown"}
+        known = {key for key, each in tracked.items() if each.whose == "ours"} - never_understood
+        assert observed - closed == len(known)
+        if name:
+            unread = {key for key, each in tracked.items() if each.event.resources is None}
+            named_now = {each.key for each in self.world.agent.status.named_events}
+            assert named_now - never_understood == known - unread
+
+    def open_by_the_records(self) -> set[str]:
+        """Read as a consumer does. A status that was not understood begins with its rejection."""
+        found: dict[str, list[str]] = {}
+        for record in self.world.records(*FIRST, *CLOSING, "event.rejected"):
+            life = found.setdefault(record.subject.casefold(), [])
+            if record.kind in CLOSING:
+                assert life, "an end without a beginning"
+                life.clear()
+            else:
+                assert record.kind != "scheduled" or not {*FIRST} & {*life}, "begun twice"
+                assert not record.data.get("joined") or not {*FIRST} & {*life}, "joined twice"
+                life.append(record.kind)
+        return {key for key, life in found.items() if life}
+
+
+def called(name: str) -> Vm:
+    return Vm(name=name, id=VM.id) if name else Vm()
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.sampled_from(["", NAME]),
+    st.booleans(),
+    st.lists(HAPPENINGS, min_size=4, max_size=30 if LONG else 14),
+)
+def test_every_story_is_whole_and_replay_tells_the_same(name: str, everything: bool, story: list[Happening]) -> None:
+    """Whatever Resources, names and restarts do: beginnings and ends match, told and counted, and in the replay."""
+    Tried.example(steps=len(story))
+    with tempfile.TemporaryDirectory(prefix="azse-story-", dir=MEMORY) as folder:
+        telling = Telling(Path(folder), name, everything)
+        try:
+            telling.happens("nobody_looks", 0.0)
+            for happening in story:
+                telling.happens(*happening)
+            telling.items = {}
+            telling.happens("nobody_looks", 0.0)
+            assert not telling.world.agent.status.state.tracked
+            expected = facts(telling.world.records())
+            again = facts(replayed(telling.world, all_events=everything))
+            assert [each[:3] for each in again] == [each[:3] for each in expected]
+            assert again == expected
+        finally:
+            telling.world.__exit__()

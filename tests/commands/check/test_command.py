@@ -1,0 +1,260 @@
+"""`check`: valid settings told in words, all errors at once, and no secret in any line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.commands.check.command import add_arguments, check
+from exporter.commands.check.files import is_installed, missing_packages
+from exporter.commands.check.report import World
+from exporter.config.load import ConfigError, load
+from exporter.config.sources import FlagParser
+from tests.support.certificates import self_signed, write
+from tests.support.configuration import CONNECTION, KEY
+
+TOKEN = "s3cr3t-bearer-token"
+HASH = "$2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e"
+
+
+def arguments(*flags: str) -> argparse.Namespace:
+    parser = FlagParser(prog="agent")
+    add_arguments(parser)
+    return parser.parse_args(flags)
+
+
+def checked(capsys: pytest.CaptureFixture[str], *flags: str, **environ: str) -> str:
+    """What a check without errors prints."""
+    assert check(arguments(*flags), World(environ)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refused(*flags: str, **environ: str) -> str:
+    """The errors of a check, one a line."""
+    with pytest.raises(ConfigError) as caught:
+        check(arguments(*flags), World(environ))
+    return "\n".join(caught.value.errors)
+
+
+def a_pair(folder: Path, name: str) -> tuple[Path, Path]:
+    """A self-signed certificate and its key."""
+    return write(folder, name, *self_signed(name))
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user of the machine can enter; pytest's own is not."""
+    folder = Path(tempfile.mkdtemp(prefix="check-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_defaults_are_valid_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any setting a check says that all is valid and what would happen."""
+    out = checked(capsys)
+    lines = out.splitlines()
+    assert lines[0] == "configuration is valid"
+    for words in (
+        "http://169.254.169.254, api-version 2020-07-01, asked every 1s",
+        "dry-run: says what it would approve, and sends nothing",
+        "leader: only the first name in Resources approves",
+        "user-initiated: Reboot or Redeploy from User",
+        "short-freeze: Freeze of 0 to 8 s",
+        "/var/lib/azure-scheduled-events-exporter/outbox.db, at most 100 MiB",
+        "0.0.0.0:10169, without TLS, open to whoever reaches it",
+    ):
+        assert any(line.endswith(words) for line in lines), words
+    assert "warning" not in out
+
+
+def test_everything_set_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Every choice that changes what happens shows in the summary."""
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        f"""
+[source]
+vm_name = "web_3"
+[approval]
+mode = "enforce"
+takeover_after = "10s"
+hold_file = "/run/hold"
+rules = [
+  {{ name = "a", event_type = ["Freeze"], min_duration = 1, settle = "30s", require_file = "/run/ready/{{event_id}}" }},
+  {{ name = "b", event_type = ["Freeze"], max_duration = 9, when_quiet = true }},
+]
+[event_hubs]
+connection_string = "{CONNECTION};EntityPath=hub"
+transport = "websocket"
+custom_endpoint = "sb://10.0.0.9"
+[otlp]
+endpoint = "http://user:{TOKEN}@collector:4318/path-with-{TOKEN}"
+headers = {{ authorization = "Bearer {TOKEN}" }}
+[records]
+scope = "all"
+[recorder]
+path = "/var/log/recording"
+"""
+    )
+    config.chmod(0o600)
+    out = checked(capsys, f"--config.file={config}", "--web.listen-address=:8080")
+    for words in (
+        str(config),
+        "web_3\n",
+        "enforce: APPROVES events by the rules below",
+        "; events of users also the next name, each 10s later",
+        "a: Freeze of 1 s and more unchanged for 30s once /run/ready/{event_id} exists",
+        "b: Freeze of at most 9 s while no other event is Started",
+        "/run/hold: nothing is approved unless it is known to be absent",
+        "hub at contoso.servicebus.windows.net through sb://10.0.0.9 by websocket, with a connection string",
+        "http://collector:4318, within 2 s",
+        "of all events (a witness)",
+        "/var/log/recording, 3 files of 10 MiB",
+    ):
+        assert words in out, words
+    assert "warning: " in out  # the password in the address
+    assert TOKEN not in out
+    assert KEY not in out
+
+
+def test_all_errors_of_settings_and_files_at_once(tmp_path: Path) -> None:
+    """A wrong value, a broken web-config file, missing certificates and a folder as the outbox: one list, with keys."""
+    web = tmp_path / "web.yml"
+    web.write_text("tls_server_config:\n  cert_file: none.pem\n  keyfile: x\nbasic_auth_users:\n  bob: plain-text\n")
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        f"""
+[source]
+poll_interval = "9h"
+[otlp]
+endpoint = "http://127.0.0.1:4318"
+certificate = "{tmp_path}/missing.pem"
+[outbox]
+path = "{tmp_path}"
+[web]
+config_file = "{web}"
+"""
+    )
+    told = refused(f"--config.file={config}")
+    for words in (
+        f"{config}: [source] poll_interval: expected a duration",
+        f"{config}: [otlp] certificate: {tmp_path}/missing.pem: cannot be read: No such file or directory",
+        f"{config}: [outbox] path: expected the path of a file, found the folder {tmp_path}",
+        f"{web}: tls_server_config.keyfile: unknown key",
+        f"{web}: basic_auth_users: line 5: expected a bcrypt hash",
+    ):
+        assert words in told, words
+    assert "plain-text" not in told
+
+
+def test_certificates_of_the_collector(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A key that belongs to another certificate, and files that hold none, are found before the first record."""
+    ours, theirs = a_pair(tmp_path, "ours"), a_pair(tmp_path, "theirs")
+    odd = tmp_path / "odd.pem"
+    odd.write_text("no certificate")
+    on = "--otlp.endpoint=https://collector:4318"
+    checked(capsys, on, f"--otlp.client-certificate={ours[0]}", f"--otlp.client-key={ours[1]}")
+    mixed = refused(on, f"--otlp.client-certificate={ours[0]}", f"--otlp.client-key={theirs[1]}")
+    assert f"--otlp.client-certificate: {ours[0]}: does not belong to the key in {theirs[1]}" in mixed
+    alone = refused(on, f"--otlp.client-certificate={ours[0]}")
+    assert "or set otlp.client_key" in alone
+    assert f"--otlp.certificate: {odd}: expected CA certificates" in refused(on, f"--otlp.certificate={odd}")
+    checked(capsys, f"--otlp.certificate={odd}")  # not used, so not looked at
+    told = refused(on, OTEL_EXPORTER_OTLP_CERTIFICATE="/missing.pem")
+    assert told.startswith("OTEL_EXPORTER_OTLP_CERTIFICATE: /missing.pem: cannot be read")
+
+
+def test_files_with_secrets_that_all_can_read(capsys: pytest.CaptureFixture[str], public: Path) -> None:
+    """Such files are warned about, by what they hold; not when they or a folder are closed, nor in Kubernetes."""
+    certificate, key = a_pair(public, "web")
+    web = public / "web.yml"
+    web.write_text(
+        f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\nbasic_auth_users:\n  bob: {HASH}\n"
+    )
+    secret = public / "connection"
+    secret.write_text(f"{CONNECTION};EntityPath=hub")
+    config = public / "agent.toml"
+    config.write_text(f'[otlp]\nendpoint = "https://c:4318"\nheaders = {{ authorization = "Bearer {TOKEN}" }}\n')
+    for path in (key, web, secret, config):
+        path.chmod(0o644)
+    flags = (
+        f"--config.file={config}",
+        f"--web.config.file={web}",
+        f"--event-hubs.connection-string-file={secret}",
+    )
+    out = checked(capsys, *flags)
+    for path, what in (
+        (config, "a secret"),
+        (secret, "the connection string"),
+        (web, "hashes"),
+        (key, "a private key"),
+    ):
+        assert any(line.startswith(f"warning: {path}: holds {what}") for line in out.splitlines()), path
+    assert f"warning: {certificate}" not in out
+    assert "TLS, passwords of 1 user\n" in out
+    for word in (TOKEN, KEY, HASH):
+        assert word not in out
+    assert "warning" not in checked(capsys, *flags, KUBERNETES_SERVICE_HOST="10.0.0.1")
+    public.chmod(0o700)
+    assert "warning" not in checked(capsys, *flags)
+    public.chmod(0o755)
+    for path in (key, web, secret, config):
+        path.chmod(stat.S_IRUSR)
+    assert "warning" not in checked(capsys, *flags)
+
+
+def test_who_may_scrape_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A required client certificate closes the endpoint, one that is only looked at if given does not."""
+    certificate, key = a_pair(tmp_path, "web")
+    web = tmp_path / "web.yml"
+
+    def told(client_auth_type: str) -> str:
+        pair = f"cert_file: {certificate}, key_file: {key}, client_ca_file: {certificate}"
+        web.write_text(f"tls_server_config: {{{pair}, client_auth_type: {client_auth_type}}}\n")
+        lines = checked(capsys, f"--web.config.file={web}").splitlines()
+        return next(line for line in lines if line.split()[:1] == ["web"])
+
+    assert told("RequireAndVerifyClientCert").endswith("TLS, a client certificate")
+    assert told("VerifyClientCertIfGiven").endswith("TLS, open to whoever reaches it")
+
+
+def test_an_extra_that_is_not_installed_is_said() -> None:
+    """An identity without the package for it is told with the command that brings it; nothing else needs an extra."""
+    by_identity = load(arguments("--event-hubs.fully-qualified-namespace=a.example", "--event-hubs.event-hub=h"), {})
+    (sentence,) = missing_packages(by_identity, lambda package: package != "azure.identity")
+    assert "pip install 'azure-scheduled-events-exporter[identity]'" in sentence
+    assert missing_packages(by_identity, lambda _: True) == []
+    assert missing_packages(load(arguments(), {}), lambda _: False) == []
+    assert (is_installed("exporter"), is_installed("exporter.nothing"), is_installed("nothing.at.all")) == (
+        True,
+        False,
+        False,
+    )
+
+
+def test_exit_codes_of_the_command(tmp_path: Path) -> None:
+    """The command ends with 0 for valid settings and with 2 and sentences for others."""
+
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
+        command = [sys.executable, "-m", "exporter", "check", *flags]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environ)
+
+    good = run(f"--outbox.path={tmp_path}/outbox.db")
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = run("--approval.mode=maybe", f"--web.config.file={tmp_path}/none.yml")
+    assert bad.returncode == 2
+    assert bad.stdout == ""
+    assert "--approval.mode: expected one of" in bad.stderr
+    assert f"{tmp_path}/none.yml" in bad.stderr

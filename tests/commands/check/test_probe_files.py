@@ -1,0 +1,240 @@
+"""The doctor on this machine: the outbox and other files, and the address to listen on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from exporter.commands.check.metadata import probe_metadata
+from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder
+from exporter.commands.check.probe import run_probes
+from exporter.commands.check.report import Verdict
+from exporter.commands.check.web import probe_web, refusal
+from exporter.config.schema import Settings
+from exporter.core.state import State
+from exporter.core.state_codec import dump_state
+from exporter.outbox.store import Outbox
+from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.service import MetadataService
+from exporter.web.config import WebConfig
+from exporter.web.responses import Response
+from exporter.web.server import WebServer
+from tests.commands.check.test_command import a_pair
+from tests.support.configuration import loaded
+from tests.support.doctor import QUICK, WORLD, a_port_of_ours, doctor, line, only, says, source
+from tests.support.raw_server import RawServer, answers
+from tests.support.raw_server import ok as http_ok
+
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+
+
+@pytest.fixture
+def service() -> Iterator[MetadataService]:
+    with MetadataService(scenario.load("live-migration"), speed=1000) as running:
+        yield running
+
+
+# --- the outbox and other files
+
+
+def outbox_at(path: Path, *flags: str) -> Settings:
+    return loaded(f"--outbox.path={path}", *flags)
+
+
+def test_an_outbox_that_can_be_made(tmp_path: Path) -> None:
+    """A new outbox is ok, and looking for it leaves nothing behind."""
+    says(only(probe_outbox, outbox_at(tmp_path / "a" / "b" / "outbox.db")), OK, "outbox", "can be made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_outbox_that_cannot_be_made(tmp_path: Path) -> None:
+    """A path through a file, and a folder of the kernel's, are failures that name the setting."""
+    (tmp_path / "file").touch()
+    says(only(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")), FAIL, "outbox", "a part of its path is a file")
+    says(only(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
+    recorder = loaded(f"--recorder.path={tmp_path}/file/recording")
+    says(only(probe_recorder, recorder), FAIL, "recorder", "a part of its path is a file", "(recorder.path)")
+    says(only(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
+    (tmp_path / "link").symlink_to(tmp_path / "recording")
+    os.mkfifo(tmp_path / "pipe")
+    for odd in ("link", "pipe"):
+        says(only(probe_recorder, loaded(f"--recorder.path={tmp_path}/{odd}")), FAIL, "recorder", "not written to")
+
+
+def test_a_disk_that_is_full_or_read_only(tmp_path: Path) -> None:
+    """A full and a read-only file system are told apart, each really mounted."""
+    disk = f"mount -t tmpfs -o size=64k none {tmp_path}"
+    flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path}/outbox.db")
+    told = line(doctor(*flags, isolated="-rmn", before=f"{disk} && head -c 64k /dev/zero >{tmp_path}/fill"), "outbox")
+    assert told.startswith("fail outbox")
+    assert "has no space left: free some" in told
+    told = line(doctor(*flags, isolated="-rmn", before=f"{disk} && mount -o remount,ro {tmp_path}"), "outbox")
+    assert "is on a read-only file system: mount a writable volume there" in told
+
+
+def test_an_ordinary_user(tmp_path: Path) -> None:
+    """A folder without the right to write, and a privileged port, are failures for whoever is not root."""
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    flags = ("--source.url=http://127.0.0.1:1", "--web.listen-address=0.0.0.0:81", f"--outbox.path={folder}/outbox.db")
+    process = doctor(*flags, isolated="-Un")  # nobody's, without any capability
+    assert process.returncode == 1
+    told = f"fail outbox {folder} is not writable for this user: give the folder to the user that the agent runs as"
+    assert told in line(process, "outbox")
+    assert "a port below 1024 is for root alone: choose a higher one" in line(process, "web")
+
+
+def test_an_outbox_larger_than_its_disk(tmp_path: Path) -> None:
+    """A bound that the disk cannot hold is a warning."""
+    findings = only(probe_outbox, outbox_at(tmp_path / "outbox.db", f"--outbox.max-bytes={2**40}"))
+    assert [finding.verdict for finding in findings] == [OK, WARN]
+    assert "outbox.max_bytes allows 1048576 MiB, but" in findings[1].sentence
+
+
+def test_an_agent_runs_on_the_outbox(tmp_path: Path) -> None:
+    """A running agent's outbox is ok and left alone; when the agent is gone, its content is read without a trace."""
+    path = tmp_path / "outbox.db"
+    outbox = Outbox(path, 1 << 20, ("otlp",))
+    says(only(probe_outbox, outbox_at(path)), OK, "outbox", "an agent is running on it")
+    outbox.commit(State(birth=datetime.now(UTC), vm_id="vm-1"), [])
+    outbox.close()
+    before = {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()}
+    says(only(probe_outbox, outbox_at(path)), OK, "outbox", "is writable", "0 undelivered")
+    assert {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()} == before
+
+
+def test_an_outbox_of_another_vm(tmp_path: Path, service: MetadataService) -> None:
+    """An outbox whose vmId is not the one that Azure says is a warning, also from a journal that a crash left."""
+    path = tmp_path / "outbox.db"
+    outbox = Outbox(path, 1 << 20)
+    outbox.commit(State(birth=datetime.now(UTC), vm_id="somebody-else"), [])
+    for name in ("outbox.db", "outbox.db-wal"):
+        (tmp_path / name.replace("outbox", "crashed")).write_bytes((tmp_path / name).read_bytes())
+    outbox.close()
+    assert (tmp_path / "crashed.db-wal").stat().st_size
+    for name in ("outbox.db", "crashed.db"):
+        settings = source(service.url, f"--outbox.path={tmp_path}/{name}")
+        findings = run_probes(settings, WORLD, {"metadata": probe_metadata, "outbox": probe_outbox})
+        assert [finding.verdict for finding in findings if finding.topic == "outbox"] == [OK, WARN]
+        assert any("belongs to another VM" in finding.sentence for finding in findings)
+
+
+def test_an_outbox_that_is_none(tmp_path: Path) -> None:
+    """A foreign, a broken and a nonsensical file are warnings that say what the agent will do; none is changed."""
+    path = tmp_path / "outbox.db"
+    path.write_bytes(b"not a database at all" * 1000)
+    says(only(probe_outbox, outbox_at(path)), WARN, "outbox", "is corrupt: at its start the agent sets it aside")
+    assert path.read_bytes() == b"not a database at all" * 1000
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as db:
+        db.execute("CREATE TABLE mine (x)")
+    db.close()
+    says(only(probe_outbox, outbox_at(foreign)), WARN, "outbox", "is foreign", "correct outbox.path")
+    odd = tmp_path / "odd.db"
+    outbox = Outbox(odd, 1 << 20)
+    outbox.commit(State(birth=datetime.now(UTC)), [])
+    outbox.close()
+    text = dump_state(State(birth=datetime.now(UTC))).replace('"version":1', '"version":99')
+    with sqlite3.connect(odd) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (text,))
+    db.close()
+    says(only(probe_outbox, outbox_at(odd)), WARN, "outbox", "is corrupt")
+
+
+def test_the_hold_file(tmp_path: Path) -> None:
+    """Absent from a folder that is there is ok; all else is a warning that nothing is approved."""
+    path = tmp_path / "hold"
+    settings = loaded(f"--approval.hold-file={path}")
+    says(only(probe_hold_file, settings), OK, "hold_file", "is absent")
+    path.touch()
+    says(only(probe_hold_file, settings), WARN, "hold_file", "nothing is approved until it is removed")
+    below = loaded(f"--approval.hold-file={path}/hold")
+    says(only(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
+    astray = loaded(f"--approval.hold-file={tmp_path}/missing/hold")
+    says(only(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
+
+
+# --- the address to listen on
+
+
+class Page:
+    """An application that answers as the agent does, as far as anybody can tell by asking."""
+
+    def respond(self, path: str, accept: str) -> Response:
+        del path, accept
+        return Response(200, "text/plain", b'azure_scheduled_events_build_info{version="1"} 1\n')
+
+
+def listening_on(address: str, *flags: str) -> Settings:
+    return loaded(f"--web.listen-address={address}", *flags)
+
+
+def test_a_free_port() -> None:
+    """A free port is ok and free afterwards."""
+    with a_port_of_ours(listening=False) as port:
+        pass
+    for _ in range(2):
+        says(only(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
+
+
+def test_the_agent_already_runs(tmp_path: Path) -> None:
+    """A port that the agent itself serves is ok, with and without a password."""
+    web = tmp_path / "web.yml"
+    web.write_text("basic_auth_users:\n  bob: $2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e\n")
+    for config in (None, WebConfig(web)):
+        server = WebServer("127.0.0.1:0", Page(), web_config=config)
+        server.start()
+        try:
+            findings = only(probe_web, listening_on(f"127.0.0.1:{server.address[1]}"))
+            says(findings, OK, "web", "is served by this agent, which is running")
+        finally:
+            server.stop()
+
+
+def test_the_agent_runs_behind_tls(tmp_path: Path) -> None:
+    """Behind TLS the agent is recognised too, and where it wants a client certificate, as far as that goes."""
+    certificate, key = a_pair(tmp_path, "localhost")
+    web = tmp_path / "web.yml"
+    open_to_all = f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n"
+    closed = f"{open_to_all}  client_ca_file: {certificate}\n  client_auth_type: RequireAndVerifyClientCert\n"
+    for text, verdict, words in (
+        (open_to_all, OK, "is served by this agent"),
+        (closed, WARN, "wants a client certificate: most likely this agent"),
+    ):
+        web.write_text(text)
+        server = WebServer("127.0.0.1:0", Page(), web_config=WebConfig(web))
+        server.start()
+        try:
+            settings = listening_on(f"127.0.0.1:{server.address[1]}", f"--web.config.file={web}")
+            says(only(probe_web, settings), verdict, "web", words)
+        finally:
+            server.stop()
+
+
+def test_a_port_of_another_program() -> None:
+    """A taken port says by whom: the process where this user may see it, else what it calls itself."""
+    with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
+        settings = listening_on(f"127.0.0.1:{server.port}")
+        says(only(probe_web, settings), FAIL, "web", f"(process {os.getpid()})", "set web.listen_address")
+        blind = replace(WORLD, processes=Path("/nowhere"))
+        says(only(probe_web, settings, blind), FAIL, "web", "by another program that calls itself nginx/1.22")
+    with a_port_of_ours(listening=True) as port:
+        blind = replace(WORLD, processes=Path("/nowhere"), patience=replace(QUICK, connect=0.2))
+        says(
+            only(probe_web, listening_on(f"127.0.0.1:{port}"), blind), FAIL, "web", "is taken by another program: stop"
+        )
+
+
+def test_addresses_nobody_has() -> None:
+    """An address of another machine, an unknown name and a privileged port each have their sentence."""
+    says(only(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "this machine has no such address")
+    says(only(probe_web, listening_on("no-such-host.invalid:10169")), FAIL, "web", "the name is not known")
+    assert "choose a higher one" in refusal(OSError(errno.EACCES, "Permission denied"), ":80", 80)
+    assert "(Permission denied)" in refusal(OSError(errno.EACCES, "Permission denied"), ":8080", 8080)

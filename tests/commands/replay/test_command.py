@@ -1,0 +1,437 @@
+"""The command `replay`: recordings, documents and scenarios through the same core, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.commands.replay.command import _replay, add_arguments
+from exporter.config.load import load
+from exporter.config.sources import FlagParser
+from exporter.core.decision import decide, explain
+from exporter.core.document import parse_document
+from exporter.core.lifecycle import advance
+from exporter.core.policy import Coordination, Mode, Policy, Presence, Rule, Situation
+from exporter.core.state import Instant, State
+from exporter.simulator.metadata import scenario
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+
+
+def run(*words: str, standard_input: bytes = b"", environ: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Exit code and what was printed on both streams."""
+    parser = FlagParser()
+    add_arguments(parser)
+    args = parser.parse_args(words)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(err):
+        code = _replay(args, load(args, environ or {}), io.BytesIO(standard_input), out, NOW)
+    return code, out.getvalue(), err.getvalue()
+
+
+def as_json(*words: str, standard_input: bytes = b"") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The records and the last object of `--json`."""
+    code, out, _ = run("--json", *words, standard_input=standard_input)
+    assert code == 0
+    *records, last = map(json.loads, out.splitlines())
+    return records, last
+
+
+def an_event(**fields: Any) -> dict[str, Any]:
+    return {
+        "EventId": "6A8C1F0E-3B52-4C47-9D10-2F7E5B94C8D3",
+        "EventStatus": "Scheduled",
+        "EventType": "Freeze",
+        "ResourceType": "VirtualMachine",
+        "Resources": ["vm-1", "vm-2"],
+        "NotBefore": "Mon, 02 Mar 2026 12:15:00 GMT",
+        "Description": "Virtual machine is being paused.",
+        "EventSource": "Platform",
+        "DurationInSeconds": 5,
+        **fields,
+    }
+
+
+def a_document(number: int, *events: dict[str, Any]) -> dict[str, Any]:
+    return {"DocumentIncarnation": number, "Events": list(events)}
+
+
+def body(number: int, *events: dict[str, Any]) -> bytes:
+    return json.dumps(a_document(number, *events)).encode()
+
+
+def lines(*items: object) -> bytes:
+    return b"".join((item if isinstance(item, bytes) else json.dumps(item).encode()) + b"\n" for item in items)
+
+
+def after(seconds: float) -> str:
+    return (NOW + timedelta(seconds=seconds)).isoformat()
+
+
+def read(seconds: float, number: int, *events: dict[str, Any]) -> dict[str, Any]:
+    """A line of a recording."""
+    return {"read_at": after(seconds), "body": body(number, *events).decode()}
+
+
+# -- golden
+
+
+@pytest.mark.parametrize("mode", ["dry-run", "enforce"])
+@pytest.mark.parametrize("name", scenario.names())
+def test_the_story_of_each_scenario_is_golden(name: str, mode: str) -> None:
+    """Timeline, accounts and decisions of every simulator story, as they were reviewed, with and without approvals.
+
+    With them also the events of neighbours are told. `UPDATE_GOLDEN=1` writes the files anew, to be reviewed as a diff.
+    """
+    scope = "all" if mode == "enforce" else "own"
+    code, out, err = run(name, "--approval.mode", mode, "--records.scope", scope)
+    path = GOLDEN / f"{name}.{mode}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(out, encoding="utf-8")
+    assert (code, err) == (0, "")
+    assert out == path.read_text(encoding="utf-8")
+
+
+# -- inputs
+
+
+def test_one_pretty_printed_document_is_explained() -> None:
+    """A document that somebody pasted is decided as the VM that was named, rule by rule."""
+    text = json.dumps(a_document(7, an_event()), indent=2).encode()
+    records, last = as_json("-", "--vm-name", "VM-1", standard_input=text)
+    assert [record["type"].split(".")[1] for record in records] == ["scheduled", "approval"]
+    (moment,) = last["decisions"][0]["moments"]
+    assert (moment["verdict"], moment["reason"], moment["rule"]) == ("hold", "dry-run", "short-freeze")
+    assert [(rule["rule"], rule["outcome"], rule["field"]) for rule in moment["rules"]] == [
+        ("user-initiated", "differs", "EventType"),
+        ("short-freeze", "matches", None),
+    ]
+    assert [(each["reason"], each["met"]) for each in moment["conditions"]] == [
+        ("not-leader", True),
+        ("dry-run", False),
+    ]
+
+
+def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    """Lines that are no document are reported with their number, and the rest is replayed."""
+    path = tmp_path / "documents.jsonl"
+    broken = b'{"DocumentIncarnation": 2'
+    path.write_bytes(lines(a_document(1), b"", broken, a_document(2, an_event()), {"Events": []}, a_document(3)))
+    records, last = as_json(str(path), "--vm-name", "vm-1", "--start", "2026-03-02T12:00:00Z")
+    rejected = [record["data"]["input"] for record in records if "document.rejected" in record["type"]]
+    assert rejected == [f"{path}:3", f"{path}:5"]
+    assert (last["documents"], last["rejected"]) == (3, 2)
+    assert [record["time"] for record in records if "scheduled." in record["type"]] == ["2026-03-02T12:00:01.000000Z"]
+    assert [record["type"] for record in records][-1] == "azure_scheduled_event.canceled.v1"
+
+
+def test_times_that_nobody_recorded_are_assumed_and_said() -> None:
+    """A document from the past is told as of when it was announced; one of the future as read now; or from --start."""
+    past = body(1, an_event(NotBefore="Mon, 02 Mar 2026 09:15:00 GMT"))
+    future = body(1, an_event())
+    for text, words, time in (
+        (past, (), "2026-03-02 09:00:00Z"),
+        (future, (), "2026-03-02 12:00:00Z"),
+        (past, ("--start", "2026-03-02T09:14:00+00:00"), "2026-03-02 09:14:00Z"),
+    ):
+        _, out, _ = run("-", "--vm-name", "vm-1", *words, standard_input=text)
+        assert f"assumed to have been read one poll interval apart, the first at {time}" in out
+        assert f"\n{time}     vm-1  scheduled" in out
+
+
+def test_the_files_of_a_recording_are_put_in_order(tmp_path: Path) -> None:
+    """PATH is the newest and PATH.1 older; named in any order they are one story."""
+    (tmp_path / "rec").write_bytes(lines(read(10, 2, an_event()), {"read_at": after(20), "same": 10}, read(21, 3)))
+    (tmp_path / "rec.1").write_bytes(lines(read(0, 1), {"read_at": after(9), "same": 9}))
+    records, last = as_json(str(tmp_path / "rec"), str(tmp_path / "rec.1"), "--vm-name", "vm-1")
+    assert last["documents"] == 3
+    assert records[0]["data"]["seen_before"] == "unbroken"
+    assert records[-1]["type"] == "azure_scheduled_event.canceled.v1"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n \n",
+        b"\x00\xff" * 5000,
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b"[1, 2, null]",
+        b'"text"',
+        b"NaN",
+        b'{"read_at": 5, "body": "x"}',
+        b'{"read_at": "2026-03-02T09:00:00Z"}',
+        b'{"read_at": "9999-12-31T23:59:59Z", "body": "{}"}',
+        b'{"read_at": "2026-03-02T09:00:00Z", "base64": "\xc3\xa9"}',
+        b'{"at": "2026-03-02T09:00:00Z", "interruption": {"kind": [], "seconds": 1e999}}',
+        b'{"at": "2026-03-02T09:00:00Z", "vm": {"name": 5}}',
+        b'{"at": "2026-03-02T09:00:00Z", "post": "x"}',
+        b"x" * (13 << 20),
+        b'{"DocumentIncarnation": 1, "Events": "' + b"x" * (5 << 20) + b'"}',
+        b'{"steps": [], "vms": 5}',
+    ],
+    ids=range(18),
+)
+def test_hostile_input_is_a_sentence_and_1(content: bytes) -> None:
+    """Nothing that a file holds ends in a traceback; without one document the exit code is 1."""
+    code, out, err = run("-", standard_input=content)
+    assert code == 1
+    assert out or err
+    run("-", "--json", standard_input=content + b"\n" + body(1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(list(range(10))), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Random) -> None:
+    """Lines of every kind in any order, with times that go back and forth, never raise."""
+    at = after(chance.uniform(-1e6, 1e6))
+    choices: list[object] = [
+        a_document(chance.randrange(5), an_event(EventStatus=chance.choice(["Scheduled", "Started", "?"]))),
+        read(chance.uniform(-100, 100), chance.randrange(5), an_event(EventId=chance.choice("abc"))),
+        {"read_at": at, "same": 3},
+        {"at": at, "failure": "timeout"},
+        {"at": at, "post": chance.choice("abc"), "status": chance.choice([200, 400, None, True])},
+        {"at": at, "interruption": {"kind": "clock_step", "seconds": chance.uniform(-5, 5)}},
+        {"at": at, "vm": {"name": "vm-1"}},
+        {"at": at, "began": {"boot": chance.choice("xy")}},
+        {"read_at": at, "body": "{"},
+        b"nonsense",
+    ]
+    code, out, _ = run("-", "--json", standard_input=lines(*(choices[kind] for kind in kinds)))
+    assert code in (0, 1)
+    for text in out.splitlines():
+        json.loads(text)
+
+
+def test_a_missing_file_is_1_and_the_others_are_still_told(tmp_path: Path) -> None:
+    """What can't be read is named on standard error; what can is replayed."""
+    code, out, err = run(str(tmp_path / "nothing"), "quiet")
+    assert code == 1
+    assert "nothing: No such file or directory" in err
+    assert "scenario quiet" in out
+    code, _, err = run(str(tmp_path))
+    assert code == 1
+    assert str(tmp_path) in err
+
+
+def test_bad_usage_is_2() -> None:
+    """A value that can't be is said before anything is read."""
+    for words in ([], ["-", "--start", "yesterday"], ["-", "--assume-files", "perhaps"], ["-", "--nonsense"]):
+        with pytest.raises(SystemExit) as caught:
+            run(*words)
+        assert caught.value.code == 2
+
+
+# -- identity
+
+
+def test_an_unknown_name_is_held_with_a_hint() -> None:
+    """Without a name nothing is approvable, and the names that could be meant are listed."""
+    code, out, _ = run("-", standard_input=body(1, an_event()))
+    assert code == 0
+    assert "hold identity-unknown" in out
+    assert "give --vm-name; the documents name vm-1, vm-2" in out
+
+
+def test_the_name_comes_from_flag_settings_recording_and_scenario_in_that_order() -> None:
+    """The flag settles it; settings that contradict the recording are the conflict that they were live."""
+    recording = lines({"at": after(0), "vm": {"name": "vm-2", "id": "i"}}, read(0, 1, an_event()))
+    reasons = []
+    for words in (["--vm-name", "vm-1"], ["--source.vm-name", "vm-1"], []):
+        _, last = as_json("-", *words, standard_input=recording)
+        reasons.append((last["vm_name"], last["decisions"][0]["moments"][0]["reason"]))
+    assert reasons == [("vm-1", "dry-run"), ("vm-1", "identity-conflict"), ("vm-2", "not-leader")]
+
+
+# -- time and what was done
+
+
+def test_settle_and_takeover_follow_the_recorded_times(tmp_path: Path) -> None:
+    """Decisions that wait for time fall at the moment at which it is over, and a gap does not count."""
+    config = tmp_path / "config.toml"
+    config.write_text('[approval]\nrules = [{ name = "calm", event_type = ["Freeze"], settle = "30s" }]\n')
+    same = {"read_at": after(20), "same": 20}
+    recording = lines(read(0, 1, an_event()), same, read(620, 1, an_event()), {"read_at": after(640), "same": 20})
+    _, last = as_json("-", "--config.file", str(config), "--vm-name", "vm-1", standard_input=recording)
+    moments = last["decisions"][0]["moments"]
+    assert [(each["reason"], each["at"]) for each in moments] == [
+        ("settling", "2026-03-02T12:00:00.000000Z"),
+        ("dry-run", "2026-03-02T12:10:30.000000Z"),
+    ]
+    takeover = ("--approval.takeover-after", "10s", "--vm-name", "vm-2")
+    recording = lines(read(0, 1, an_event(EventType="Reboot", EventSource="User")), {"read_at": after(30), "same": 30})
+    _, last = as_json("-", *takeover, standard_input=recording)
+    moments = last["decisions"][0]["moments"]
+    assert [(each["reason"], each["at"][17:19]) for each in moments] == [("not-leader", "00"), ("dry-run", "10")]
+
+
+@pytest.mark.parametrize(
+    ("assumed", "reason"), [("ready", "dry-run"), ("present", "held"), ("absent", "not-prepared"), ("look", "dry-run")]
+)
+def test_files_of_the_policy_are_assumed_as_told(tmp_path: Path, assumed: str, reason: str) -> None:
+    """What the policy would look at is assumed, or really looked at, and the output says which."""
+    (tmp_path / "ready").touch()
+    config = tmp_path / "config.toml"
+    rule = f'{{ name = "r", event_type = ["Freeze"], require_file = "{tmp_path}/ready" }}'
+    config.write_text(f'[approval]\nhold_file = "{tmp_path}/hold"\nrules = [{rule}]\n')
+    words = ("-", "--config.file", str(config), "--vm-name", "vm-1", "--assume-files", assumed)
+    _, last = as_json(*words, standard_input=body(1, an_event()))
+    assert last["decisions"][0]["moments"][0]["reason"] == reason
+    assert f"(--assume-files {assumed})" in last["notes"][-1]
+
+
+def test_gaps_and_outages_are_told_as_the_agent_tells_them() -> None:
+    """A failure of 10 s and more is a record; an event that went meanwhile has ended, not been canceled."""
+    recording = lines(
+        read(0, 1, an_event()),
+        {"read_at": after(5), "same": 5},
+        {"at": after(6), "failure": "timeout"},
+        read(66, 2),
+    )
+    records, last = as_json("-", "--vm-name", "vm-1", standard_input=recording)
+    kinds = [(record["type"].removeprefix("azure_scheduled_event."), record["time"][14:19]) for record in records]
+    assert kinds[-3:] == [
+        ("source.unavailable.v1", "00:16"),
+        ("source.recovered.v1", "01:06"),
+        ("ended.v1", "01:06"),
+    ]
+    assert records[-1]["data"]["unseen"] == ["gap"]
+    assert last["failures"] == 1
+
+
+@pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, -2.0, 0.0, 2.0, 9.0, 30.0, 86_400.0])
+def test_spans_are_those_of_the_clock_that_cannot_be_set(step: float) -> None:
+    """A recording notes how the clock was set: what the agent told of its time is told again."""
+    started = an_event(EventStatus="Started", NotBefore="")
+    noted = [{"at": after(27.6 + step), "interruption": {"kind": "clock_step", "seconds": step}}] if step else []
+    kept = -2 < step <= 2
+    recording = lines(
+        {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
+        read(0, 1, an_event()),
+        {"read_at": after(20), "same": 20},
+        read(21, 2, started),
+        {"read_at": after(28 + step if kept else 27), "same": 7},
+        *([] if kept else [read(28 + step, 2, started)]),
+        *noted,
+        {"read_at": after(31 + step), "same": 3},
+        read(31 + step, 3),
+        {"at": after(32 + step), "failure": "timeout"},
+        read(72 + step, 3),
+    )
+    records, _ = as_json("-", standard_input=recording)
+    (account,) = [record["data"]["account"] for record in records if record["data"].get("account")]
+    assert account["waited_seconds"] == pytest.approx(21)
+    assert account["started_seconds"] == pytest.approx(10, abs=0.1)
+    assert account["gap_seconds"] <= 1
+    (recovered,) = [record["data"] for record in records if "recovered" in record["type"]]
+    assert recovered["gap_seconds"] == 40
+    assert sum("clock_step" in json.dumps(record) for record in records) == bool(step)
+
+
+@pytest.mark.parametrize(("step", "known"), [(-3600.0, None), (0.0, 60.0)])
+def test_over_a_restart_a_replay_knows_what_the_agent_knew(step: float, known: float | None) -> None:
+    """Another process has only the time of day; where that went back, spans are not known."""
+    started = an_event(EventStatus="Started", NotBefore="")
+    recording = lines(
+        {"at": after(0), "began": {"boot": "one"}},
+        {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
+        read(0, 1, started),
+        {"at": after(50 + step), "began": {"boot": "one"}},
+        read(60 + step, 2),
+    )
+    records, _ = as_json("-", standard_input=recording)
+    assert records[-1]["data"]["account"]["started_seconds"] == known
+    assert records[-1]["data"]["account"]["gap_seconds"] == known
+
+
+def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
+    """Recorded approvals, a reboot of the VM and interruptions are told as they were, whatever the policy given now."""
+    started = an_event(EventStatus="Started", NotBefore="")
+    recording = lines(
+        {"at": after(0), "began": {"boot": "one"}},
+        {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
+        read(0, 1, an_event()),
+        {"at": after(0.1), "post": an_event()["EventId"].lower(), "status": 503, "reason": "server-error"},
+        {"at": after(5.1), "post": an_event()["EventId"], "status": 200},
+        read(6, 2, started),
+        {"at": after(8), "interruption": {"kind": "clock_step", "seconds": 4.2}},
+        {"read_at": after(9), "same": 3},
+        {"at": after(60), "began": {"boot": "two"}},
+        read(60, 3),
+    )
+    records, _ = as_json("-", standard_input=recording)
+    kinds = [record["type"].split(".", 1)[1] for record in records]
+    assert kinds == [
+        "scheduled.v1",
+        "approval.decided.v1",
+        "approval.failed.v1",
+        "approval.accepted.v1",
+        "started.v1",
+        "interruption.observed.v1",
+        "completed.v1",
+    ]
+    account, data = records[-1]["data"]["account"], records[-1]["data"]
+    assert (account["approved_by"], account["rule"], account["approval_attempts"]) == ("us", "short-freeze", 2)
+    assert (account["interruptions_observed"], account["interruption_seconds"]) == (1, 4.2)
+    assert (data["unseen"], data["evidence"]) == (["restart"], {"rebooted": True})
+
+
+# -- the policy explains itself
+
+
+@settings(max_examples=200, deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: random.Random) -> None:
+    """`explain` decides as `decide` does, and the first condition that is not met is the reason that was given."""
+
+    def some(values: Iterable[Any]) -> Any:
+        return chance.choice(list(values))
+
+    def a_rule(name: str) -> Rule:
+        return Rule(
+            name,
+            frozenset({some(["Freeze", "Reboot"])}),
+            some([None, frozenset({"User"}), frozenset({"Platform"})]),
+            min_duration=some([None, 0, 9]),
+            settle=some([None, 0.0, 30.0]),
+            require_file=some(["", "/f/{event_id}"]),
+            when_quiet=some([True, False]),
+        )
+
+    policy = Policy(some(Mode), some(Coordination), some([None, 5.0]), some(["", "/hold"]), (a_rule("a"), a_rule("b")))
+    events = [
+        an_event(
+            EventId=str(number),
+            EventType=some(["Freeze", "Reboot"]),
+            EventSource=some(["User", "Platform", None]),
+            EventStatus=some(["Scheduled", "Scheduled", "Started"]),
+            DurationInSeconds=some([5, 10, -1, "5"]),
+            Resources=some([["vm-1"], ["vm-1", "vm-2"], ["vm-2", "vm-1"], ["vm-2"]]),
+        )
+        for number in range(3)
+    ]
+    state = advance(State(birth=NOW), parse_document(body(1, *events)), Instant(NOW, 0.0)).state
+    files = {"/hold": some(Presence), **{f"/f/{number}": some(Presence) for number in range(3)}}
+    situation = Situation(some(["vm-1", ""]), False, files, some([True, True, False]))
+    explained = explain(policy, state, situation)
+    assert tuple(each.decision for each in explained) == decide(policy, state, situation)
+    for each in explained:
+        first = next((condition.reason for condition in each.conditions if not condition.met), None)
+        if each.conditions:
+            assert each.decision.reason == (first or "")
+            assert each.trials[-1].rule.name == each.decision.rule
+        else:
+            assert each.decision.rule == ""

@@ -1,0 +1,109 @@
+"""What people keep documents in: whatever the shape, `replay` tells the same story, at the times that were kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.commands.replay.test_command import an_event, as_json, run
+
+TIMES = [f"2026-03-02T12:0{minute}:00Z" for minute in range(3)]
+SECONDS = [1772452800 + 60 * minute for minute in range(3)]
+SCHEDULED = an_event(Resources=["vm-1"])
+STARTED = {**SCHEDULED, "EventStatus": "Started", "NotBefore": ""}
+DOCUMENTS = [
+    {"DocumentIncarnation": 1, "Events": [SCHEDULED]},
+    {"DocumentIncarnation": 2, "Events": [STARTED]},
+    {"DocumentIncarnation": 3, "Events": []},
+]
+
+
+def lines(*values: Any) -> bytes:
+    return "".join(f"{json.dumps(value)}\n" for value in values).encode()
+
+
+def beside(time: str, holder: str, times: list[Any]) -> bytes:
+    return lines(*({time: at, holder: document} for at, document in zip(times, DOCUMENTS, strict=True)))
+
+
+TIMED = {
+    "time, document": beside("time", "document", TIMES),
+    "timestamp, body": beside("timestamp", "body", TIMES),
+    "ts, data": beside("ts", "data", SECONDS),
+    "milliseconds": beside("@timestamp", "doc", [f"{at * 1000}" for at in SECONDS]),
+    "RFC 1123": beside("date", "response", [f"Mon, 02 Mar 2026 12:0{minute}:00 GMT" for minute in range(3)]),
+    "read_at, document": beside("read_at", "document", TIMES),
+    "as text": lines(*({"at": at, "body": json.dumps(each)} for at, each in zip(TIMES, DOCUMENTS, strict=True))),
+    "flat": lines(*({"time": at, **each} for at, each in zip(TIMES, DOCUMENTS, strict=True))),
+    "array": json.dumps([{"time": at, "document": each} for at, each in zip(TIMES, DOCUMENTS, strict=True)]).encode(),
+    "lines without ends": beside("time", "document", TIMES).replace(b"\n", b""),
+}
+UNTIMED = {
+    "lines": lines(*DOCUMENTS),
+    "lines of Windows": lines(*DOCUMENTS).replace(b"\n", b"\r\n"),
+    "of curl in a loop": lines(*DOCUMENTS).replace(b"\n", b""),
+    "some lines without ends": lines(*DOCUMENTS).replace(b"\n", b"", 1),
+    "pretty": "\n".join(json.dumps(each, indent=2) for each in DOCUMENTS).encode(),
+    "array": json.dumps(DOCUMENTS).encode(),
+    "without a time": lines(*({"document": each} for each in DOCUMENTS)),
+    "UTF-16": lines(*DOCUMENTS).decode().encode("utf-16"),
+}
+
+
+def story(content: bytes) -> list[tuple[str, str]]:
+    """Kind and time of each transition."""
+    records, last = as_json("--vm-name", "vm-1", "-", standard_input=content)
+    assert last["documents"] == len(DOCUMENTS), records
+    return [(record["data"]["transition"], record["time"]) for record in records if record["data"]["transition"]]
+
+
+@pytest.mark.parametrize("shape", TIMED)
+def test_a_kept_time_counts(shape: str) -> None:
+    """Beside the document or in it, under the names and in the notations that people use."""
+    times = [f"2026-03-02T12:0{minute}:00.000000Z" for minute in range(3)]
+    assert story(TIMED[shape]) == list(zip(("scheduled", "started", "completed"), times, strict=True))
+
+
+@pytest.mark.parametrize("shape", UNTIMED)
+def test_documents_in_a_row_are_one_story(shape: str) -> None:
+    """However they were written into one file."""
+    assert [kind for kind, _ in story(UNTIMED[shape])] == ["scheduled", "started", "completed"]
+
+
+def test_what_the_agent_would_refuse_stays_refused() -> None:
+    """A document kept in a line is judged by its own text: a field that stands there twice makes it malformed."""
+    text = json.dumps(DOCUMENTS[0]).replace('"EventType"', '"EventType": "Reboot", "EventType"')
+    for content in (text, f'{{"time": "{TIMES[0]}", "document": {text}, "more": [1, {{}}]}}'):
+        _, last = as_json("--vm-name", "vm-1", "-", standard_input=content.encode())
+        assert last["decisions"][0]["moments"][0]["reason"] == "malformed"
+
+
+def test_a_file_that_ends_in_the_middle_is_told_as_far_as_it_goes() -> None:
+    """The whole documents count, and the rest is named."""
+    content = UNTIMED["of curl in a loop"]
+    records, last = as_json("--vm-name", "vm-1", "-", standard_input=content[:-10])
+    assert last["documents"] == 2
+    assert [record["data"]["message"] for record in records if "document.rejected" in record["type"]] == [
+        "standard input:1, object 3 is no document: not a whole JSON object"
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(DOCUMENTS[0]).encode() + b" x",
+        lines({"time": "yesterday", "document": DOCUMENTS[0]}),
+        lines({"time": True, "document": DOCUMENTS[0]}),
+        lines({"time": 1e300, "document": DOCUMENTS[0]}),
+        lines({"time": TIMES[0], "document": 5}),
+        b"\xff\xfe{",
+    ],
+    ids=["text after it", "no time", "a boolean", "no time of this age", "no document", "half a character"],
+)
+def test_what_is_no_document_is_none(content: bytes) -> None:
+    """A sentence and exit code 1."""
+    code, _, said = run("--vm-name", "vm-1", "-", standard_input=content)
+    assert code == 1
+    assert said == "no document in the input\n"

@@ -1,0 +1,109 @@
+"""The command `simulate`: what a person types, and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from exporter.commands.simulate import NotListeningError, add_arguments, services, simulate
+from exporter.simulator.metadata import faults, scenario
+from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, Clock, ask, playing
+
+
+def arguments(*words: str) -> argparse.Namespace:
+    """The flags as the command line would give them."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_simulate_tells_the_story_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says where it listens first, then one line for each change, and ends with the story."""
+    assert simulate(arguments("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end")) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"listening on http://127\.0\.0\.1:[0-9]+", first)
+    numbers = [match[1] for line in lines if (match := re.search(r"incarnation ([0-9]+):", line))]
+    assert numbers == ["1", "2", "3"]
+    assert "Reboot Started for vm-1,vm-2" in "".join(lines)
+
+
+def test_simulate_answers_as_several_vms_at_once() -> None:
+    """Each VM has an address of its own and its own name; what one of them approves, the others see approved."""
+    vms = ("web_0", "web_1", "web_2")
+    command = [sys.executable, "-m", "exporter", "simulate", "--listen", "127.0.0.1:0", "--speed", "0.01"]
+    with subprocess.Popen(
+        [*command, *(word for vm in vms for word in ("--vm", vm))], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        found = [re.fullmatch(r"listening on (http://127\.0\.0\.1:[0-9]+) as (\S+)\n", line) for line in lines[:3]]
+        urls = {match[2]: match[1] for match in found if match}
+        assert tuple(urls) == vms
+        assert lines[3].startswith("scenario demo as web_0, web_1, web_2, speed 0.01")
+        names = [
+            httpx.get(f"{url}{COMPUTE}", headers=METADATA, trust_env=False).json()["name"] for url in urls.values()
+        ]
+        assert tuple(names) == vms
+        answer = httpx.post(f"{urls['web_1']}{EVENTS}", headers=METADATA, content=b"{}", trust_env=False)
+        assert answer.status_code == 400
+        shown = next(line for line in process.stdout if "POST" in line)
+        process.terminate()
+    assert " POST by web_1 for a malformed body: 400" in shown
+
+
+def test_simulate_shares_one_platform_between_its_vms() -> None:
+    """An approval by one VM starts the event for all of them."""
+    with ExitStack() as stack:
+        words = ("--listen", "127.0.0.1:0", "--scenario", "live-migration", "--vm", "WestNO_0", "--vm", "WestNO_1")
+        first, second = services(arguments(*words), scenario.load("live-migration"), stack)
+        first.start()
+        second.start()
+        assert first.platform is second.platform
+        assert [service.vm.name for service in (first, second)] == ["WestNO_0", "WestNO_1"]
+        assert ask(first).json == ask(second).json
+
+
+def test_simulate_takes_ports_in_a_row_or_none() -> None:
+    """The second VM answers on the next port; when that is taken, the address is named and nothing is left open."""
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        words = ("--listen", f"127.0.0.1:{taken - 1}", "--scenario", "live-migration")
+        with pytest.raises(NotListeningError, match=f"127.0.0.1:{taken}|127.0.0.1:{taken - 1}"):
+            services(arguments(*words, "--vm", "WestNO_0", "--vm", "WestNO_1"), scenario.load("live-migration"), stack)
+
+
+def test_simulate_list_names_every_scenario_and_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--list` shows all there is to choose from."""
+    assert simulate(arguments("--list")) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name}" in out for name in (*scenario.names(), *faults.KINDS))
+
+
+def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What the person got wrong is named in a sentence."""
+    for words in (
+        ["--scenario", "nothing"],
+        ["--vm", "stranger"],
+        ["--fault", "nonsense"],
+        ["--scenario", str(tmp_path)],
+    ):
+        assert simulate(arguments("--listen", "127.0.0.1:0", *words)) == 2
+        assert words[1] in capsys.readouterr().err
+    for words in (["--listen", "8169"], ["--listen", "127.0.0.1:70000"], ["--speed", "0"], ["--repeat", "--end"]):
+        with pytest.raises(SystemExit) as exit_info:
+            arguments(*words)
+        assert exit_info.value.code == 2
+    with playing("quiet", Clock()) as service:
+        assert simulate(arguments("--listen", urlsplit(service.url).netloc)) == 1
+        assert "in use" in capsys.readouterr().err

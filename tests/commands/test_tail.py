@@ -1,0 +1,430 @@
+"""The command `tail`: records read back from a real broker by Azure's SDK, and from the outbox beside its agent."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.commands.tail.command import add_arguments, tail
+from exporter.commands.tail.messages import record_of
+from exporter.commands.tail.outbox import OutboxReader
+from exporter.config.load import ConfigError
+from exporter.config.sources import FlagParser
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.outbox.store import Outbox
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.sinks.event_hubs.messages import MessageFormat, message
+from exporter.sinks.event_hubs.sink import EventHubsDestination
+from tests.support.eventhubs_broker import collected, running_broker
+
+# The SDK forgets to close what it connected.
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
+_collect = pytest.fixture(autouse=True)(collected)
+broker = pytest.fixture(running_broker)
+
+AT = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
+SECRET = "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING"
+
+
+def a_record(number: int, *, vm: str = "vm-1", kind: str = "scheduled", event_id: str = "", **more: Any) -> Record:
+    """A record whose time grows with its number."""
+    subject = event_id or f"6a8c1f0e-3b52-4c47-9d10-{number:012}"
+    event = {
+        "EventId": subject,
+        "EventType": "Reboot",
+        "EventStatus": "Scheduled",
+        "ResourceType": "VirtualMachine",
+        "Resources": [vm, "vm-9"],
+        "NotBefore": "Mon, 02 Mar 2026 09:15:20 GMT",
+    }
+    data = {"event": event, "vm": {"name": vm}, "severity": "WARN", "message": f"Reboot number {number}", **more}
+    return Record(
+        id=f"00000000-0000-5000-8000-{number:012}",
+        kind=kind,
+        source=f"urn:azure-vm:{vm}",
+        subject=subject,
+        time=AT + timedelta(seconds=number),
+        severity="WARN",
+        data=data,
+    )
+
+
+def run(*words: str, environ: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """Exit code and what was printed on both streams."""
+    parser = FlagParser()
+    add_arguments(parser)
+    out, err = io.StringIO(), io.StringIO()
+    before = dict(os.environ)
+    os.environ.update(environ or {})
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = tail(parser.parse_args(words))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return code, out.getvalue(), err.getvalue()
+
+
+def from_hub(broker: Broker, *words: str) -> tuple[int, list[str], str]:
+    code, out, err = run(*words, environ={SECRET: broker.connection_string()})
+    return code, out.splitlines(), err
+
+
+def send(broker: Broker, *batches: Sequence[Record], message_format: MessageFormat = "cloudevents") -> None:
+    """What the agent's destination sends, one batch after the other."""
+    destination = EventHubsDestination(
+        connection_string=broker.connection_string(), message_format=message_format, deadline=5.0
+    )
+    for records in batches:
+        destination.send(records)
+    destination.close()
+
+
+def test_a_hub_is_read_from_its_start_in_order_and_each_record_once(broker: Broker) -> None:
+    """Records of all partitions come in the order of their times, and one that was sent twice is shown once."""
+    records = [a_record(number) for number in range(12)]
+    send(broker, records[::-1], records[3:5])
+    code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "0.5")
+    assert code == 0
+    assert [line.split("Reboot number ")[1] for line in lines] == [str(number) for number in range(12)]
+    assert "12 records, 2 that came again, not shown" in err
+    assert "4 partitions" in err
+
+
+def test_json_lines_are_the_records_and_what_is_not_ours_is_counted(broker: Broker) -> None:
+    """`--format json` prints what was sent, byte for byte; the sample's shape is understood; strangers are counted."""
+    send(broker, [a_record(1)])
+    send(broker, [a_record(2, kind="started")], message_format="azure-sample")
+    strangers = [b"", b"\xff\xfe", b"[1]", b'{"specversion":"1.0"}', b'{"hello":"world"}', b"[" * 100_000]
+    broker_store(broker, strangers)
+    code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "0.5", "--format", "json")
+    assert code == 0
+    assert lines[0].encode() == a_record(1).to_json()
+    sample = json.loads(lines[1])
+    assert (sample["id"], sample["type"]) == (a_record(2).id, "azure_scheduled_event.started.v1")
+    assert f"2 records, {len(strangers)} that are no record of ours" in err
+
+
+def broker_store(broker: Broker, bodies: Sequence[bytes]) -> None:
+    """Messages of somebody else's on the hub, by Azure's own SDK."""
+    from azure.eventhub import EventData, EventHubProducerClient
+
+    with EventHubProducerClient.from_connection_string(broker.connection_string()) as producer:
+        producer.send_batch([EventData(body) for body in bodies])
+
+
+def test_from_now_until_ctrl_c(broker: Broker) -> None:
+    """What was there before is not shown, nothing that comes once `tail` says that it reads is missed, Ctrl-C is 0."""
+    send(broker, [a_record(1)])
+    with tailing("--consumer-group", "$Default", broker=broker) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert "from now" in process.stderr.readline()
+        send(broker, [a_record(2), a_record(3)])
+        assert [process.stdout.readline()[-2] for _ in range(2)] == ["2", "3"]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "2 records\n")
+
+
+def test_from_a_time_shows_what_was_enqueued_since() -> None:
+    """A point in time begins with the first message that the hub took then or later."""
+    times = iter(AT + timedelta(minutes=number) for number in range(100))
+    with Broker(hubs={"scheduled-events": 1}, clock=lambda: next(times)) as broker:
+        send(broker, *([a_record(number)] for number in range(4)))
+        enqueued = [stored.enqueued_time for stored in broker.messages()]
+        _, lines, _ = from_hub(broker, "--from", enqueued[2].isoformat(), "--max", "2")
+    assert [line[-1] for line in lines] == ["2", "3"]
+
+
+@contextlib.contextmanager
+def tailing(*words: str, broker: Broker | None = None) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process of its own."""
+    environ = {**os.environ, **({SECRET: broker.connection_string()} if broker else {})}
+    command = [sys.executable, "-m", "exporter", "tail", *words]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def test_a_lost_connection_is_said_and_nothing_is_missed_or_shown_twice(broker: Broker) -> None:
+    """When every connection breaks, `tail` goes on where it was."""
+    send(broker, [a_record(1), a_record(2)])
+    with tailing("--from", "start", "--max", "4", broker=broker) as process:
+        assert process.stdout is not None
+        first = [process.stdout.readline()[-2] for _ in range(2)]
+        broker.drop_connections()
+        send(broker, [a_record(3), a_record(4)])
+        out, err = process.communicate(timeout=30)
+    assert first + [line[-1] for line in out.splitlines()] == ["1", "2", "3", "4"]
+    assert "4 records" in err
+
+
+def test_an_unreachable_or_unknown_hub_is_a_sentence_and_1(broker: Broker) -> None:
+    """What can't be read ends at once with what is wrong, and no part of the secret."""
+    text = broker.connection_string().replace("EntityPath=scheduled-events", "EntityPath=nothing")
+    code, out, err = run("--until-idle", "1", environ={SECRET: text})
+    assert (code, out) == (1, "")
+    assert "no event hub of this name" in err
+    text = broker.connection_string().replace(f":{broker.port}", ":1")
+    code, out, err = run("--until-idle", "1", environ={SECRET: text})
+    assert (code, out) == (1, "")
+    assert "cannot be reached" in err
+    assert "SharedAccessKey" not in err
+
+
+def test_bad_usage_is_2() -> None:
+    """What does not go together, or is no value, is said before anything is tried."""
+    with pytest.raises(ConfigError, match="nothing to read"):
+        run()
+    with pytest.raises(ConfigError, match="--follow: only with --outbox"):
+        run("--follow", environ={SECRET: Broker(port=5672).connection_string()})
+    for words in (("--max", "0"), ("--max", "x"), ("--until-idle", "nan"), ("--from", "soon"), ("--kind", "gone")):
+        with pytest.raises(SystemExit) as caught:
+            run(*words)
+        assert caught.value.code == 2
+
+
+# -- messages
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": ""},
+        {"id": 5},
+        {"source": None},
+        {"subject": ["x"]},
+        {"time": "yesterday"},
+        {"time": "2026-03-02T09:00:00"},
+        {"time": "0001-01-01T00:00:00+14:00"},
+        {"type": "com.example.v1"},
+        {"type": "azure_scheduled_event.v1"},
+        {"data": None},
+        {"data": []},
+        {"data": {"severity": "LOUD"}},
+    ],
+)
+def test_a_message_that_only_looks_like_a_record_is_none(change: dict[str, Any]) -> None:
+    """Every field that the rest relies on is checked."""
+    good = a_record(1).to_cloudevent()
+    assert record_of(json.dumps(good).encode(), {}, None, None) is not None
+    assert record_of(json.dumps({**good, **change}).encode(), {}, None, None) is None
+
+
+def test_a_record_with_text_that_cannot_be_encoded_is_made_printable() -> None:
+    """A lone surrogate or NaN in somebody's message never breaks the output."""
+    body = a_record(1).to_json().replace(b"Reboot number 1", b"\\ud800 odd")
+    found = record_of(body, {}, None, None)
+    assert found is not None
+    assert "? odd" in json.loads(found.to_json())["data"]["message"]
+    assert record_of(b'{"specversion":"1.0","x":NaN}', {}, None, None) is None
+
+
+def test_the_samples_fields_become_azures_again() -> None:
+    """Resources and NotBefore are spelled as Azure does, so that nothing downstream has to know the difference."""
+    sent = message(a_record(7), "azure-sample")
+    found = record_of(sent.body, sent.properties, sent.message_id, AT)
+    assert found is not None
+    assert found.id == a_record(7).id
+    assert found.time == AT
+    assert found.data["event"]["Resources"] == ["vm-1", "vm-9"]
+    assert found.data["event"]["NotBefore"] == "Mon, 02 Mar 2026 09:15:20 GMT"
+    assert found.data["message"] == "Reboot number 7"
+
+
+# -- the outbox
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[Outbox]:
+    outbox = Outbox(tmp_path / "outbox.db", 1 << 20, ("event_hubs", "otlp"))
+    yield outbox
+    outbox.close()
+
+
+def commit(outbox: Outbox, *numbers: int) -> None:
+    outbox.commit(State(birth=AT), [a_record(number) for number in numbers])
+
+
+def test_the_outbox_is_read_while_its_agent_works_on_it(outbox: Outbox) -> None:
+    """History and what waits are shown beside each other, each with the destinations that it waits for."""
+    commit(outbox, 1, 2)
+    for name in ("event_hubs", "otlp"):
+        outbox.delivered(name, [outbox.next(name, 1)[0].seq])
+    outbox.delivered("otlp", [outbox.next("otlp", 1)[0].seq])
+    code, out, err = run("--outbox", str(outbox.path))
+    first, second = out.splitlines()
+    assert code == 0
+    assert first.endswith("Reboot number 1")
+    assert second.endswith("Reboot number 2  [waits for event_hubs]")
+    assert err == "2 records\n"
+
+
+def test_parked_records_are_shown_with_the_reason_of_each_destination(outbox: Outbox) -> None:
+    """`--parked` answers what was given up, by whom, and why; the record is in it whole."""
+    commit(outbox, 1, 2)
+    outbox.park("otlp", outbox.next("otlp", 1)[0].seq, "rejected")
+    _, out, _ = run("--outbox", str(outbox.path), "--parked")
+    assert out.rstrip().endswith("[waits for event_hubs; parked by otlp: rejected]")
+    _, out, _ = run("--outbox", str(outbox.path), "--parked", "--format", "json")
+    (found,) = map(json.loads, out.splitlines())
+    assert found == {"destination": "otlp", "reason": "rejected", "record": a_record(1).to_cloudevent()}
+
+
+def test_the_outbox_is_followed_also_when_another_takes_its_place(outbox: Outbox) -> None:
+    """What is committed later is shown, and so is what comes after the file was set aside; nothing comes twice."""
+    commit(outbox, 1)
+    reader = OutboxReader(str(outbox.path))
+    assert [kept.record.id for kept in reader.new()] == [a_record(1).id]
+    assert list(reader.new()) == []
+    commit(outbox, 1, 2)
+    assert [kept.record.id for kept in reader.new()] == [a_record(2).id]
+    outbox.renew("other-vm")
+    commit(outbox, 3)
+    assert [kept.record.id for kept in reader.new()] == [a_record(3).id]
+    reader.close()
+
+
+def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:
+    """Only what was asked for is shown; a VM's name counts whole in any case, an id by its beginning."""
+    records = [a_record(1), a_record(2, vm="VM-2"), a_record(3, kind="completed"), a_record(4, event_id="ABC-1")]
+    outbox.commit(State(birth=AT), records)
+    for words, numbers in (
+        (("--vm", "vm-2"), "2"),
+        (("--event-id", "abc"), "4"),
+        (("--kind", "completed", "--kind", "started"), "3"),
+        (("--vm", "vm-1", "--event-id", "6A8C1F0E"), "13"),
+        (("--vm", "vm"), ""),
+        (("--max", "2"), "12"),
+    ):
+        _, out, _ = run("--outbox", str(outbox.path), *words)
+        assert [line.split("  [")[0][-1] for line in out.splitlines()] == list(numbers)
+
+
+def test_sigterm_ends_following_with_0_and_a_summary(outbox: Outbox) -> None:
+    """A service manager ends it as Ctrl-C does: no traceback, and what was seen is summed up."""
+    commit(outbox, 1)
+    with tailing("--outbox", str(outbox.path), "--follow") as process:
+        assert process.stdout is not None
+        assert "Reboot number 1" in process.stdout.readline()
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "1 record\n")
+
+
+@pytest.mark.parametrize("begin", ["start", "now"])
+def test_follow_waits_for_a_file_that_is_still_to_come(tmp_path: Path, begin: str) -> None:
+    """It says so once, goes on, and shows what comes; also when a folder is missing, or the file is empty at first."""
+    path = tmp_path / "later" / "outbox.db"
+    with tailing("--outbox", str(path), "--follow", "--max", "1", "--from", begin) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"{path} is not there yet; waiting for it\n"
+        path.parent.mkdir()
+        path.touch()
+        outbox = Outbox(path, 1 << 20, ("otlp",))
+        commit(outbox, 1)
+        out, err = process.communicate(timeout=60)
+        outbox.close()
+    assert (process.returncode, err) == (0, "1 record\n")
+    assert "Reboot number 1" in out
+
+
+def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
+    """Followed, it is waited for, from time to time; not followed, it is no outbox, and a missing one an error."""
+    path = tmp_path / "outbox.db"
+    path.touch()
+    reader = OutboxReader(str(path), waits=True)
+    assert (list(reader.new()), reader.waiting) == ([], True)
+    outbox = Outbox(path, 1 << 20, ("otlp",))
+    commit(outbox, 1)
+    assert (len(list(reader.new())), reader.waiting) == (1, False)
+    reader.close()
+    outbox.close()
+    (tmp_path / "empty.db").touch()
+    for name in ("empty.db", "missing.db"):
+        code, _, err = run("--outbox", str(tmp_path / name))
+        assert (code, err.startswith(str(tmp_path / name))) == (1, True)
+    code, _, err = run("--outbox", str(tmp_path / "missing.db"), "--follow", "--until-idle", "0.1")
+    assert (code, "waiting for it" in err) == (0, True)
+
+
+def test_follow_ends_when_idle_and_skips_history_from_now(outbox: Outbox) -> None:
+    """`--from now --follow` shows only what is committed while it follows."""
+    commit(outbox, 1)
+    later = threading.Timer(0.3, commit, (outbox, 2))
+    later.start()
+    _, out, _ = run("--outbox", str(outbox.path), "--follow", "--from", "now", "--max", "1")
+    later.join()
+    assert [line.split("  [")[0][-1] for line in out.splitlines()] == ["2"]
+    _, out, _ = run("--outbox", str(outbox.path), "--follow", "--until-idle", "0.1", "--from", "2026-03-02T09:00:22Z")
+    assert [line.split("  [")[0][-1] for line in out.splitlines()] == ["2"]
+
+
+def _not_there(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _no_database(path: Path) -> None:
+    path.write_bytes(b"x" * 5000)
+
+
+def _foreign(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE records (x)")
+
+
+def _empty(path: Path) -> None:
+    path.touch()
+
+
+@pytest.mark.parametrize("make", [_not_there, _no_database, _foreign, _empty])
+def test_what_is_no_outbox_is_a_sentence_and_1(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """The file is named, nothing is made or changed, and the exit code is 1."""
+    path = tmp_path / "outbox.db"
+    make(path)
+    before = sorted(tmp_path.iterdir())
+    code, out, err = run("--outbox", str(path))
+    assert (code, out) == (1, "")
+    assert str(path) in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_reading_changes_nothing_of_an_outbox_at_rest(tmp_path: Path) -> None:
+    """A file that nobody works on is the same, byte for byte, after it was read."""
+    outbox = Outbox(tmp_path / "outbox.db", 1 << 20, ())
+    commit(outbox, 1)
+    outbox.close()
+    before = outbox.path.read_bytes()
+    code, out, _ = run("--outbox", str(outbox.path))
+    assert code == 0
+    assert out.rstrip().endswith("Reboot number 1")
+    assert outbox.path.read_bytes() == before
+
+
+def test_the_parser_takes_the_settings_flags() -> None:
+    """Flags of the two sections stand beside the command's own."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["--outbox", "--event-hubs.event-hub", "hub", "--consumer-group", "readers"])
+    assert (args.outbox, args.consumer_group) == ("", "readers")

@@ -1,0 +1,275 @@
+"""Settings: what is taken, what is refused and in which words, and that no secret leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.config.load import settings_table, to_toml
+from exporter.config.schema import SECTIONS, Settings, catalogue
+from exporter.config.types import Unfit, format_duration, parse_duration, split_address
+from exporter.secrets import Secret
+from tests.support.configuration import DATA, KEY, errors, loaded, parser, refused
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("bad-*.toml")), ids=lambda path: path.stem)
+def test_a_bad_file_is_answered_with_all_its_errors(path: Path) -> None:
+    """Each bad file gives exactly the sentences beside it, all at once."""
+    assert errors(f"--config.file={path.name}") == tuple(path.with_suffix(".errors").read_text().splitlines())
+
+
+def test_a_file_with_every_key_is_taken() -> None:
+    """Every key can be set in the file, and arrives as the value it stands for."""
+    document = tomllib.loads((DATA / "good.toml").read_text())
+    missing = {(s.section, s.key) for s in catalogue() if s.key not in document[s.section]}
+    assert missing == {
+        ("event_hubs", "connection_string_file"),
+        ("event_hubs", "fully_qualified_namespace"),
+        ("event_hubs", "event_hub"),
+    }
+    settings = loaded("--config.file=good.toml")
+    assert settings.warnings == ()
+    assert settings.config_file == "good.toml"
+    assert settings.source.url == "http://127.0.0.1:8080"
+    assert settings.source.poll_interval == 0.25
+    assert settings.approval.takeover_after == 90.0
+    drained, short = settings.approval.rules
+    assert (drained.settle, drained.require_file, drained.when_quiet) == (30.0, "/run/app/ready/{event_id}", True)
+    assert (short.event_type, short.event_source, short.min_duration, short.max_duration) == (("Freeze",), (), 0, 8)
+    assert settings.event_hubs.configured
+    assert settings.event_hubs.event_hub == "events"
+    connection = settings.event_hubs.connection
+    assert connection is not None
+    assert (connection.host, connection.key_name, connection.key.reveal()) == (
+        "contoso.servicebus.windows.net",
+        "send",
+        KEY,
+    )
+    assert settings.otlp.logs_url == "https://collector.example:4318/tenant/v1/logs"
+    assert settings.otlp.headers == (("authorization", Secret("Bearer t0psecret-token")),)
+    assert settings.web.address == ("::1", 0)
+    assert settings.recorder.max_bytes == 2**40
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    """Without any setting, and with an empty file or empty variables, the defaults hold, and the defaults are valid."""
+    assert loaded() == Settings()
+    assert dataclasses.replace(loaded("--config.file=empty.toml"), config_file="") == Settings()
+    assert loaded(environ={s.env: "" for s in catalogue()}) == Settings()
+    assert not Settings().event_hubs.configured
+    assert not Settings().otlp.configured
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    """The defaults that others rely on do not change by accident."""
+    settings = Settings()
+    assert dataclasses.astuple(settings.source) == ("http://169.254.169.254", "2020-07-01", 1.0, "", "")
+    assert dataclasses.astuple(settings.approval)[:4] == ("dry-run", "leader", None, "")
+    assert [rule.name for rule in settings.approval.rules] == ["user-initiated", "short-freeze"]
+    assert (settings.event_hubs.transport, settings.event_hubs.idle_close) == ("amqp", 60.0)
+    assert settings.records.scope == "own"
+    assert dataclasses.astuple(settings.outbox) == ("/var/lib/azure-scheduled-events-exporter/outbox.db", 104857600)
+    assert dataclasses.astuple(settings.web) == ("0.0.0.0:10169", "")
+    assert dataclasses.astuple(settings.log) == ("info", "logfmt")
+    assert settings.recorder.path == ""
+
+
+def test_an_empty_list_of_rules_is_taken() -> None:
+    """Whoever writes no rules gets none, not the default ones."""
+    assert loaded("--config.file=no-rules.toml").approval.rules == ()
+
+
+def test_what_is_printed_can_be_read_back() -> None:
+    """The settings in force, written as TOML, are the same settings when read."""
+    settings = loaded("--config.file=good.toml", environ={})
+    plain = dataclasses.replace(settings, event_hubs=Settings().event_hubs, config_file="settings.toml")
+    text = to_toml(plain)
+    again = loaded(toml=text)
+    hidden = tuple((name, Secret("<secret>")) for name, _ in settings.otlp.headers)
+    assert again == dataclasses.replace(plain, otlp=dataclasses.replace(plain.otlp, headers=hidden))
+
+
+def test_a_flag_beats_the_environment_that_beats_otel_that_beats_the_file() -> None:
+    """One value, four sources: the order is flag, own variable, OTEL_* variable, file, default."""
+    toml = '[otlp]\nendpoint = "http://file:4318"\nservice_name = "file"'
+    otel = {"OTEL_SERVICE_NAME": "otel", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://otel:4318"}
+    own = {"SCHEDULED_EVENTS_OTLP_SERVICE_NAME": "own", "SCHEDULED_EVENTS_OTLP_ENDPOINT": "http://own:4318"}
+    flags = ("--otlp.service-name=flag", "--otlp.endpoint=http://flag:4318")
+    cases = [
+        ("flag", loaded(*flags, environ={**otel, **own}, toml=toml)),
+        ("own", loaded(environ={**otel, **own}, toml=toml)),
+        ("otel", loaded(environ=otel, toml=toml)),
+        ("file", loaded(toml=toml)),
+    ]
+    for name, settings in cases:
+        assert (settings.otlp.service_name, settings.otlp.logs_url) == (name, f"http://{name}:4318/v1/logs")
+
+
+@pytest.mark.parametrize("setting", list(catalogue()), ids=lambda setting: setting.name)
+def test_every_setting_is_read_from_flag_and_environment(setting) -> None:  # type: ignore[no-untyped-def]  # pytest gives it
+    """A wrong value is refused by the name it was given under, so each flag and each variable is really read."""
+    wrong = "\x07"
+    if setting.kind.__class__.__name__ == "Hidden":
+        assert errors(environ={setting.env: wrong})[0].startswith(f"{setting.env}: expected ")
+        return
+    assert errors(environ={setting.env: wrong})[0].startswith(f"{setting.env}: expected ")
+    if not setting.secret:
+        assert errors(f"{setting.flag}={wrong}")[0].startswith(f"{setting.flag}: expected ")
+
+
+def test_names_are_the_published_ones() -> None:
+    """Flags and variables are spelled as the Prometheus family does, and no two are alike."""
+    settings = {s.name: s for s in catalogue()}
+    assert settings["web.listen_address"].flag == "--web.listen-address"
+    assert settings["web.listen_address"].env == "SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"
+    assert settings["web.config_file"].flag == "--web.config.file"
+    assert settings["approval.takeover_after"].flag == "--approval.takeover-after"
+    assert len({s.flag for s in settings.values()}) == len({s.env for s in settings.values()}) == len(settings)
+
+
+def test_the_file_may_be_named_by_the_environment() -> None:
+    """SCHEDULED_EVENTS_CONFIG_FILE names the file, and --config.file beats it, also when it is empty: then no file."""
+    environ = {"SCHEDULED_EVENTS_CONFIG_FILE": "good.toml"}
+    assert loaded(environ=environ).source.vm_name == "web_3"
+    assert loaded("--config.file=empty.toml", environ=environ).source.vm_name == ""
+    assert loaded("--config.file=", environ=environ) == loaded()
+
+
+def test_an_unusable_file_is_named() -> None:
+    """A file that is missing, a folder or too large is an error with its path."""
+    assert errors("--config.file=none.toml") == ("none.toml: cannot be read: No such file or directory",)
+    assert errors("--config.file=.") == (".: cannot be read: Is a directory",)
+    assert errors(toml="#" * (1 << 20) + "x") == ("settings.toml: expected at most 1048576 bytes, found more",)
+    (nested,) = errors(toml="x = " + "[" * 5000)
+    assert nested.startswith("settings.toml: expected TOML")
+
+
+def test_unknown_variables_are_a_warning_and_kubernetes_is_none() -> None:
+    """Somebody else's variables never stop the agent, a near miss is pointed out, and values are not repeated."""
+    environ = {
+        "SCHEDULED_EVENTS_SOURCE_POLL_INTERVALL": "hunter2",
+        "SCHEDULED_EVENTS_PORT": "tcp://10.0.0.1:80",
+        "SCHEDULED_EVENTS_PORT_80_TCP_ADDR": "10.0.0.1",
+        "SCHEDULED_EVENTS_WEB_SERVICE_HOST": "10.0.0.1",
+    }
+    assert loaded(environ=environ).warnings == (
+        "SCHEDULED_EVENTS_SOURCE_POLL_INTERVALL: this variable is not a setting and is ignored; did you mean "
+        "SCHEDULED_EVENTS_SOURCE_POLL_INTERVAL?",
+    )
+
+
+def test_rules_are_in_the_file_alone() -> None:
+    """Rules given by variable or flag are refused with the place where they belong."""
+    assert errors(environ={"SCHEDULED_EVENTS_APPROVAL_RULES": "[]"}) == (
+        "SCHEDULED_EVENTS_APPROVAL_RULES: rules are read from the file alone; give them there as [approval] rules",
+    )
+    assert "rules are read from the settings file alone" in refused("--approval.rules=[]")
+
+
+def test_flags_are_not_abbreviated() -> None:
+    """A flag that merely begins like one is unknown, so that a new setting never changes what an old script means."""
+    assert "unrecognized arguments" in refused("--source.ur=http://127.0.0.1")
+
+
+def test_help_and_table_hold_every_setting() -> None:
+    """--help and the README's table come from the one definition, and neither offers a flag for a secret."""
+    text, table = parser().format_help(), settings_table()
+    for setting in catalogue():
+        assert f"`{setting.env}`" in table
+        assert setting.env in text
+        assert (setting.flag in text.split()) != setting.secret
+    assert "`approval.rules`" in table
+    assert all(line.count(" | ") == 4 for line in table.splitlines())
+
+
+@given(st.integers(min_value=0, max_value=10**15))
+def test_durations_round_trip(milliseconds: int) -> None:
+    """What is written as a duration is read as the same duration."""
+    assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("100ms", 0.1), ("1s", 1.0), ("1m30s", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("1w", 604800.0), ("0", 0.0)],
+)
+def test_durations_are_read_as_prometheus_reads_them(text: str, seconds: float) -> None:
+    """Each unit has Prometheus' size."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "1.5s", "-1s", "1s1m", "1 s", "s", "1S", "١s", "9" * 5000 + "s", "1s\n"])
+def test_other_durations_are_refused(text: str) -> None:
+    """Numbers without a unit, fractions, signs and wrong orders are no durations."""
+    with pytest.raises(Unfit):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:10169", ("0.0.0.0", 10169)),
+        (":9100", ("", 9100)),
+        ("[::]:1", ("::", 1)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_addresses_are_taken_apart(text: str, address: tuple[str, int]) -> None:
+    """Host and port, with brackets around IPv6."""
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10169", "host", "::1:80", "[::1]", "[host]:80", "h:65536", "h:-1", "a b:80", "h:٣"]
+)
+def test_other_addresses_are_refused(text: str) -> None:
+    """What could mean two addresses, or none, is not guessed."""
+    with pytest.raises(Unfit):
+        split_address(text)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://h",
+        "http://",
+        "http://u:p@h",
+        "http://h/?",
+        "http://h/a",
+        "http://h:0",
+        "http://h:99999",
+        "h",
+        "http://[::1",
+        "http://a b",
+    ],
+)
+def test_source_urls_that_are_more_than_a_base_are_refused(url: str) -> None:
+    """A path, a query or a user in the source's URL is an error, without the user's password in it."""
+    (error,) = errors(f"--source.url={url}")
+    assert error.startswith("--source.url: expected an http or https URL without path, query or user")
+    assert "u:p" not in error
+
+
+def test_doubtful_settings_are_warned_of() -> None:
+    """What is legal and probably not meant is a warning, and the agent starts."""
+    settings = loaded(
+        toml='[source]\napi_version = "2031-01-01"\n[approval]\nmode = "enforce"\ncoordination = "any"\n'
+        'takeover_after = "1m"\nrules = [{ name = "new", event_type = ["Hibernate"] }]\n[event_hubs]\nevent_hub = "a"'
+    )
+    assert [warning.partition(":")[0] for warning in settings.warnings] == [
+        "settings.toml",
+        "settings.toml",
+        "source.api_version",
+        "approval.takeover_after",
+    ]
+    assert 'this version does not know "Hibernate"' in settings.warnings[0]
+
+
+def test_sections_and_settings_have_the_same_names() -> None:
+    """The sections of the catalogue are the attributes of Settings."""
+    names = [field.name for field in dataclasses.fields(Settings)]
+    assert names[: len(SECTIONS)] == list(SECTIONS)

@@ -1,0 +1,244 @@
+"""What is asked once a rule matches, how a decision is explained, and the waiting between attempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from exporter.core.attempts import attempt_due, attempting, retry_delay
+from exporter.core.decision import Outcome, decide, explain, files_to_look_at, outdated, turning_points
+from exporter.core.policy import AFTER_A_RULE, Mode, Presence, Reason, Situation, prepared_path
+from exporter.core.state import Approval, Instant
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, told
+from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, event, one, parsed, started
+
+# -- conditions of a rule
+
+
+def test_settled_is_unchanged_for_so_long() -> None:
+    """Not a second earlier."""
+    case = Case().rules(settle=5.0)
+    assert [told(replace(case, known_for=seconds)) for seconds in (0, 4, 5)] == ["settling", "settling", ""]
+
+
+@pytest.mark.parametrize(
+    ("presence", "reason"),
+    [(Presence.PRESENT, ""), (Presence.ABSENT, "not-prepared"), (Presence.UNKNOWN, "not-prepared")],
+)
+def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> None:
+    """Anything else is not."""
+    path = f"/run/ready/{EVENT_ID}"
+    case = Case(situation=Situation("vm-0", files={path: presence})).rules(require_file="/run/ready/{event_id}")
+    assert files_to_look_at(case.policy, parsed(event())) == {path}
+    assert told(case) == reason
+
+
+@pytest.mark.parametrize(
+    ("presence", "reason"), [(Presence.PRESENT, "held"), (Presence.ABSENT, ""), (Presence.UNKNOWN, "held")]
+)
+def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: str) -> None:
+    """A file that can't be looked at holds."""
+    policy = replace(ENFORCE, hold_file="/etc/hold")
+    assert told(Case(policy=policy, situation=Situation("vm-0", files={"/etc/hold": presence}))) == reason
+    assert told(Case(policy=policy)) == "held"
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ((), ""),
+        ((event("b"),), ""),
+        ((started("b"),), "not-quiet"),
+        ((started("b", Resources=["vm-9"]),), "not-quiet"),
+        ((started("b", EventStatus="Paused"),), "not-quiet"),
+        ((event("b", EventStatus=...),), "not-quiet"),
+        ((started(""),), "not-quiet"),
+        ((event(""),), ""),
+        ((None,), "not-quiet"),
+    ],
+)
+def test_quiet_is_that_no_other_event_can_be_started(others: tuple[Any, ...], reason: str) -> None:
+    """Of any VM; what can't be read may be."""
+    assert told(replace(Case().rules(when_quiet=True), others=others)) == reason
+
+
+HOSTILE_IDS = [
+    ".",
+    "..",
+    "../../etc/passwd",
+    "a/../../b",
+    "..\\..\\b",
+    "/etc/passwd",
+    "C:\\x",
+    "C:x",
+    "a/b",
+    "a\nb",
+    " ",
+    "~",
+    "$HOME",
+    "{event_id}",
+    "ａ",
+    "․․",
+]
+
+
+@pytest.mark.parametrize("template", ["/run/ready/{event_id}", "/run/{event_id}/ready", "/run/x-{event_id}.ok"])
+@given(
+    event_id=st.sampled_from(HOSTILE_IDS)
+    | st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=100)
+)
+@example(event_id="..")
+def test_no_event_id_leaves_the_folder_of_its_file(template: str, event_id: str) -> None:
+    """On neither kind of system: the path has the template's own parts, but for the one that holds the id."""
+    rule = replace(ANY_REBOOT, require_file=template)
+    path = prepared_path(rule, one(EventId=event_id.replace("\0", "x")))
+    if path is None:
+        return
+    for kind in (PurePosixPath, PureWindowsPath):
+        assert len(kind(path).parts) == len(kind(template).parts)
+        assert ".." not in kind(path).parts
+        assert kind(path).parts[0] == kind(template).parts[0]
+    assert path == template.replace("{event_id}", event_id)
+
+
+def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> None:
+    """Also where the file that it would lead to is there."""
+    (tmp_path / "there").touch()
+    template = f"{tmp_path}/ready/{{event_id}}"
+    watcher = Watcher.fresh()
+    watcher.sees(event("../there"))
+    policy = replace(ENFORCE, rules=(replace(ANY_REBOOT, require_file=template),))
+    files = {f"{tmp_path}/ready/../there": Presence.PRESENT, f"{tmp_path}/there": Presence.PRESENT}
+    assert [found.reason for found in decide(policy, watcher.state, Situation("vm-0", files=files))] == [
+        Reason.NOT_PREPARED
+    ]
+    assert files_to_look_at(policy, parsed(event("../there"))) == frozenset()
+
+
+def test_files_are_looked_at_only_where_they_can_matter() -> None:
+    """Those of a rule not with approvals off, nor for events it is not about; the hold file always, to be shown."""
+    rules = (replace(ANY_REBOOT, require_file="/run/ready"),)
+    policy = replace(ENFORCE, hold_file="/etc/hold", rules=rules)
+    assert files_to_look_at(policy, parsed(event())) == {"/etc/hold", "/run/ready"}
+    assert files_to_look_at(policy, parsed(event(EventType="Freeze"))) == {"/etc/hold"}
+    assert files_to_look_at(replace(policy, mode=Mode.OFF), parsed(event())) == {"/etc/hold"}
+    assert files_to_look_at(policy, None) == {"/etc/hold"}
+
+
+# -- explaining
+
+
+@pytest.mark.parametrize("reason", [*SPOILERS, Reason.NONE])
+def test_an_explanation_agrees_with_its_decision(reason: Reason) -> None:
+    """The first condition that is not met is the reason, and a rule that matched is among the trials."""
+    case = SPOILERS[reason](Case()) if reason is not Reason.NONE else Case()
+    explained = next(found for found in explain(case.policy, case.state(), case.situation) if found.decision.key == KEY)
+    assert explained.decision == case.decision()
+    unmet = [condition.reason for condition in explained.conditions if not condition.met]
+    assert unmet[:1] == ([reason] if reason in AFTER_A_RULE else [])
+    matched = [trial.rule.name for trial in explained.trials if trial.outcome is Outcome.MATCHES]
+    assert matched == ([explained.decision.rule] if explained.decision.rule else [])
+
+
+def test_an_explanation_names_the_field_that_a_rule_could_not_read() -> None:
+    """Malformed by a rule shows the rule."""
+    case = Case({"DurationInSeconds": "5"}).rules(min_duration=0)
+    (explained,) = explain(case.policy, case.state(), case.situation)
+    assert [(trial.outcome, trial.field) for trial in explained.trials] == [(Outcome.UNREADABLE, "DurationInSeconds")]
+
+
+def test_turning_points_are_when_time_alone_changes_a_decision() -> None:
+    """The moments of takeover and settling that are still to come."""
+    case = at_place(3, takeover_after=10.0).rules(settle=15.0)
+    state = case.state()
+    assert turning_points(case.policy, state, "vm-0") == (state.watched + 15.0, state.watched + 20.0)
+    assert turning_points(ENFORCE, state, "vm-0") == ()
+
+
+# -- outdated
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, ""),
+        ({"EventStatus": "Started", "NotBefore": ""}, ""),
+        ({"EventStatus": "Paused"}, ""),
+        ({"NotBefore": "soon"}, "malformed"),
+        ({"EventStatus": "Started", "NotBefore": "soon"}, ""),
+        ({"Description": "New."}, ""),
+        ({"EventType": "Redeploy"}, "no-rule"),
+        ({"EventType": "Hibernate"}, "unknown-type"),
+        ({"ResourceType": "Disk"}, "unknown-type"),
+        ({"EventType": 5}, "malformed"),
+        ({"Resources": ["vm-1"]}, "not-this-vm"),
+        ({"Resources": ["vm-1", "vm-0"]}, "not-leader"),
+        ({"Resources": "vm-0"}, "malformed"),
+    ],
+)
+def test_an_approved_event_is_outdated_when_its_content_would_now_be_held(fields: dict[str, Any], reason: str) -> None:
+    """What has simply passed, such as its status, is not asked again."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    watcher.sees(event(**fields))
+    tracked = replace(watcher.state.tracked[KEY], approval=Approval(1, accepted_at=NOON))
+    for mode in Mode:
+        assert outdated(replace(ENFORCE, mode=mode, hold_file="/etc/hold"), tracked, "vm-0").value == reason
+
+
+# -- attempts
+
+
+def test_waiting_doubles_from_five_seconds_to_a_minute() -> None:
+    """5, 10, 20, 40, 60, 60, whatever the number."""
+    assert [retry_delay(attempts) for attempts in (1, 2, 3, 4, 5, 6, 10**9)] == [5, 10, 20, 40, 60, 60, 60]
+
+
+START = Instant(NOON, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "last", "now", "due"),
+    [
+        (0, None, START, True),
+        (1, (0, 100.0), (4.9, 104.9), False),
+        (1, (0, 100.0), (5, 105.0), True),
+        (3, (0, 100.0), (19, 119.0), False),
+        (3, (0, 100.0), (20, 120.0), True),
+        (1, (0, 100.0), (3600, 101.0), False),
+        (1, (0, 100.0), (-3600, 105.0), True),
+        (1, (-3, None), (0, 100.0), False),
+        (1, (-5, None), (0, 100.0), True),
+        (1, (3600, None), (0, 104.0), False),
+        (1, (3600, None), (0, 105.0), True),
+    ],
+)
+def test_an_attempt_is_due_only_after_its_wait(attempts: int, last: Any, now: Any, due: bool) -> None:
+    """By the monotonic clock; across a restart by the wall clock, and if that went back by our own waiting."""
+
+    def moment(given: Any) -> Instant | None:
+        if given is None or isinstance(given, Instant):
+            return given
+        return Instant(NOON + timedelta(seconds=given[0]), given[1])
+
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    tracked = replace(watcher.state.tracked[KEY], approval=Approval(attempts, moment(last)))
+    at = moment(now)
+    assert at is not None
+    assert attempt_due(tracked, at, START) is due
+
+
+def test_a_post_that_was_cut_off_stays_in_doubt() -> None:
+    """The process died over it; that the next one is refused does not say what became of the first."""
+    first = attempting(Approval(), START, "all")
+    second = attempting(first, Instant(NOON, 110.0), "all")
+    assert (first.in_flight, first.unanswered, first.attempts) == (True, False, 1)
+    assert (second.in_flight, second.unanswered, second.attempts) == (True, True, 2)
+    assert replace(second, in_flight=False).doubtful

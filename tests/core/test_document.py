@@ -1,0 +1,288 @@
+"""The parser: strict about the document, tolerant about each event, never fooled and never slow."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from exporter.core.document import (
+    DOCUMENT_REASONS,
+    MAX_RESOURCES,
+    DocumentError,
+    document_from,
+    parse_document,
+    unknown_words,
+)
+from tests.support.core_documents import body, event, one, parsed
+
+
+def reason_of(raw: bytes) -> str:
+    with pytest.raises(DocumentError) as caught:
+        parse_document(raw)
+    assert caught.value.reason in DOCUMENT_REASONS
+    return caught.value.reason
+
+
+# -- the document
+
+
+@pytest.mark.parametrize("raw", [b"", b" ", b"\r\n\t", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"])
+def test_an_empty_body_is_an_error_and_never_no_events(raw: bytes) -> None:
+    """A proxy's empty 200 must not look like "nothing is scheduled"."""
+    assert reason_of(raw) == "empty"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"<html>Bad gateway</html>",
+        b"{",
+        b'{"DocumentIncarnation": 1, "Events": [',
+        b'{"DocumentIncarnation": 1, "Events": []} {}',
+        b'{"DocumentIncarnation": 1, "Events": []}\x00',
+        b"{'DocumentIncarnation': 1, 'Events': []}",
+        b'{"DocumentIncarnation": 1, "Events": [],}',
+        b'{"DocumentIncarnation": 01, "Events": []}',
+        b'{"DocumentIncarnation": NaN, "Events": []}',
+        b'{"DocumentIncarnation": 1, "Events": [{"EventId": "a", "DurationInSeconds": Infinity}]}',
+        b'{"DocumentIncarnation": 1, "Events": [], "More": -Infinity}',
+        b'{"DocumentIncarnation": 1, "Events": ["\x01"]}',
+        b"\xff\xfe{\x00}\x00",
+        '{"DocumentIncarnation": 1, "Events": []}'.encode("utf-16"),
+        b'{"DocumentIncarnation": 1, "Events": ["\xed\xa0\x80"]}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_not_strict_json_is_refused(raw: bytes) -> None:
+    """JSON's own rules hold: no NaN, no half documents, no other encodings, no bottomless nesting."""
+    assert reason_of(raw) == "not-json"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[]",
+        b"null",
+        b"1",
+        b'"DocumentIncarnation"',
+        b"{}",
+        b'{"DocumentIncarnation": 1}',
+        b'{"Events": []}',
+        b'{"documentincarnation": 1, "events": []}',
+        b'{"DocumentIncarnation": true, "Events": []}',
+        b'{"DocumentIncarnation": 1.0, "Events": []}',
+        b'{"DocumentIncarnation": "1", "Events": []}',
+        b'{"DocumentIncarnation": null, "Events": []}',
+        b'{"DocumentIncarnation": 9223372036854775808, "Events": []}',
+        b'{"DocumentIncarnation": -9223372036854775809, "Events": []}',
+        b'{"DocumentIncarnation": 1, "Events": {}}',
+        b'{"DocumentIncarnation": 1, "Events": null}',
+        b'{"DocumentIncarnation": 1, "Events": "[]"}',
+        b'{"DocumentIncarnation": 1, "Events": [], "Events": [{"EventId": "a"}]}',
+        b'{"DocumentIncarnation": 1, "DocumentIncarnation": 2, "Events": []}',
+    ],
+)
+def test_json_that_is_no_document_is_refused(raw: bytes) -> None:
+    """Only a whole, well-formed document counts: an integer number that fits everywhere and an array, each once."""
+    assert reason_of(raw) == "not-a-document"
+
+
+@pytest.mark.parametrize("number", [0, -1, 1, 2**63 - 1, -(2**63)])
+def test_every_number_that_fits_is_a_number(number: int) -> None:
+    """The document's number is compared, never trusted to grow."""
+    assert parse_document(body(number)).incarnation == number
+
+
+def test_a_byte_order_mark_and_unknown_members_do_no_harm() -> None:
+    """What a strange but right server sends is read."""
+    raw = b"\xef\xbb\xbf" + json.dumps({"New": 1, "DocumentIncarnation": 7, "Events": [event()]}).encode()
+    assert [found.event_type for found in parse_document(raw).events] == ["Reboot"]
+
+
+def test_a_decoded_document_is_read_like_its_bytes() -> None:
+    """Recordings come decoded: both doors lead into one room."""
+    assert document_from(json.loads(body(3, event()))) == parse_document(body(3, event()))
+
+
+# -- one event among others
+
+
+def test_a_good_event_is_read_whole() -> None:
+    """Every documented field arrives typed."""
+    found = one()
+    assert (found.event_type, found.resources, found.status) == ("Reboot", ("vm-0",), "Scheduled")
+    assert (found.source, found.duration, found.resource_type) == ("User", -1, "VirtualMachine")
+    assert found.not_before == datetime(2025, 11, 21, 12, 15, tzinfo=UTC)
+    assert found.faults == ()
+    assert not found.faulty
+    assert found.raw == event()
+
+
+@pytest.mark.parametrize(
+    ("item", "fault"),
+    [
+        (None, "not-an-object"),
+        ([], "not-an-object"),
+        ("C7061BAC", "not-an-object"),
+        ({}, "no-event-id"),
+        (event(EventId=...), "no-event-id"),
+        ({"eventid": "a"}, "no-event-id"),
+        (event(EventId=None), "mistyped-event-id"),
+        (event(EventId=7), "mistyped-event-id"),
+        (event(EventId=["a"]), "mistyped-event-id"),
+        (event(""), "empty-event-id"),
+        (event("x" * 101), "overlong-event-id"),
+        (event("a\ud800"), "unreadable-event-id"),
+        (event("a\0b"), "unreadable-event-id"),
+    ],
+)
+def test_an_element_that_cannot_be_tracked_is_kept_and_hides_nothing(item: Any, fault: str) -> None:
+    """One bad event never hides a good one, before or after it."""
+    found = parsed(event("before"), item, event("after"))
+    assert [good.event_id for good in found.events] == ["before", "after"]
+    assert [bad.fault for bad in found.rejected] == [fault]
+    assert not any(good.faults for good in found.events)
+
+
+def test_an_id_of_100_characters_is_an_id() -> None:
+    """The limit itself is within."""
+    assert one(EventId="x" * 100).event_id == "x" * 100
+
+
+@pytest.mark.parametrize("twin", ["a-1", "A-1"])
+def test_two_events_with_one_id_are_both_malformed(twin: str) -> None:
+    """No reader can know which one is meant, in whatever case: the first is faulty, the second is kept aside."""
+    found = parsed(event("a-1"), event(twin, EventType="Freeze"), event("b"))
+    first, other = found.events
+    assert (first.event_id, first.faulty, first.faults) == ("a-1", True, ("EventId",))
+    assert not other.faulty
+    assert [(bad.fault, bad.raw["EventType"]) for bad in found.rejected] == [("duplicate-event-id", "Freeze")]
+
+
+def test_three_of_one_id_are_one_event_and_two_rejections() -> None:
+    """The fault is named once however often the id comes."""
+    found = parsed(event("a"), event("a"), event("A"))
+    assert [good.faults for good in found.events] == [("EventId",)]
+    assert [bad.fault for bad in found.rejected] == ["duplicate-event-id"] * 2
+
+
+def test_an_id_that_stands_there_twice_in_one_object_is_unreadable() -> None:
+    """A reader that takes the first and one that takes the last would approve different events."""
+    raw = b'{"DocumentIncarnation": 1, "Events": [{"EventId": "a", "EventId": "b"}]}'
+    assert [bad.fault for bad in parse_document(raw).rejected] == ["unreadable-event-id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("EventType", "event_type"),
+        ("Resources", "resources"),
+        ("NotBefore", "not_before"),
+        ("EventStatus", "status"),
+        ("EventSource", "source"),
+        ("DurationInSeconds", "duration"),
+        ("ResourceType", "resource_type"),
+    ],
+)
+def test_a_field_that_stands_there_twice_is_unreadable(name: str, field: str) -> None:
+    """Of two values neither is taken, whichever comes last."""
+    good = json.dumps(event())[1:-1]
+    for value in (json.dumps(event()[name]), '"Freeze"'):
+        raw = f'{{"DocumentIncarnation": 1, "Events": [{{{good}, "{name}": {value}}}]}}'.encode()
+        (found,) = parse_document(raw).events
+        assert getattr(found, field) is None
+        assert name in found.faults
+
+
+def test_the_status_of_a_rejected_element_is_told_only_if_it_is_one() -> None:
+    """`when_quiet` asks for it: a status that stands there twice is no status."""
+    raw = b'{"DocumentIncarnation": 1, "Events": [{"EventStatus": "Started", "EventStatus": "Scheduled"}]}'
+    assert [bad.status for bad in parse_document(raw).rejected] == [None]
+    assert [bad.status for bad in parsed({"EventStatus": "Started"}, {"EventStatus": 1}, 5).rejected] == [
+        "Started",
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("value", [None, 5, True, "vm-0", {}, ["vm-0", 5], [""], [None], [["vm-0"]], ["a\ud800"]])
+def test_resources_that_are_no_list_of_names_are_a_fault(value: Any) -> None:
+    """A name among things that are none does not make a list of names."""
+    found = one(Resources=value)
+    assert (found.resources, found.names("vm-0"), found.faulty) == (None, None, True)
+
+
+def test_no_resources_is_readable_and_names_nobody() -> None:
+    """An empty list is a list; too long a one is none."""
+    assert one(Resources=[]).names("vm-0") is False
+    assert one(Resources=["vm-0"] * (MAX_RESOURCES + 1)).names("vm-0") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("vm-0", True), ("VM-0", True), ("vm-", False), ("vm-00", False), ("m-0", False), (" vm-0", False)],
+)
+def test_names_are_compared_whole_and_without_case(name: str, found: bool) -> None:
+    """A part of a name is another VM's."""
+    assert one(Resources=["other", "Vm-0"]).names(name) is found
+
+
+@pytest.mark.parametrize("value", [True, False, 5.0, 0.0, -1.0, "5", "", None, [5], {}, 10**400, 2**63, -(2**63) - 1])
+def test_a_duration_that_is_no_integer_is_a_fault(value: Any) -> None:
+    """No bool, no float, no string, and nothing that no output can carry."""
+    found = one(DurationInSeconds=value)
+    assert found.duration is None
+    assert "DurationInSeconds" in found.faults
+
+
+@pytest.mark.parametrize("number", ["9223372036854775808", "-9223372036854775809", "9" * 5000, "1e999"])
+@pytest.mark.parametrize(
+    "name", ["EventId", "EventType", "EventSource", "EventStatus", "Resources", "NotBefore", "ResourceType"]
+)
+def test_a_number_beyond_all_bounds_is_never_taken_for_a_word(name: str, number: str) -> None:
+    """It is kept for people, as an object: of no type that any field has."""
+    raw = json.dumps({"DocumentIncarnation": 1, "Events": [event(**{name: "here"})]}).replace('"here"', number)
+    found = parse_document(raw.encode())
+    if name == "EventId":
+        assert [bad.fault for bad in found.rejected] == ["mistyped-event-id"]
+        return
+    assert name in found.events[0].faults
+    assert found.events[0].raw[name] == {"number": number}
+
+
+def test_floats_beyond_all_bounds_can_be_published() -> None:
+    """1e999 is a number in JSON and infinite in Python, which no JSON can carry on."""
+    raw = body(1, event()).replace(b'"DurationInSeconds": -1', b'"DurationInSeconds": 1e999')
+    (found,) = parse_document(raw).events
+    assert found.duration is None
+    assert json.dumps(found.raw, allow_nan=False)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 9, 2**63 - 1, -(2**63)])
+def test_a_duration_that_is_an_integer_is_taken(value: int) -> None:
+    """Also -1, which means "not known" and is no fault."""
+    assert one(DurationInSeconds=value).duration == value
+
+
+def test_fields_that_older_versions_lack_are_no_faults() -> None:
+    """Description, EventSource and DurationInSeconds came later than the first api-version."""
+    found = one(Description=..., EventSource=..., DurationInSeconds=...)
+    assert (found.description, found.source, found.duration, found.faults) == (None, None, None, ())
+
+
+def test_fields_that_every_version_has_are_missed() -> None:
+    """Their absence is named."""
+    found = one(EventType=..., Resources=..., NotBefore=..., EventStatus=...)
+    assert found.faults == ("EventStatus", "EventType", "NotBefore", "Resources")
+
+
+def test_unknown_words_are_named_and_kept() -> None:
+    """Azure may add words: they are passed on, counted and never acted on. A missing field is no word."""
+    found = one(EventType="Hibernate", EventStatus="Paused", EventSource="Robot", ResourceType="Disk", NotBefore="")
+    assert unknown_words(found) == ("EventType", "EventStatus", "EventSource", "ResourceType")
+    assert found.event_type == "Hibernate"
+    assert unknown_words(one(EventSource=..., ResourceType=...)) == ()

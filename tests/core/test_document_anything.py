@@ -1,0 +1,137 @@
+"""The parser given anything at all: what it lets through can be published, and what it costs is bounded."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.core.document import DOCUMENT_REASONS, MAX_EVENTS, MAX_REJECTED, DocumentError, parse_document
+from exporter.core.strict_json import encodable
+from tests.support.core_documents import NOT_BEFORE, body, event, one, outcome, parsed, started
+
+MIB = 2**20
+
+
+# -- encodable
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters()),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_what_is_encodable_can_be_encoded_and_stays_so(value: Any) -> None:
+    """UTF-8 takes it, NUL is not in it, and doing it twice changes nothing."""
+    safe = encodable(value)
+    assert b"\0" not in json.dumps(safe, ensure_ascii=False).encode()
+    assert encodable(safe) == safe
+
+
+def test_deep_nesting_in_an_event_is_cut_and_the_event_kept() -> None:
+    """A description nobody can draw does not cost us the event."""
+    deep = json.loads("[" * 200 + "]" * 200)
+    found = one(More=deep)
+    assert found.faults == ()
+    assert "…" in json.dumps(found.raw, ensure_ascii=False)
+
+
+def test_lone_surrogates_never_come_through() -> None:
+    """They pass JSON and poison everything after it: SQLite, protobuf, UTF-8."""
+    odd: dict[str, Any] = {"\udfff": ["\ud800"]}
+    found = parsed(event(Description="a\ud800b", **odd), {"EventId": "\ud800"})
+    for raw in (found.events[0].raw, found.rejected[0].raw):
+        json.dumps(raw, ensure_ascii=False).encode()
+    assert found.events[0].description is None
+
+
+# -- anything at all
+
+
+FIELDS = ("EventId", "EventType", "ResourceType", "Resources", "EventStatus", "NotBefore", "DurationInSeconds", "More")
+
+
+@given(st.lists(JSON | st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["a", "A"])), max_size=6))
+def test_a_document_of_anything_is_read_without_a_loss(items: list[Any]) -> None:
+    """Each element is either an event or a rejection, no two events share an id, and all of it can be encoded."""
+    found = parse_document(body(1, *items))
+    assert len(found.events) + len(found.rejected) == len(items)
+    assert len({good.key for good in found.events}) == len(found.events)
+    for raw in [*(good.raw for good in found.events), *(bad.raw for bad in found.rejected)]:
+        json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
+
+
+@given(st.binary(max_size=200))
+def test_bytes_of_anything_are_a_document_or_a_document_error(raw: bytes) -> None:
+    """Nothing else ever comes out of the parser."""
+    assert outcome(raw) in ("read", *DOCUMENT_REASONS)
+
+
+@given(st.binary(max_size=3), st.integers(0, 500), st.integers(0, 500))
+def test_a_damaged_document_is_a_document_or_a_document_error(junk: bytes, start: int, length: int) -> None:
+    """A good body with a piece replaced: the neighbourhood of what is really sent."""
+    good = body(4, event(), started("b", Resources=["vm-1"]))
+    assert outcome(good[:start] + junk + good[start + length :]) in ("read", *DOCUMENT_REASONS)
+
+
+# -- size
+
+
+def filled(item: bytes) -> bytes:
+    head = b'{"DocumentIncarnation":1,"Events":['
+    return head + b",".join([item] * ((4 * MIB - len(head) - 2) // (len(item) + 1))) + b"]}"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        filled(b"{}"),
+        filled(b"0"),
+        filled(b'{"EventId":"x"}'),
+        filled(b'"\\ud800"'),
+        filled(b'{"EventId":"x","a":' + b"[" * 500 + b"]" * 500 + b"}"),
+        b'{"DocumentIncarnation":1,"Events":['
+        + b",".join(b'{"EventId":"%d"}' % number for number in range(200_000))
+        + b"]}",
+        b"[" * 4 * MIB,
+        b'{"DocumentIncarnation":' + b"9" * 4 * MIB + b',"Events":[]}',
+        b"{" + b'"a":1,' * (4 * MIB // 6) + b'"DocumentIncarnation":1,"Events":[]}',
+    ],
+    ids=["objects", "numbers", "one-id", "surrogates", "nested", "many-ids", "deep", "digits", "keys"],
+)
+def test_four_mebibytes_of_nonsense_cost_a_moment(raw: bytes) -> None:
+    """The largest body costs at most fifty times what the bare JSON of one costs: cost grows with its length alone."""
+    began = time.process_time()
+    json.loads(filled(b"{}"))
+    bare = time.process_time() - began
+    try:
+        found = parse_document(raw)
+    except DocumentError:
+        found = None
+    assert time.process_time() - began - bare < 50 * bare
+    if found is not None:
+        assert len(found.events) <= MAX_EVENTS
+        assert len(found.rejected) <= MAX_REJECTED
+
+
+def test_what_is_over_the_cap_is_said_and_counts_as_not_quiet() -> None:
+    """A Started event behind a flood of rubbish must not look like silence."""
+    found = parsed(*[0] * (MAX_REJECTED + 5), {"EventStatus": "Started"})
+    assert len(found.rejected) == MAX_REJECTED
+    assert (found.rejected[-1].fault, found.rejected[-1].status) == ("too-many-rejected", None)
+    many = parsed(*(event(str(number), NotBefore=NOT_BEFORE) for number in range(MAX_EVENTS + 1)))
+    assert len(many.events) == MAX_EVENTS
+    assert [bad.fault for bad in many.rejected] == ["too-many-events"]

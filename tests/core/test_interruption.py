@@ -1,0 +1,374 @@
+"""The two signals on clocks turned by hand, and the event that an interruption is given to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from exporter.core.interruption import (
+    THRESHOLD_SECONDS,
+    TICK_SECONDS,
+    Detector,
+    Interruption,
+    InterruptionKind,
+    Reading,
+    attribute,
+    felt,
+    read_clocks,
+)
+from exporter.core.records import Vm
+from exporter.core.state import Instant, State
+from tests.support.core_documents import NOON, Watcher, event, started
+
+SECOND = 1_000_000_000
+EPOCH = 1_763_726_400 * SECOND
+STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
+VM = Vm(name="vm-0")
+
+
+class World:
+    """A VM, what is done to it, and what its detector sees. Times in seconds; `late` and `slew` are its daily noise."""
+
+    def __init__(self, slew_ppm: float = 0.0, late: float = 0.0, *, quick: bool = True) -> None:
+        self.mono = 50 * SECOND
+        self.offset = EPOCH
+        self.behind = 0
+        self.slew_ppm, self.late, self.quick = slew_ppm, late, quick
+        self.detector = Detector(self.reading)
+        self.found: list[Interruption] = []
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.mono, self.mono + self.offset)
+
+    def runs(self, seconds: float) -> None:
+        """An ordinary time: ticks, each a little late, on a clock that is being slewed."""
+        until = self.mono + round(seconds * SECOND)
+        while self.mono < until:
+            self._passes(TICK_SECONDS + self.late)
+            self.tick()
+
+    def _passes(self, seconds: float) -> None:
+        self.mono += round(seconds * SECOND)
+        self.offset += round(seconds * self.slew_ppm * 1000)
+
+    def tick(self) -> None:
+        if not self.quick or not self.detector.quiet(self.mono, self.mono + self.offset, self.mono + 400):
+            self.look()
+
+    def look(self) -> None:
+        self.found += self.detector.look(self.reading)
+
+    def stalls(self, seconds: float) -> None:
+        """The clocks run and we do not."""
+        self._passes(seconds)
+        self.tick()
+
+    def pauses(self, seconds: float) -> None:
+        """The VM stands still with all its clocks."""
+        self.behind += round(seconds * SECOND)
+
+    def corrects(self, part: float = 1.0) -> None:
+        """The time of day is set right, or nearer to it; who waits for that is woken."""
+        by = round(self.behind * part)
+        self.behind -= by
+        self.sets(by / SECOND)
+
+    def sets(self, seconds: float) -> None:
+        self.offset += round(seconds * SECOND)
+        self.look()
+
+    @property
+    def told(self) -> list[tuple[InterruptionKind, float]]:
+        return [(one.kind, round(one.seconds, 2)) for one in self.found]
+
+    @property
+    def total(self) -> float:
+        return sum(one.seconds for one in self.found)
+
+
+Do = Literal["runs", "stalls", "pauses", "corrects", "sets"]
+Deeds = list[tuple[Do, float]]
+
+
+def lived(deeds: Deeds, **noise: Any) -> World:
+    world = World(**noise)
+    world.runs(1)
+    for deed, amount in deeds:
+        getattr(world, deed)(amount)
+    world.runs(1)
+    return world
+
+
+CASES: list[tuple[str, Deeds, list[tuple[InterruptionKind, float]]]] = [
+    ("nothing", [("runs", 60)], []),
+    ("the host does not run us", [("stalls", 3.1)], [(STALL, 3.0)]),
+    ("just too short a stall", [("stalls", TICK_SECONDS + 0.199)], []),
+    ("just long enough a stall", [("stalls", TICK_SECONDS + 0.2)], [(STALL, 0.2)]),
+    ("a pause, corrected at once", [("pauses", 5), ("corrects", 1)], [(STEP, 5.0)]),
+    ("a pause, corrected two seconds later", [("pauses", 5), ("runs", 2), ("corrects", 1)], [(STEP, 5.0)]),
+    ("a pause, corrected a minute later", [("pauses", 5), ("runs", 60), ("corrects", 1)], [(STEP, 5.0)]),
+    ("a pause, never corrected", [("pauses", 5), ("runs", 60)], []),
+    (
+        "a pause, corrected in two steps",
+        [("pauses", 5), ("corrects", 0.6), ("runs", 3), ("corrects", 1)],
+        [(STEP, 3.0), (STEP, 2.0)],
+    ),
+    (
+        "a pause, corrected in a small step and a large one",
+        [("pauses", 5), ("corrects", 0.02), ("runs", 1), ("corrects", 1)],
+        [(STEP, 5.0)],
+    ),
+    ("small steps that come close together", [("sets", 0.15), ("runs", 1), ("sets", 0.15)], [(STEP, 0.3)]),
+    ("small steps with a day between", [("sets", 0.15), ("runs", 600), ("sets", 0.15)], []),
+    ("just too small a step", [("sets", 0.199)], []),
+    ("just large enough a step", [("sets", 0.2)], [(STEP, 0.2)]),
+    (
+        "a pause whose clocks ran for a part of it",
+        [("pauses", 3), ("stalls", 2.1), ("corrects", 1)],
+        [(STALL, 2.0), (STEP, 3.0)],
+    ),
+    (
+        "a stall, then a pause before anyone looked",
+        [("pauses", 4), ("corrects", 1), ("stalls", 1.1)],
+        [(STEP, 4.0), (STALL, 1.0)],
+    ),
+    ("two pauses, corrected as one", [("pauses", 2), ("runs", 1), ("pauses", 3), ("corrects", 1)], [(STEP, 5.0)]),
+    (
+        "two pauses, each corrected",
+        [("pauses", 2), ("corrects", 1), ("runs", 1), ("pauses", 3), ("corrects", 1)],
+        [(STEP, 2.0), (STEP, 3.0)],
+    ),
+    ("an administrator goes back", [("sets", -3600)], [(STEP, -3600.0)]),
+    ("an administrator goes forward", [("sets", 3600)], [(STEP, 3600.0)]),
+    ("a leap second", [("sets", -1)], [(STEP, -1.0)]),
+]
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "thorough"])
+@pytest.mark.parametrize(("deeds", "told"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_happens_is_told_once(deeds: Deeds, told: list[tuple[InterruptionKind, float]], quick: bool) -> None:
+    """A pause is a step, a host that does not run us a stall, and no second is in both."""
+    assert lived(deeds, quick=quick).told == told
+
+
+def test_the_next_tick_finds_a_step_that_nobody_woke_for() -> None:
+    """Without the timer a step is found all the same, and once."""
+    world = World()
+    world.runs(1)
+    world.offset += 5 * SECOND
+    world.runs(1)
+    assert world.told == [(STEP, 5.0)]
+
+
+def test_a_step_and_a_stall_in_one_look_are_two() -> None:
+    """Both signals of one look are told, and their sum is what passed in truth."""
+    world = World()
+    world.mono += round(2.1 * SECOND)
+    world.offset += 3 * SECOND
+    world.tick()
+    assert world.told == [(STALL, 2.0), (STEP, 3.0)]
+
+
+@dataclass(frozen=True)
+class Deed:
+    """A stall or a pause of so many seconds; a pause is corrected after some time, in so many equal steps."""
+
+    stall: float
+    pause: float
+    waits: float
+    steps: int
+
+
+deeds = st.builds(
+    Deed,
+    stall=st.one_of(st.just(0.0), st.floats(0.31, 60)),
+    pause=st.one_of(st.just(0.0), st.floats(1.0, 60)),
+    waits=st.floats(0, 5),
+    steps=st.integers(1, 4),
+)
+
+
+@given(
+    story=st.lists(deeds, max_size=4),
+    slew=st.floats(-500, 500),
+    late=st.floats(0, 0.19),
+    quick=st.booleans(),
+)
+@example(story=[Deed(5, 5, 0, 1)], slew=500, late=0.19, quick=True)
+def test_the_total_felt_is_what_was_done(story: list[Deed], slew: float, late: float, quick: bool) -> None:
+    """Whatever happens in whatever order, under slewing and lateness: no second twice, none missing, none invented."""
+    world = World(slew, late, quick=quick)
+    world.runs(2)
+    done = 0.0
+    for deed in story:
+        if deed.stall:
+            world.stalls(deed.stall)
+            done += deed.stall - TICK_SECONDS
+        world.pauses(deed.pause)
+        done += deed.pause
+        world.runs(deed.waits)
+        for left in range(deed.steps, 0, -1):
+            world.corrects(1 / left)
+            world.runs(0.3)
+    assert world.total == pytest.approx(done, abs=0.001 + 0.02 * len(story))
+    assert all(one.seconds >= THRESHOLD_SECONDS for one in world.found)
+
+
+@given(slew=st.floats(-500, 500), waits=st.lists(st.floats(0.0, TICK_SECONDS + 0.199), max_size=300))
+def test_noise_is_never_an_interruption(slew: float, waits: list[float]) -> None:
+    """An NTP slew of 500 ppm and ticks of any lateness under the threshold raise no alarm, however long it goes on."""
+    world = World(slew)
+    for wait in waits:
+        world.mono += round(wait * SECOND)
+        world.offset += round(wait * slew * 1000)
+        world.tick()
+    assert world.told == []
+
+
+@pytest.mark.parametrize("slew", [500, -500])
+def test_a_slew_does_not_add_up(slew: int) -> None:
+    """Twenty minutes of slewing move the clock by 0.6 s, which is no step; a stall in it is told as the stall alone."""
+    world = World(slew)
+    world.runs(1200)
+    assert world.told == []
+    world.stalls(600.1)
+    assert world.told == [(STALL, 600.0)]
+
+
+# -- reading the clocks
+
+
+def test_a_process_stopped_between_the_two_clocks_sees_no_step() -> None:
+    """Three seconds pass between the reading of one clock and of the other: the pair is read again."""
+    mono = iter([0, 3 * SECOND, 3 * SECOND + 100, 3 * SECOND + 300])
+    real = iter([EPOCH + 3 * SECOND, EPOCH + 3 * SECOND + 200])
+    assert read_clocks(lambda: next(mono), lambda: next(real)) == Reading(
+        3 * SECOND + 100, EPOCH + 3 * SECOND + 200, 200
+    )
+
+
+def test_clocks_that_cant_be_read_together_tell_no_step() -> None:
+    """On a machine so slow that the clocks never agree, a stall may be told, and a step is left to the next tick."""
+    ticks = iter(range(0, 100 * SECOND, SECOND // 4))
+
+    def now() -> int:
+        return next(ticks)
+
+    reading = read_clocks(now, lambda: EPOCH + now())
+    assert reading.spread == SECOND // 2
+    detector = Detector(Reading(0, EPOCH))
+    assert detector.look(replace(reading, mono=SECOND // 10, real=EPOCH + 5 * SECOND)) == []
+    (found,) = detector.look(Reading(SECOND // 5, EPOCH + SECOND // 5 + 5 * SECOND))
+    assert (found.kind, found.seconds) == (STEP, 5.0)
+
+
+def test_the_quick_look_judges_no_reading_that_took_long() -> None:
+    """A tick that was stopped between its readings is looked at again, whatever it seems to say."""
+    detector = Detector(Reading(0, EPOCH))
+    assert detector.quiet(SECOND // 10, EPOCH + SECOND // 10, SECOND // 10 + 500)
+    assert not detector.quiet(SECOND // 5, EPOCH + SECOND // 5, SECOND // 2)
+
+
+def test_an_interruption_says_when_it_was_noticed() -> None:
+    """`at` is both clocks as they are after it."""
+    (found,) = Detector(Reading(0, EPOCH)).look(Reading(100_000_000, EPOCH + 5 * SECOND + 100_000_000))
+    assert found.at.mono == 0.1
+    assert found.at.wall.timestamp() == EPOCH / SECOND + 5.1
+
+
+# -- whose it was
+
+
+def noticed(wall: float, seconds: float = 5.0, kind: InterruptionKind = STALL) -> Interruption:
+    """An interruption noticed so many seconds after noon."""
+    return Interruption(kind, seconds, Instant(NOON + timedelta(seconds=wall), 100.0 + wall))
+
+
+def stepped(wall: float, seconds: float, mono: float | None) -> Interruption:
+    """The clock was set forward then: it is later at once, and the clock that can't be set has not moved."""
+    found = noticed(wall, seconds, STEP)
+    late = found.at.wall + timedelta(seconds=seconds)
+    return replace(found, at=Instant(late, None if mono is None else found.at.mono))
+
+
+def story() -> Iterator[State]:
+    """vm-0's event: Scheduled at noon + 1 s + 60 s, Started 60 s later, gone 60 s later."""
+    watcher = Watcher.fresh()
+    for document in ([event()], [started()], []):
+        watcher.sees(*document, after=60)
+        watcher.publishes()
+        yield watcher.state
+
+
+SCHEDULED, STARTED, GONE = story()
+STARTED_AT = next(iter(STARTED.tracked.values())).started_at
+assert STARTED_AT is not None
+START = (STARTED_AT - NOON).total_seconds()
+END = START + 60
+
+WINDOW = [
+    (SCHEDULED, START - 1, False, "not started"),
+    (STARTED, START - 2, True, "two polls before it was seen Started"),
+    (STARTED, START - 2.1, False, "before that"),
+    (STARTED, START + 3600, True, "while it is Started"),
+    (GONE, END + 1, True, "just after it was gone"),
+    (GONE, END + 35, True, "began 30 s after it was gone"),
+    (GONE, END + 35.1, False, "began later"),
+]
+
+
+@pytest.mark.parametrize(("state", "wall", "ours", "_case"), WINDOW, ids=[case[-1] for case in WINDOW])
+def test_the_window(state: State, wall: float, ours: bool, _case: str) -> None:
+    """From two polls before Started was first seen until 30 s after the event was gone."""
+    assert (attribute(state, VM, noticed(wall), 1.0) is not None) is ours
+
+
+def test_a_step_is_held_against_the_clock_as_it_was() -> None:
+    """A pause of two minutes, gone from the document on the slow clock, then corrected: still of that event."""
+    for wall, mono in ((120.0, 0.0), (120.0, None)):  # None: an earlier process saw the end
+        assert attribute(GONE, VM, stepped(END + 1, wall, mono), 1.0) is not None
+        assert attribute(GONE, VM, stepped(END + 31, wall, mono), 1.0) is None
+
+
+def test_a_gap_in_our_sight_widens_the_window_up_to_30_s() -> None:
+    """What was noticed while the metadata service did not answer belongs to the event that its next answer shows."""
+    assert attribute(STARTED, VM, noticed(START - 20), 1.0) is None
+    assert attribute(STARTED, VM, noticed(START - 20), 1.0, blind=25) is not None
+    assert attribute(STARTED, VM, noticed(START - 31), 1.0, blind=600) is None
+
+
+def test_only_events_of_this_vm_interrupt_it() -> None:
+    """Neighbours in the same document, an unknown name of ours, and a clock that went back give no event."""
+    assert attribute(STARTED, Vm(name="vm-1"), noticed(START), 1.0) is None
+    assert attribute(STARTED, Vm(), noticed(START), 1.0) is None
+    assert attribute(STARTED, VM, noticed(START, -5, STEP), 1.0) is None
+    assert attribute(STARTED, Vm(name="VM-0"), noticed(START), 1.0) is not None
+
+
+def test_of_several_the_one_that_goes_on_and_started_last() -> None:
+    """One that is over gives way to one that is not, and of two that are not, the later start has it."""
+    watcher = Watcher.fresh()
+    watcher.sees(started("a"))
+    watcher.sees(started("a"), started("b"))
+    assert _event_of(watcher.state, noticed(4)) == "b"
+    watcher.sees(started("a"))
+    assert _event_of(watcher.state, noticed(5)) == "a"
+
+
+def _event_of(state: State, found: Interruption) -> str:
+    tracked = attribute(state, VM, found, 1.0)
+    return tracked.event.event_id if tracked else ""
+
+
+def test_what_was_felt_adds_up() -> None:
+    """Count, total and longest."""
+    (tracked,) = STARTED.tracked.values()
+    after = felt(felt(tracked, noticed(0, 3.0)), noticed(0, 1.5)).felt
+    assert (after.count, after.total, after.longest) == (2, 4.5, 3.0)

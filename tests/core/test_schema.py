@@ -1,0 +1,192 @@
+"""Every kind of record against the JSON Schema that ships with the package, and against the rules of CloudEvents."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from importlib.resources import files
+from typing import Any, Final
+
+import jsonschema
+import pytest
+
+from exporter.core import records as published
+from exporter.core.continuity import ANOMALIES
+from exporter.core.decision import decide
+from exporter.core.folding import folded
+from exporter.core.memory import with_tracked
+from exporter.core.policy import Mode, Policy, Reason, Situation
+from exporter.core.record_factory import Writer
+from exporter.core.records import KINDS, Record, Vm
+from exporter.core.state import Approval, Felt, Kind, Rejection, Seen, StartedBy, State
+from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
+
+KEY: Final = folded(EVENT_ID)
+SCHEMA: Final[Mapping[str, Any]] = json.loads(
+    files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8")
+)
+VALIDATOR: Final = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
+VM: Final = Vm(name="vm-0", id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11", location="westeurope", zone="2")
+Told = tuple[State, Record]
+
+
+def scheduled() -> State:
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    return watcher.state
+
+
+def moved(*steps: tuple[dict[str, Any], ...]) -> Told:
+    """The record of the last transition."""
+    watcher = Watcher.fresh()
+    found = [watcher.sees(*shown) for shown in steps]
+    return Writer(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found[-1][-1])
+
+
+def ended() -> Told:
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    watcher.restarts()
+    (found,) = watcher.sees()
+    return Writer(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found)
+
+
+def decided() -> Told:
+    state = scheduled()
+    (decision,) = decide(Policy(Mode.ENFORCE), state, Situation("vm-0"))
+    return Writer(VM, NOON, 2, Mode.ENFORCE).decision(state, decision)
+
+
+def with_approval(tell: Callable[[Writer, State], Told]) -> Told:
+    state = scheduled()
+    tracked = replace(state.tracked[KEY], approval=Approval(1, rule="all"), felt=Felt(1, 2.0, 2.0))
+    return tell(Writer(VM, NOON, 2), with_tracked(state, tracked))
+
+
+def of_vm(kind: str, severity: str, **more: Any) -> Told:
+    return Writer(VM, NOON, 2).about_vm(State(NOON, vm_key="k"), kind, severity, "It is so.", more)
+
+
+SINCE: Final = published.timestamp(NOON - timedelta(seconds=12))
+EXAMPLES: Final[Mapping[str, Callable[[], Told]]] = {
+    "scheduled": lambda: moved((event(),)),
+    "updated": lambda: moved((event(),), (event(Description="New.", Resources=["vm-0", "vm-1"]),)),
+    "started": lambda: moved((event(),), (started(),)),
+    "completed": lambda: moved((event(),), (started(),), ()),
+    "canceled": lambda: moved((event(),), ()),
+    "ended": ended,
+    "approval.decided": decided,
+    "approval.accepted": lambda: with_approval(lambda writer, state: writer.accepted(state, state.tracked[KEY])),
+    "approval.failed": lambda: with_approval(
+        lambda writer, state: writer.failed(state, state.tracked[KEY], "timeout", None, "no answer in 5 s")
+    ),
+    "approval.outdated": lambda: with_approval(
+        lambda writer, state: writer.outdated(state, state.tracked[KEY], "no-rule")
+    ),
+    "interruption.observed": lambda: with_approval(
+        lambda writer, state: writer.interruption(state, "clock_step", 2.0, NOON, state.tracked[KEY])
+    ),
+    "source.unavailable": lambda: of_vm("source.unavailable", "ERROR", reason="timeout", since=SINCE),
+    "source.recovered": lambda: of_vm("source.recovered", "INFO", reason="timeout", since=SINCE, gap_seconds=12.0),
+    "source.anomaly": lambda: Writer(VM, NOON, 2).anomaly(State(NOON, vm_key="k"), "number-restarted"),
+    "document.rejected": lambda: of_vm("document.rejected", "WARN", reason="empty", error="the body is empty"),
+    "event.rejected": lambda: Writer(VM, NOON, 2).rejection(
+        State(NOON, vm_key="k"), Rejection("not-an-object", ["anything", None])
+    ),
+    "agent.started": lambda: of_vm("agent.started", "INFO", version="1.0", mode="dry-run", rebooted=True),
+    "agent.stopped": lambda: of_vm("agent.stopped", "INFO"),
+}
+
+
+def cloudevent(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(EXAMPLES[kind]()[1].to_json())
+    return found
+
+
+def test_the_schema_is_a_schema() -> None:
+    """By its own rules."""
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_every_kind_has_its_example() -> None:
+    """A new kind needs one here."""
+    assert set(EXAMPLES) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_every_kind_of_record_is_as_the_schema_says(kind: str) -> None:
+    """And it is the kind that it claims to be."""
+    found = cloudevent(kind)
+    VALIDATOR.validate(found)
+    assert found["type"] == f"azure_scheduled_event.{kind}.v1"
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_every_member_of_a_record_is_described(kind: str) -> None:
+    """A consumer finds each name in the schema."""
+    described = set(SCHEMA["$defs"]["data"]["properties"])
+    assert set(cloudevent(kind)["data"]) - described == set()
+    assert set(cloudevent(kind)) == set(SCHEMA["properties"])
+    account = cloudevent(kind)["data"].get("account", {})
+    assert set(account) <= set(SCHEMA["$defs"]["account"]["properties"])
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_every_record_is_a_cloudevent(kind: str) -> None:
+    """Version 1.0: names of lower-case letters and digits, non-empty strings, a time of RFC 3339, data beside them."""
+    found = cloudevent(kind)
+    data = found.pop("data")
+    assert isinstance(data, dict)
+    for name, value in found.items():
+        assert re.fullmatch(r"[a-z0-9]{1,20}", name)
+        assert isinstance(value, str)
+        assert value
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", value)
+    assert found["specversion"] == "1.0"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", found["time"])
+    assert re.fullmatch(r"[!#-;=?-\[\]_a-z~%]+", found["source"])
+    assert found["partitionkey"] == found["subject"]
+    assert found["datacontenttype"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (("data", "transition"), {*(kind.value for kind in Kind), None}),
+        (("data", "seen_before"), {word.value for word in Seen}),
+        (("data", "approved_by"), {*(word.value for word in StartedBy), None}),
+        (("data", "mode"), {mode.value for mode in Mode}),
+        (("data", "anomaly"), set(ANOMALIES)),
+        (("decision", "reason"), {*(reason.value for reason in Reason if reason.value), None}),
+        (("decision", "mode"), {mode.value for mode in Mode}),
+        (("account", "seen_before"), {word.value for word in Seen}),
+        (("account", "approved_by"), {*(word.value for word in StartedBy), None}),
+    ],
+)
+def test_closed_words_are_the_same_in_the_schema(where: tuple[str, str], words: set[str | None]) -> None:
+    """A word more or less on either side would break a consumer."""
+    assert set(SCHEMA["$defs"][where[0]]["properties"][where[1]]["enum"]) == words
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda found: found.pop("id"),
+        lambda found: found.update(specversion="2.0"),
+        lambda found: found.update(subject=""),
+        lambda found: found.update(type="azure_scheduled_event.scheduled"),
+        lambda found: found["data"].pop("vm"),
+        lambda found: found["data"].update(severity="FATAL"),
+        lambda found: found["data"].update(transition="finished"),
+        lambda found: found["data"].update(seen_before="yes"),
+        lambda found: found["data"]["vm"].update(name=5),
+    ],
+)
+def test_the_schema_refuses_what_is_no_record(spoil: Callable[[dict[str, Any]], Any]) -> None:
+    """A schema that lets everything through proves nothing."""
+    found = cloudevent("scheduled")
+    spoil(found)
+    assert not VALIDATOR.is_valid(found)

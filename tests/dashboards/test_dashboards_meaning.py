@@ -1,0 +1,306 @@
+"""What dashboards and alerts say about lives of the real agent, on a real Prometheus that has lived through them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from dashboards.queries import FAR
+from tests.support.dashboards_stories import FLEET_SIZE, LIVES, id_of
+from tests.support.dashboards_world import RULES, SPANS, World, filled, load, panels, step_of, world
+
+pytestmark = pytest.mark.peer("prometheus")
+GONE: Final = None
+"""No sample: the panel shows its text for no data."""
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("stories")) as made:
+        yield made
+
+
+def _one(series: list[dict[str, Any]]) -> float | None:
+    assert len(series) <= 1, series
+    return float(series[0]["value"][1]) if series else None
+
+
+@pytest.mark.parametrize(
+    ("story", "state", "starts_in"),
+    [
+        ("calm", 0, FAR),
+        ("scheduled", 1, 1320),
+        ("started", 2, -3 * FAR),
+        ("stale", 20, -FAR),
+        ("stale-scheduled", 21, 480),
+        ("warming", 10, -2 * FAR),
+        ("down", GONE, GONE),
+        ("wrong", 2, 400),
+        ("nameless", 10, -2 * FAR),
+        ("led", 2, -3 * FAR),
+    ],
+)
+def test_what_is_on(lived: World, story: str, state: int | None, starts_in: float | None) -> None:
+    """State and countdown are those of the story; blind, warming, nameless and down are never calm."""
+    assert _one(lived.panel("vm", "State", story)[0]) == state
+    found = _one(lived.panel("vm", "Starts in", story)[0])
+    assert found == (lived.ahead(starts_in) if starts_in is not None and abs(starts_in) < FAR else starts_in)
+
+
+SILENT: Final = {
+    "calm": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced"},
+    "scheduled": set(),
+    "started": set(),
+    "stale": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "Events, all VMs"},
+    "stale-scheduled": {"Interruption: felt and announced", "Events, all VMs"},
+    "warming": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced"},
+    "down": {
+        *("State", "Starts in", "Last good answer", "Approvals", "What is on", "Outbox", "Events, all VMs", "This VM"),
+        *("Decisions now", "Hold", "Outbox on disk", "Interruption: felt and announced"),
+    },
+    "wrong": {"Interruption: felt and announced"},
+    "nameless": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "This VM"},
+    "led": {"Interruption: felt and announced"},
+}
+"""The panels without any data, and therefore with their own text, in each story."""
+
+
+@pytest.mark.parametrize("story", LIVES)
+def test_a_panel_is_empty_only_where_the_story_is(lived: World, story: str) -> None:
+    """Every other panel has something to show: no query is mistyped, no label never matches."""
+    answers = lived.answers("vm", story)
+    titles = {str(panel["id"]): panel["title"] for panel in panels(load("vm"))}
+    empty = {titles[number] for number, queries in answers.items() if not any(query["result"] for query in queries)}
+    assert empty == SILENT[story]
+
+
+def test_the_events_are_told_with_all_that_is_known(lived: World) -> None:
+    """Both events of the VM, not the neighbour's, the sooner first, with duration and number of VMs where known."""
+    _, soonest, durations, resources, seen, approved, base, silent = lived.panel("vm", "What is on", "scheduled")
+    kinds = [(row["metric"]["event_type"], row["metric"]["event_status"]) for row in soonest]
+    assert kinds == [("Reboot", "Scheduled"), ("Freeze", "Scheduled")]
+    assert [row["value"][1] for row in durations] == ["5"]
+    assert sorted(row["value"][1] for row in resources) == ["1", "2"]
+    assert len(seen) == len(base) == 2
+    assert approved == silent == []
+
+
+def test_an_interruption_is_shown_as_long_as_it_was(lived: World) -> None:
+    """7.2 s are 7.2 s, beside the 5 s that were announced: nothing is extrapolated."""
+    felt, announced = lived.panel("vm", "Interruption: felt and announced", "started")
+    longest = {row["metric"]["kind"]: max(float(value) for _, value in row["values"]) for row in felt}
+    assert longest == {"clock_step": pytest.approx(7.2), "stall": pytest.approx(7.0)}
+    assert {value for row in announced for _, value in row["values"]} == {"5"}
+
+
+def test_decisions_name_reason_and_rule(lived: World) -> None:
+    """What was held and approved, and why, without the noise of events that already run or are a neighbour's."""
+    rows = lived.panel("vm", "Decisions", "wrong")[0]
+    told = {
+        (row["metric"]["event_type"], row["metric"].get("reason", ""), row["metric"].get("rule", "")) for row in rows
+    }
+    assert {("Freeze", "", "short-freeze"), ("Redeploy", "", "user-initiated"), ("other", "unknown-type", "")} <= told
+    assert {reason for _, reason, _ in told} == {"", "no-rule", "unknown-type"}
+
+
+def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
+    """The decisions of now, one per event, with type, reason and rule: none of what is over."""
+    rows = lived.panel("vm", "Decisions now", "wrong")[0]
+    told = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
+    assert sorted(told) == [
+        ("Freeze", "already-approved"),
+        ("Freeze", "not-scheduled"),
+        ("Freeze", "not-scheduled"),
+        ("Preempt", "not-scheduled"),
+        ("Redeploy", ""),
+        ("Redeploy", "no-rule"),
+        ("other", "unknown-type"),
+    ]
+    (row,) = lived.panel("vm", "Decisions now", "stale-scheduled")[0]
+    assert (row["metric"]["decision"], row["metric"]["reason"]) == ("hold", "no-rule")
+    assert len({row["metric"]["event_id"] for row in rows}) == len(rows)
+
+
+def test_what_was_sent_held_and_written_is_shown(lived: World) -> None:
+    """Approvals by what became of them; no hold; a disk that takes the records."""
+    sent, failed, postponed, outdated = (_one(rows) for rows in lived.panel("vm", "Approvals sent", "wrong"))
+    assert sent is not None
+    assert failed is not None
+    assert 0 < failed < sent
+    assert (postponed, outdated) == (0, 1)
+    assert _one(lived.panel("vm", "Hold", "wrong")[0]) == 0
+    assert _one(lived.panel("vm", "Outbox on disk", "wrong")[0]) == 1
+
+
+def test_events_that_may_be_of_a_nameless_vm_are_not_called_nothing(lived: World) -> None:
+    """No event has a row, and the row in their place says that it is not known yet."""
+    rows = [row for query in lived.panel("vm", "What is on", "nameless") for row in query]
+    assert [row["metric"]["event_type"] for row in rows] == ["not known yet"]
+    assert _one(_fleet(lived, "Not known yet", "nameless")[0]) == 1
+    assert _one(_fleet(lived, "VMs scheduled", "nameless")[0]) is GONE
+
+
+def test_trouble_with_a_destination_is_shown(lived: World) -> None:
+    """Waiting, oldest, failed and refused records of the one that fails, and nothing of that for the other."""
+    waiting, oldest, sent, failed, _, refused = (
+        {row["metric"]["destination"]: float(row["value"][1]) for row in rows}
+        for rows in lived.panel("vm", "Destinations", "wrong")
+    )
+    assert waiting["event_hubs"] == 0 < waiting["otlp"]
+    assert set(oldest) == {"otlp"}
+    assert oldest["otlp"] > 600
+    assert sent["event_hubs"] > sent["otlp"]
+    assert failed["event_hubs"] == 0 < failed["otlp"]
+    assert (refused["event_hubs"], refused["otlp"]) == (0, 1)
+
+
+def test_starts_and_ends_are_marked(lived: World) -> None:
+    """A start is marked at the moment that the agent saw it, an end with its outcome."""
+    starts, ends = load("vm")["annotations"]["list"]
+    assert starts["useValueForTime"] is True
+    marked = lived.over(filled(starts["expr"], "started", 7200), 7200, 60)
+    moments = {float(value) / 1000 - lived.end for row in marked for _, value in row["values"]}
+    assert sorted(moments) == pytest.approx([-6500, -460], abs=10)
+    closed = lived.over(filled(ends["expr"], "started", 7200), 7200, 60)
+    assert [(row["metric"]["event_type"], row["metric"]["outcome"]) for row in closed] == [("Freeze", "completed")]
+
+
+@pytest.mark.parametrize("name", ["vm", "fleet"])
+def test_the_variables_find_jobs_and_instances(lived: World, name: str) -> None:
+    """Job offers every job with an exporter; instance those of the chosen job."""
+    job, instance = load(name)["templating"]["list"][1:]
+    assert _values(lived, job, ".+") == {*LIVES, "fleet"}
+    assert _values(lived, instance, "scheduled") == {"web_1:10169"}
+
+
+def _values(lived: World, variable: dict[str, Any], job: str) -> set[str]:
+    selector, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
+    found = lived.get(f"/api/v1/label/{label}/values", **{"match[]": filled(selector, job, 0)})
+    return set(found["data"])
+
+
+def _fleet(lived: World, title: str, job: str = "fleet") -> list[list[dict[str, Any]]]:
+    return lived.panel("fleet", title, job)
+
+
+def test_the_fleet_is_counted(lived: World) -> None:
+    """50 VMs of set-4 freeze, 101 wait, 7 exporters are blind and 5 down, 3 are not known yet."""
+    counted = {
+        title: _one(_fleet(lived, title)[0])
+        for title in ("VMs in maintenance", "VMs scheduled", "Blind or down", "Not known yet", "Outboxes behind")
+    }
+    assert list(counted.values()) == [50, 101, 12, 3, 0]
+    assert _one(_fleet(lived, "Next start in")[0]) == lived.ahead(600)
+
+
+def test_what_is_coming_is_grouped(lived: World) -> None:
+    """100 VMs of set-3 in 20 events, and one VM without a scale set; by time of start in the bars beside it."""
+    vms, events, first, last, silent = _fleet(lived, "What is coming, by scale set and type")
+
+    def by_type(rows: list[dict[str, Any]]) -> dict[str, float]:
+        return {row["metric"]["event_type"]: float(row["value"][1]) for row in rows}
+
+    assert by_type(vms) == {"Reboot": 100, "Terminate": 1}
+    assert by_type(events) == {"Reboot": 20, "Terminate": 1}
+    assert by_type(first)["Reboot"] == lived.ahead(600)
+    assert by_type(last)["Reboot"] == lived.ahead(3000)
+    assert silent == []
+    assert [_one(rows) for rows in _fleet(lived, "When")] == [50, 50, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("story", "word"),
+    [("calm", "nothing scheduled"), ("started", "nothing scheduled"), ("stale", "not known"), ("warming", "not known")],
+)
+def test_a_fleet_without_events_says_why(lived: World, story: str, word: str) -> None:
+    """Nothing scheduled is said only if somebody sees; else the numbers are missing rather than 0."""
+    row = _fleet(lived, "What is coming, by scale set and type", story)[-1]
+    assert [series["metric"]["event_type"] for series in row] == [word]
+    scheduled = _one(_fleet(lived, "VMs scheduled", story)[0])
+    assert scheduled == (0 if word == "nothing scheduled" else GONE)
+
+
+def test_history_is_summed_over_weeks(lived: World) -> None:
+    """28 starts a day in three types are 196 a week; in six hours seven starts, by whoever let them."""
+    week = _fleet(lived, "Maintenance per week")[0]
+    assert sum(float(row["values"][-1][1]) for row in week) == pytest.approx(196, abs=6)
+    assert sum(_one(rows) or 0 for rows in _fleet(lived, "Who approved")) == pytest.approx(6, abs=1)
+
+
+def test_a_thousand_vms_answer_at_once(lived: World) -> None:
+    """No query, about all of them or one among them, takes a fifth of what it takes to look at each series once."""
+    assert len(lived.now('count by (instance) (azure_scheduled_events_up{job="fleet"})')) == FLEET_SIZE - 5
+    everything = _seconds(lambda: lived.now('count({job="fleet"})'))
+    for name, instance in (("fleet", ".+"), ("vm", "set-3_300:10169")):
+        for panel in panels(load(name)):
+            for target in panel["targets"]:
+                ask = partial(lived.target, target, name, "fleet", instance)
+                assert any(_seconds(ask) < everything / 5 for _ in range(3)), (name, panel["title"], target["expr"])
+
+
+def _seconds(ask: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    ask()
+    return time.perf_counter() - began
+
+
+ALERTS: Final[dict[str, set[str]]] = {
+    "calm": set(),
+    "scheduled": {"MaintenanceScheduled"},
+    "started": {"InterruptionLongerThanAnnounced"},
+    "stale": {"DataStale", "SourceFailing"},
+    "stale-scheduled": {"DataStale", "SourceFailing", "MaintenanceScheduled", "MaintenanceImminent"},
+    "warming": set(),
+    "down": {"VMDidNotReturn"},
+    "wrong": {
+        *("MaintenanceScheduled", "MaintenanceImminent", "MaintenanceStuck", "SpotPreemption"),
+        *("HardwareFailurePredicted", "UserActionWaiting", "ApprovedBySomebodyElse", "ApprovalOutdated"),
+        *("ApprovalFailing", "UnknownValuesSeen", "CertificateExpiring", "WebConfigReloadFailing"),
+        *("DestinationBehind", "DestinationParked", "OutboxAlmostFull"),
+    },
+    "nameless": {"NameUnknown"},
+    "led": set(),
+    "fleet": {"MaintenanceScheduled", "MaintenanceImminent", "DataStale", "ExporterDown", "UserActionWaiting"},
+}
+
+
+@pytest.mark.parametrize("story", ALERTS)
+def test_the_alerts_of_a_story(lived: World, story: str) -> None:
+    """Exactly these are pending or firing, and none of their texts shows a template that failed."""
+    active = lived.alerts(story)
+    assert {name.removeprefix("AzureScheduledEvents") for name in active} == ALERTS[story]
+    for alert in active.values():
+        for text in alert["annotations"].values():
+            assert "<" not in text, text
+            assert "  " not in text, text
+
+
+def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
+    """One alert, about the one event that was started from elsewhere, among others of its type that were not."""
+    active = lived.get("/api/v1/alerts")["data"]["alerts"]
+    name = "AzureScheduledEventsApprovedBySomebodyElse"
+    accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
+    assert accused == {id_of("stolen")}
+    told = lived.now('azure_scheduled_events_event_started_by{job="led"}')
+    assert sorted(row["metric"]["approved_by"] for row in told) == ["not_us", "time"]
+
+
+def test_every_rule_runs(lived: World) -> None:
+    """Each expression is answered without an error, those of groups that have not been evaluated yet included."""
+    for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
+        for rule in group["rules"]:
+            lived.now(rule["expr"])
+    for group in lived.get("/api/v1/rules")["data"]["groups"]:
+        for rule in group["rules"]:
+            assert rule["health"] in ("ok", "unknown"), (rule["name"], rule.get("lastError"))
+
+
+def test_a_curve_has_as_many_points_as_its_range() -> None:
+    """The steps of the tests are Grafana's: no finer than a minute, and an hour where the panel asks for it."""
+    steps = {step_of(target, SPANS["fleet"]) for panel in panels(load("fleet")) for target in panel["targets"]}
+    assert steps == {120, 3600}

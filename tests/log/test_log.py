@@ -1,0 +1,330 @@
+"""The agent's own log: lines that can't be forged, torn or waited for, and that hold no secret."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import logging
+import os
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.log.libraries import REPEAT_SECONDS, captured_libraries
+from exporter.log.log import MAX_LINE, REMIND_SECONDS, Format, Log
+from exporter.secrets import Secret
+
+START = 1767225600.0  # 2026-01-01T00:00:00Z
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log(stream: io.StringIO, clock: Clock) -> Log:
+    return Log(stream, format="json", clock=clock, monotonic=clock, level="debug")
+
+
+def test_a_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, clock: Clock) -> None:
+    """The shape that people grep for: bare words stay bare, all else is quoted."""
+    clock.now += 0.0625
+    Log(stream, clock=clock).warn("document.changed", incarnation=3, a=None, b=True, c=1.5, d="x y", e='"', f="")
+    assert stream.getvalue() == (
+        "ts=2026-01-01T00:00:00.062Z level=warn event=document.changed incarnation=3 a=null b=true c=1.5 "
+        'd="x y" e="\\"" f=""\n'
+    )
+
+
+def test_a_json_line_keeps_types(log: Log, stream: io.StringIO) -> None:
+    """Numbers, booleans and null arrive as such; everything else as text."""
+    log.error("a.b", n=1, x=None, t=True, f=0.5, nan=float("nan"), big=10**30, path=Path("/a"), error=ValueError("no"))
+    assert lines(stream) == [
+        {
+            "ts": "2026-01-01T00:00:00.000Z",
+            "level": "error",
+            "event": "a.b",
+            "n": 1,
+            "x": None,
+            "t": True,
+            "f": 0.5,
+            "nan": "nan",
+            "big": "a very long integer",
+            "path": "/a",
+            "error": "ValueError: no",
+        }
+    ]
+
+
+def test_levels_below_the_chosen_one_are_silent(stream: io.StringIO) -> None:
+    """Only the chosen level and above are written."""
+    log = Log(stream, level="warn")
+    log.debug("a")
+    log.info("b")
+    log.warn("c")
+    log.error("d")
+    assert [line.split(" event=")[1] for line in stream.getvalue().splitlines()] == ["c", "d"]
+
+
+@given(st.text(max_size=200), st.sampled_from(["logfmt", "json"]))
+def test_outside_text_never_makes_a_second_line(text: str, form: Format) -> None:
+    """Whatever a Description holds, one call is one printable line, and JSON gives the text back."""
+    stream = io.StringIO()
+    Log(stream, format=form).info("event.seen", description=text, after=1)
+    written = stream.getvalue()
+    assert written.endswith("\n")
+    assert written[:-1].isprintable()
+    assert len(written.splitlines()) == 1
+    if form == "json":
+        assert json.loads(written)["after"] == 1
+    else:
+        assert written.endswith(" after=1\n")
+
+
+def test_json_gives_ordinary_text_back(log: Log, stream: io.StringIO) -> None:
+    """Escaping loses nothing."""
+    text = 'a "b" \\ \n\t\x00\x7f\x85\u2028\u202e é \U0001f600'
+    log.info("a", text=text)
+    assert lines(stream)[0]["text"] == text
+
+
+@pytest.mark.parametrize("form", ["logfmt", "json"])
+def test_long_values_and_lines_are_capped(stream: io.StringIO, form: Format) -> None:
+    """A huge value is cut, a line that has no room leaves fields out and says so; the line stays whole."""
+    Log(stream, format=form).info("a", **{f"f{n}": "é\n" * 10**6 for n in range(9)}, last=7)
+    written = stream.getvalue()
+    assert len(written.encode()) <= MAX_LINE
+    assert "truncated" in written
+    assert "last" in written
+    if form == "json":
+        assert json.loads(written)["truncated"] is True
+
+
+def test_any_object_can_be_logged(log: Log, stream: io.StringIO) -> None:
+    """An object that can't be printed, a circle, and field names from outside do no harm."""
+
+    class Rude:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    circle: list[object] = []
+    circle.append(circle)
+    log.info("a", rude=Rude(), circle=circle, nested={"s": Secret("hunter2"), "n": [1, None]}, **{"ts": 1, 'x="y': 2})
+    (line,) = lines(stream)
+    assert line["rude"] == "<unprintable Rude>"
+    assert line["circle"] == "<unprintable list>"
+    assert line["nested"] == '{"s": "<secret>", "n": [1, null]}'
+    assert (line["ts_"], line["x__y"]) == (1, 2)
+
+
+def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
+    """A Secret, a known secret inside other text, also cut by the cap, and the usual shapes are blanked out."""
+    log = Log(stream, hide=[Secret("t0psecret"), Secret("a")])
+    log.info(
+        "a", it=Secret("hunter2"), text="x t0psecret y", cut="z" * 995 + "t0psecret", error=ValueError("sig=hunter2")
+    )
+    assert "hunter2" not in stream.getvalue()
+    assert "t0ps" not in stream.getvalue()
+    assert "level=info event=a" in stream.getvalue()
+
+
+@pytest.mark.parametrize("step", [-86_400.0, 86_400.0])
+def test_a_trouble_lasts_as_long_as_it_does(stream: io.StringIO, clock: Clock, step: float) -> None:
+    """Who sets the clock neither makes a second of trouble a day, nor silences or repeats it."""
+    later = Clock()
+    log = Log(stream, format="json", clock=clock, monotonic=later)
+    for _ in range(3):
+        log.trouble("poll", "poll.failed", reason="timeout")
+        clock.now += step
+        later.now += 1
+    log.over("poll", "poll.recovered")
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in said] == ["poll.failed", "poll.recovered"]
+    assert said[-1]["lasted_seconds"] == 3.0
+
+
+def test_a_trouble_is_said_once_then_counted_then_over(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """A failure each second gives one line, one more an hour, and one when it ends."""
+    for _ in range(int(REMIND_SECONDS) + 1):
+        log.trouble("poll", "poll.failed", reason="timeout")
+        clock.now += 1
+    log.over("poll", "poll.recovered", source="x")
+    log.over("poll", "poll.recovered")
+    said = [{k: v for k, v in line.items() if k != "ts"} for line in lines(stream)]
+    assert said == [
+        {"level": "warn", "event": "poll.failed", "reason": "timeout"},
+        {"level": "warn", "event": "poll.failed", "reason": "timeout", "repeated": 3599},
+        {"level": "info", "event": "poll.recovered", "source": "x", "failures": 3601, "lasted_seconds": 3601.0},
+    ]
+
+
+def test_a_new_reason_is_said_and_flapping_is_not(log: Log, stream: io.StringIO) -> None:
+    """Each reason is said once, however often they take turns; a reason of each failure's own can't flood."""
+    for _ in range(100):
+        log.trouble("a", "a.failed", level="error", reason="timeout")
+        log.trouble("a", "a.failed", level="error", reason="refused")
+    assert [line["reason"] for line in lines(stream)] == ["timeout", "refused"]
+    for number in range(1000):
+        log.trouble("b", "b.failed", reason=f"number {number}")
+        log.trouble(f"key {number}", "c.failed")
+    assert len([line for line in lines(stream) if line["event"] == "b.failed"]) < 20
+
+
+def test_what_flaps_is_said_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """With `quiet`, what comes and goes is one failure, over when it stayed away for so long; a long one at once."""
+    for _ in range(28):
+        log.trouble("a", "a.failed", reason="limit")
+        clock.now += 5
+        log.over("a", "a.back", quiet=60)
+        clock.now += 20
+        log.over("a", "a.back", quiet=60)
+    assert [line["event"] for line in lines(stream)] == ["a.failed"]
+    clock.now += 41
+    log.over("a", "a.back", quiet=60)
+    log.over("a", "a.back", quiet=60)
+    (_, back) = lines(stream)
+    assert (back["event"], back["failures"], back["lasted_seconds"]) == ("a.back", 28, 27 * 25 + 5)
+    log.trouble("a", "a.failed", reason="limit")
+    clock.now += 60
+    log.over("a", "a.back", quiet=60)
+    log.trouble("a", "a.failed", reason="limit")
+    assert [line["event"] for line in lines(stream)][2:] == ["a.failed", "a.back", "a.failed"]
+    log.over("a", "a.back", quiet=60)
+    clock.now += 3600
+    log.trouble("a", "a.failed", reason="limit")
+    assert [line["event"] for line in lines(stream)][5:] == ["a.back", "a.failed"]
+    log.over("a", "a.back", quiet=60)
+    clock.now -= 7200
+    log.over("a", "a.back", quiet=60)
+    assert [line["event"] for line in lines(stream)][7:] == ["a.back"]
+
+
+def test_a_closed_stream_is_no_error() -> None:
+    """Logging to a stream that was closed, or to none, goes on in silence."""
+    read, write = os.pipe()
+    os.close(read)
+    gone = os.fdopen(write, "w")
+    closed = io.StringIO()
+    closed.close()
+    for stream in (gone, closed, None):
+        log = Log(stream)
+        log.info("a")
+        log.error("b", x=1)
+    gone.close()
+    Log(gone).info("c")
+
+
+def test_a_full_disk_is_no_error() -> None:
+    """ENOSPC is swallowed."""
+    with open("/dev/full", "w") as full:  # real ENOSPC, from the kernel
+        log = Log(full)
+        log.info("a")
+        log.info("b")
+
+
+def test_a_stuck_reader_delays_nothing_and_is_told_what_it_missed() -> None:
+    """With a full pipe the first line waits briefly, the others not at all; once there is room the loss is said."""
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0) as reader, os.fdopen(write, "w") as writer:
+        size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 16384)
+        os.write(write, b"x" * size)
+        log = Log(writer)
+        begin = time.monotonic()
+        for number in range(1000):
+            log.info("lost", number=number)
+        assert time.monotonic() - begin < 20  # a line that waited each time would take minutes
+        assert len(reader.read(size)) == size
+        log.info("found")
+        missed, found = reader.read(size).decode().splitlines()
+        assert missed.endswith(" level=warn event=log.lines_lost lines=1000")
+        assert found.endswith(" event=found")
+
+
+def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
+    """Each line is whole, whoever writes at the same time."""
+    path = tmp_path / "log"
+    with path.open("w") as stream:
+        log = Log(stream, format="json")
+
+        def talk() -> None:
+            for number in range(200):
+                log.info("a", text="x" * 900, number=number)
+
+        threads = [threading.Thread(target=talk) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len([json.loads(line) for line in path.read_text().splitlines()]) == 800
+
+
+def test_libraries_speak_through_the_log(log: Log, stream: io.StringIO, capfd: pytest.CaptureFixture[str]) -> None:
+    """Warnings of a library are one line each without credentials; below WARNING, and azure below ERROR, is silence."""
+    with captured_libraries(log):
+        logging.getLogger("some.library").info("no")
+        logging.getLogger("azure.eventhub._pyamqp").warning("no")
+        logging.getLogger("some.library").warning("to %s\nlevel=error", "http://u:hunter2@h")
+        logging.getLogger("azure.eventhub").error("SharedAccessKey=%s;", "hunter2")
+        logging.getLogger("some.library").error("bad %d", "format")
+        try:
+            raise ValueError("Authorization: Bearer hunter2")
+        except ValueError:
+            logging.getLogger("other").exception("failed")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+    said = [(line["level"], line["logger"], line["message"]) for line in lines(stream)]
+    assert said[:4] == [
+        ("warn", "some.library", "to http://<secret>@h\nlevel=error"),
+        ("error", "azure.eventhub", "SharedAccessKey=<secret>;"),
+        ("error", "some.library", "bad %d"),
+        ("error", "other", "failed"),
+    ]
+    assert said[4][:2] == ("warn", "py.warnings")
+    assert lines(stream)[3]["error"] == "ValueError: Authorization: Bearer <secret>"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_library_that_repeats_itself_is_said_once_a_minute(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """The same message is left out for a minute and then said with the number left out."""
+    with captured_libraries(log, clock):
+        for _ in range(100):
+            logging.getLogger("some.library").warning("again")
+        clock.now += REPEAT_SECONDS
+        logging.getLogger("some.library").warning("again")
+    assert [line.get("repeated") for line in lines(stream)] == [None, 99]
+
+
+def test_afterwards_logging_is_as_it_was(log: Log) -> None:
+    """Capturing takes nothing away for good."""
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level, logging.getLogger("azure").level)
+    with captured_libraries(log):
+        assert root.handlers != before[0]
+    assert (root.handlers[:], root.level, logging.getLogger("azure").level) == before

@@ -1,0 +1,160 @@
+"""What the agent writes is for its owner alone, whatever the umask is and whatever was there before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.outbox.file import connect
+from exporter.outbox.lock import FileLock
+from tests.support.outbox_content import STATE, a_record, drained, opened
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+UMASKS = [0o000, 0o022, 0o277]
+
+
+@contextlib.contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {name: stat.S_IMODE(os.lstat(folder / name).st_mode) for name in os.listdir(folder)}
+
+
+def all_private(folder: Path) -> bool:
+    return set(modes(folder).values()) == {0o600}
+
+
+def widened(folder: Path) -> None:
+    for name in os.listdir(folder):
+        (folder / name).chmod(0o666)
+
+
+@pytest.mark.parametrize("mask", UMASKS, ids=oct)
+def test_a_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
+    """The database, its journal, their index and the lock have mode 0600 whatever the umask is."""
+    with umask(mask):
+        outbox = opened(tmp_path / "o.db")
+        outbox.commit(STATE, [a_record(1)])
+    assert {"o.db", "o.db-wal", "o.db-shm", "o.db.lock"} == set(modes(tmp_path))
+    assert all_private(tmp_path), modes(tmp_path)
+    outbox.close()
+
+
+def test_an_outbox_of_before_is_narrowed(tmp_path: Path) -> None:
+    """Files of an older version, a crash's journal and what was once set aside too, are narrowed when opened."""
+    before = opened(tmp_path / "o.db")
+    before.commit(STATE, [a_record(1)])
+    (crashed := tmp_path / "crashed").mkdir()
+    for name in ("o.db", "o.db-wal", "o.db-shm", "o.db.lock"):
+        shutil.copy(tmp_path / name, crashed)
+    before.close()
+    aside = ("o.db.corrupt-20250102T030405Z", "o.db.other-vm-20250102T030405Z-2", "o.db.replaced-20250102T030405Z-wal")
+    for name in (*aside, "o.db.new"):
+        (crashed / name).touch()
+    (crashed / "o.db.of-somebody-else").touch()
+    widened(crashed)
+    outbox = opened(crashed / "o.db")
+    found = modes(crashed)
+    assert found.pop("o.db.of-somebody-else") == 0o666
+    assert set(found.values()) == {0o600}, found
+    assert outbox.notes == []
+    assert drained(outbox, "otlp") == [1]
+    outbox.close()
+
+
+def test_what_is_set_aside_and_written_anew_is_private(tmp_path: Path) -> None:
+    """A file put in the place of ours, a corrupt one and another VM's are set aside with mode 0600, journal and all."""
+    with umask(0):
+        (tmp_path / "o.db").write_bytes(b"this is no database at all" * 500)
+        outbox = opened(tmp_path / "o.db")
+        outbox.commit(STATE, [a_record(1)])
+        with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
+            other.execute("CREATE TABLE theirs (x)")
+        os.replace(tmp_path / "other.db", tmp_path / "o.db")
+        (tmp_path / "o.db-wal").chmod(0o644)
+        outbox.commit(STATE, [a_record(2)])
+        outbox.renew("other-vm")
+        outbox.commit(STATE, [a_record(3)])
+    assert len(modes(tmp_path)) > len(("o.db", "o.db-wal", "o.db-shm", "o.db.lock")) + 2
+    assert all_private(tmp_path), modes(tmp_path)
+    outbox.close()
+
+
+def test_to_narrow_ends_no_lock(tmp_path: Path) -> None:
+    """While the agent's connection is open a second one is made, and the first still holds what it had locked."""
+    agent = connect(tmp_path / "o.db", 1 << 20, "FULL")
+    agent.execute("CREATE TABLE t (x)")
+    agent.execute("BEGIN EXCLUSIVE")
+    (tmp_path / "o.db").chmod(0o644)
+    delivery = connect(tmp_path / "o.db", 1 << 20, "NORMAL")
+    assert all_private(tmp_path), modes(tmp_path)
+    command = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    done = subprocess.run([sys.executable, "-c", command, str(tmp_path / "o.db")], capture_output=True, check=False)
+    assert b"database is locked" in done.stderr
+    for db in (delivery, agent):
+        db.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_file_that_is_not_ours_to_narrow_is_used_and_told_of() -> None:
+    """An outbox that belongs to another user but can be written works, and a note says who may read it."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
+        folder = Path(name)
+        folder.chmod(0o777)
+        opened(folder / "o.db").close()
+        widened(folder)
+        os.seteuid(65534)
+        try:
+            outbox = opened(folder / "o.db")
+            outbox.commit(STATE, [a_record(1)])
+            outbox.close()
+        finally:
+            os.seteuid(0)
+        assert any(note.startswith(f"{folder / 'o.db'} can't be made private") for note in outbox.notes)
+        again = opened(folder / "o.db")
+        assert again.load() == STATE
+        again.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_folder_that_cannot_be_listed_is_used() -> None:
+    """A state folder that the agent may use but not list is as good as another, and what it holds is narrowed."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
+        folder = Path(name)
+        folder.chmod(0o300)
+        os.chown(folder, 65534, -1)
+        for _ in range(2):
+            os.seteuid(65534)
+            try:
+                outbox = opened(folder / "o.db")
+                outbox.commit(STATE, [a_record(1)])
+                assert outbox.notes == []
+                outbox.close()
+            finally:
+                os.seteuid(0)
+            assert all_private(folder), modes(folder)
+            widened(folder)
+
+
+def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
+    """A link where the lock should be is refused: nothing is made or locked behind it."""
+    (tmp_path / "o.db.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"o\.db\.lock"):
+        FileLock(tmp_path / "o.db.lock").acquire()
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,274 @@
+"""The outbox: one transaction, queues, the bound, and acknowledgements."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from exporter.core.state import Instant, State
+from exporter.outbox.errors import OutboxUnwritable
+from exporter.outbox.store import HISTORY
+from tests.support.outbox_content import BOTH, NOW, STATE, a_record, drained, numbers, on_disk, opened
+
+
+def test_state_and_records_survive_together(tmp_path: Path) -> None:
+    """What one commit held is what the next process finds: the state, and every record for every destination."""
+    first = opened(tmp_path / "o.db")
+    assert first.load() is None
+    first.commit(STATE, [a_record(1), a_record(2)])
+    first.close()
+    second = opened(tmp_path / "o.db")
+    assert second.load() == STATE
+    assert drained(second, "event_hubs") == drained(second, "otlp") == [1, 2]
+    second.close()
+
+
+def test_a_failed_commit_leaves_nothing_behind(tmp_path: Path) -> None:
+    """While another process holds the file, neither the state nor a record of a refused commit is there later."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [])
+    with closing(sqlite3.connect(outbox.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OutboxUnwritable) as caught:
+            outbox.commit(State(birth=NOW, vm_key="changed"), [a_record(1)])
+        assert caught.value.reason == "busy"
+        other.execute("ROLLBACK")
+    assert outbox.load() == STATE
+    assert outbox.next("otlp", 10) == []
+    assert outbox.queues()["otlp"].records == 0
+    outbox.commit(STATE, [a_record(1)])
+    assert outbox.queues()["otlp"].records == 1
+    outbox.close()
+
+
+def test_an_id_is_written_once(tmp_path: Path) -> None:
+    """A record that comes again after a crash is not queued again, whether it was delivered meanwhile or not."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1), a_record(2)])
+    (first,) = outbox.next("otlp", 1)
+    outbox.delivered("otlp", [first.seq])
+    outbox.commit(STATE, [a_record(1), a_record(2), a_record(3)])
+    assert drained(outbox, "otlp") == [2, 3]
+    assert drained(outbox, "event_hubs") == [1, 2, 3]
+    outbox.close()
+
+
+def test_destinations_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Each destination has its own position, and it survives a restart."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(number) for number in range(5)])
+    assert drained(outbox, "otlp") == [0, 1, 2, 3, 4]
+    outbox.close()
+    again = opened(tmp_path / "o.db")
+    assert again.queues()["otlp"].records == 0
+    assert again.queues()["event_hubs"].records == 5
+    assert again.queues()["event_hubs"].oldest == NOW
+    assert drained(again, "event_hubs") == [0, 1, 2, 3, 4]
+    again.close()
+
+
+def test_a_batch_is_of_one_subject_in_order(tmp_path: Path) -> None:
+    """A batch holds the oldest record's subject alone, oldest first."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1, "a"), a_record(2, "b"), a_record(3, "a"), a_record(4, "b")])
+    assert numbers(outbox.next("otlp", 10)) == [1, 3]
+    assert drained(outbox, "otlp") == [1, 3, 2, 4]
+    outbox.close()
+
+
+def test_a_parked_record_is_kept_and_passed_by(tmp_path: Path) -> None:
+    """What a destination refuses for good is no longer in the way, is counted, and can be read with the reason."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1), a_record(2)])
+    (first,) = outbox.next("otlp", 1)
+    outbox.park("otlp", first.seq, "rejected: never")
+    assert drained(outbox, "otlp") == [2]
+    outbox.close()
+    again = opened(tmp_path / "o.db")
+    assert (again.queues()["otlp"].parked, again.queues()["otlp"].records) == (1, 0)
+    again.close()
+    with closing(sqlite3.connect(tmp_path / "o.db")) as db:
+        rows = db.execute("SELECT r.id, q.parked FROM queue q JOIN records r USING (seq) WHERE parked NOTNULL")
+        assert rows.fetchall() == [(a_record(1).id, "rejected: never")]
+
+
+def test_history_is_bounded(tmp_path: Path) -> None:
+    """Of delivered records only the newest stay; what still waits for anybody stays whatever its age."""
+    outbox = opened(tmp_path / "o.db", names=("otlp",))
+    outbox.commit(STATE, [a_record(0, "stuck")])
+    for start in range(1, HISTORY + 500, 250):
+        outbox.commit(STATE, [a_record(number) for number in range(start, start + 250)])
+        for queued in outbox.next("otlp", 1):
+            if queued.record.subject == "stuck":
+                outbox.park("otlp", queued.seq, "later")
+        while batch := outbox.next("otlp", 1_000):
+            outbox.delivered("otlp", [queued.seq for queued in batch])
+    with closing(sqlite3.connect(outbox.path)) as db:
+        assert db.execute("SELECT count(*), min(seq) FROM records").fetchone() == (HISTORY + 1, 1)
+    outbox.close()
+
+
+@pytest.mark.parametrize("capacity", [65_536, 131_072, 1 << 20])
+def test_the_bound_holds_and_the_newest_stay(tmp_path: Path, capacity: int) -> None:
+    """Whatever is written, the files together stay near the bound; the oldest go first, and are counted."""
+    outbox = opened(tmp_path / "o.db", capacity)
+    lost: dict[str, int] = {"otlp": 0, "event_hubs": 0}
+    for start in range(0, 2_000, 20):
+        dropped = outbox.commit(STATE, [a_record(number, size=1_000) for number in range(start, start + 20)])
+        for name, count in dropped.items():
+            lost[name] += count
+        assert on_disk(tmp_path) <= 1.6 * capacity + 131_072  # the journal and its index beside it
+    left = drained(outbox, "otlp")
+    assert left == list(range(2_000 - len(left), 2_000))
+    assert left
+    assert lost == {"otlp": 2_000 - len(left), "event_hubs": 2_000 - len(left)}
+    assert outbox.queues()["event_hubs"].records == len(left)
+    assert os.path.getsize(outbox.path) <= capacity
+    outbox.close()
+
+
+def test_delivered_history_goes_before_what_waits(tmp_path: Path) -> None:
+    """At the bound nothing undelivered is dropped while there is history to drop."""
+    outbox = opened(tmp_path / "o.db", 1 << 20, ("otlp",))
+    for start in range(0, 600, 100):
+        assert outbox.commit(STATE, [a_record(number, size=800) for number in range(start, start + 100)]) == {}
+        drained(outbox, "otlp")
+    assert outbox.commit(STATE, [a_record(number, size=800) for number in range(600, 1_000)]) == {}
+    assert drained(outbox, "otlp") == list(range(600, 1_000))
+    outbox.close()
+
+
+@pytest.mark.parametrize("size", [40_000, 70_000, 3_000_000])
+def test_a_huge_record_is_no_stopper(tmp_path: Path, size: int) -> None:
+    """A record that can't fit is dropped and counted; those beside it and after it are kept."""
+    outbox = opened(tmp_path / "o.db", 131_072)
+    outbox.commit(STATE, [a_record(1)])
+    dropped = outbox.commit(STATE, [a_record(2), a_record(3, size=size), a_record(4)])
+    left = drained(outbox, "otlp")
+    assert left[-1] == 4
+    assert len(left) + dropped.get("otlp", 0) == 4
+    assert outbox.queues()["event_hubs"].records == len(left)
+    outbox.close()
+
+
+def test_a_large_record_makes_room_for_itself(tmp_path: Path) -> None:
+    """A record that fits in the file alone pushes out older ones instead of waiting for ever."""
+    outbox = opened(tmp_path / "o.db", 1 << 20, ("otlp",))
+    outbox.commit(STATE, [a_record(number, size=1_000) for number in range(300)])
+    dropped = outbox.commit(STATE, [a_record(300, size=400_000)])
+    left = drained(outbox, "otlp")
+    assert left[-1] == 300
+    assert dropped == ({"otlp": 301 - len(left)} if len(left) < 301 else {})
+    outbox.close()
+
+
+def test_a_state_that_cannot_fit_is_said(tmp_path: Path) -> None:
+    """A state larger than the bound is refused with "full", and the one before stays."""
+    outbox = opened(tmp_path / "o.db", 65_536)
+    outbox.commit(STATE, [])
+    with pytest.raises(OutboxUnwritable) as caught:
+        outbox.commit(State(birth=NOW, vm_key="k" * 200_000), [a_record(1)])
+    assert caught.value.reason == "full"
+    assert outbox.load() == STATE
+    outbox.close()
+
+
+def test_dropped_parked_records_are_no_longer_counted(tmp_path: Path) -> None:
+    """At the bound parked records go like others, and the count of parked ones follows."""
+    outbox = opened(tmp_path / "o.db", 131_072, ("otlp",))
+    outbox.commit(STATE, [a_record(number, size=500) for number in range(20)])
+    for queued in outbox.next("otlp", 100):
+        outbox.park("otlp", queued.seq, "rejected")
+    assert outbox.queues()["otlp"].parked == 20
+    outbox.commit(STATE, [a_record(number, size=1_000) for number in range(100, 400)])
+    assert outbox.queues()["otlp"].parked == 0
+    outbox.close()
+
+
+# -- acknowledgements
+
+
+def test_an_acknowledgement_that_the_disk_refuses_is_remembered(tmp_path: Path) -> None:
+    """While the disk takes nothing, a delivered or parked record is not sent again and the next one comes."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1), a_record(2), a_record(3)])
+    first, second, third = outbox.next("otlp", 3)
+    with closing(sqlite3.connect(outbox.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OutboxUnwritable):
+            outbox.delivered("otlp", [first.seq])
+        assert numbers(outbox.next("otlp", 1)) == [2]
+        with pytest.raises(OutboxUnwritable):
+            outbox.park("otlp", second.seq, "rejected")
+        assert outbox.next("otlp", 3) == [third]
+        other.execute("ROLLBACK")
+    assert outbox.next("otlp", 3) == [third]
+    assert (outbox.queues()["otlp"].records, outbox.queues()["otlp"].parked) == (1, 1)
+    outbox.close()
+
+
+def test_a_record_damaged_on_disk_is_parked(tmp_path: Path) -> None:
+    """A body that is no record any more stops nobody behind it."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1), a_record(2), a_record(3)])
+    with closing(sqlite3.connect(outbox.path)) as db:
+        db.execute("UPDATE records SET body = 'x' WHERE seq < 3")
+        db.commit()
+    assert numbers(outbox.next("otlp", 1)) == [3]
+    assert drained(outbox, "otlp") == [3]
+    assert outbox.queues()["otlp"].parked == 2
+    outbox.close()
+
+
+def test_the_last_look_is_remembered(tmp_path: Path) -> None:
+    """A beat moves the time of the last good document, never backwards, and nonsense in its place is ignored."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(State(birth=NOW, last_good=Instant(NOW, 5.0)), [])
+    outbox.beat(NOW + timedelta(seconds=60))
+    loaded = outbox.load()
+    assert loaded is not None
+    assert loaded.last_good == Instant(NOW + timedelta(seconds=60), None)
+    with closing(sqlite3.connect(outbox.path)) as db:
+        db.execute("UPDATE meta SET value = 'soon' WHERE key = 'seen'")
+        db.commit()
+    loaded = outbox.load()
+    assert loaded is not None
+    assert loaded.last_good == Instant(NOW, None)
+    outbox.close()
+
+
+def test_many_threads(tmp_path: Path) -> None:
+    """Two deliveries drain while the agent commits: each gets every record once, in order."""
+    outbox = opened(tmp_path / "o.db")
+    over = threading.Event()
+    got: dict[str, list[int]] = {name: [] for name in BOTH}
+
+    def drain(name: str) -> None:
+        while not over.is_set() or outbox.queues()[name].records:
+            with contextlib.suppress(OutboxUnwritable):  # a busy machine: it is remembered
+                batch = outbox.next(name, 10)
+                got[name] += numbers(batch)
+                outbox.delivered(name, [queued.seq for queued in batch])
+
+    threads = [threading.Thread(target=drain, args=(name,)) for name in BOTH]
+    for thread in threads:
+        thread.start()
+    number = 0
+    while number < 300:
+        with contextlib.suppress(OutboxUnwritable):  # likewise: it is tried again
+            outbox.commit(STATE, [a_record(number)])
+            number += 1
+        outbox.queues()
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert got == {name: list(range(300)) for name in BOTH}
+    assert {queue.records for queue in outbox.queues().values()} == {0}
+    outbox.close()

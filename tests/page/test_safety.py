@@ -1,0 +1,144 @@
+"""The landing page and hostile text: nothing of it runs, hides or breaks the page, also in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from exporter.core.state import Instant
+from exporter.page.markup import PAGE_CONTENT_TYPE, PAGE_HEADERS, outside, visible
+from exporter.page.view import render_page
+from exporter.web.responses import Accept, Response
+from exporter.web.server import WebServer
+from tests.support import statuses
+from tests.support.page_reading import shown, terms
+from tests.support.peers import need
+from tests.support.statuses import FREEZE, Story
+
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></dd></article>"
+
+
+def hostile_story() -> Story:
+    story = Story()
+    story.read()
+    event = {
+        **FREEZE,
+        "EventType": "<b>Levitate</b>",
+        "EventId": '"><svg onload="document.title=\'owned\'">',
+        "Description": HOSTILE + " \u202egnp.exe\u2066 " + "W" * 900,
+        "EventSource": "</style><script>document.title='owned'</script>",
+        "Resources": ["shop-web_3", *(f"<i>{place}" + "n" * 100 for place in range(20))],
+    }
+    story.read(event)
+    return story
+
+
+def test_it_needs_nothing_from_elsewhere() -> None:
+    """No script, no address but ours, a viewport for phones, and the style is the one that the headers allow."""
+    page = shown(hostile_story().status())
+    assert not list(page.all("script"))
+    assert not list(page.one("body").all("img"))
+    meta = {item.attributes.get("name") or item.attributes.get("http-equiv"): item for item in page.all("meta")}
+    assert meta["viewport"].attributes["content"] == "width=device-width, initial-scale=1"
+    assert meta["refresh"].attributes["content"] == "10"
+    assert page.one("link").attributes["href"].startswith("data:image/svg+xml,")
+    style = page.one("style").text
+    assert "url(" not in style
+    assert "@import" not in style
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    headers = dict(PAGE_HEADERS)
+    assert f"style-src 'sha256-{digest}'" in headers["Content-Security-Policy"]
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+    assert "unsafe" not in headers["Content-Security-Policy"]
+
+
+def test_outside_text_stays_text() -> None:
+    """Markup in any field is shown as it was written, and what hides or reorders text is spelled out."""
+    page = shown(hostile_story().status(vm=replace(statuses.VM, node="<u>", resource_group='" onclick="x')))
+    for name in ("script", "b", "i", "u", "svg", "img"):
+        assert not list(page.all(name))
+    article = page.one("article")
+    assert article.one("h3").text == "<b>Levitate</b>"
+    said = terms(article)["Azure says"]
+    assert said.startswith(HOSTILE)
+    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in said
+    assert "more characters; the records have them" in said
+    assert terms(article)["Touches"].endswith(", 15 more")
+    assert not [name for item in page.all("bdi") for name in item.attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain – ünïcode 日本 🚀", "plain – ünïcode 日本 🚀"),
+        ("a\x00b\x1b[31m", "a⟨U+0000⟩b⟨U+001B⟩[31m"),
+        ("a\u200bb\u2028c\ufeff", "a⟨U+200B⟩b⟨U+2028⟩c⟨U+FEFF⟩"),
+        ("\u3164", "⟨U+3164⟩"),
+        ("z" + "\u0321" * 40 + "y", "z" + "\u0321" * 3 + "y"),
+        ("\ud800", "⟨U+D800⟩"),
+    ],
+)
+def test_nothing_hides(text: str, seen: str) -> None:
+    """What can't be seen is spelled, what piles up is cut, what is innocent stays."""
+    assert visible(text) == seen
+    assert outside(text).encode()
+
+
+@dataclass
+class Served:
+    """The least application: one page for every path, with or without the headers that belong to it."""
+
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = PAGE_HEADERS
+
+    def respond(self, path: str, accept: Accept) -> Response:
+        return Response(200, PAGE_CONTENT_TYPE, self.body if path == "/" and accept else b"", self.headers)
+
+
+def browse(application: Served, folder: Path) -> tuple[str, str]:
+    """The document as Chromium has it after loading, and what it wrote on its console."""
+    server = WebServer("127.0.0.1:0", application)
+    server.start()
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--dump-dom"]
+    arguments += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    arguments += ["--disable-dev-shm-usage", "--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}"]
+    try:
+        done = subprocess.run(
+            [need("chromium"), *arguments, "http://{}:{}/".format(*server.address)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        server.stop()
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+@pytest.mark.peer("chromium")
+def test_a_real_browser_runs_nothing_of_it(tmp_path: Path) -> None:
+    """Chromium shows a hostile description as text, runs nothing, and takes the style under the page's own policy."""
+    story = hostile_story()
+    page = render_page(story.status(), Instant(story.now), "1.2.3")
+    document, console = browse(Served(page), tmp_path)
+    assert "<title>Event of unknown kind" in document
+    assert "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=" in document
+    assert "<svg" not in document.split("<body>")[1]
+    assert "<script" not in document
+    assert console == ""
+
+
+@pytest.mark.peer("chromium")
+def test_the_policy_would_hold_even_if_escaping_failed(tmp_path: Path) -> None:
+    """The same script unescaped does run without the page's headers, and does not with them."""
+    page = b"<!doctype html><title>calm</title><body><script>document.title='owned'</script>"
+    bare, _ = browse(Served(page, ()), tmp_path / "bare")
+    assert "<title>owned</title>" in bare
+    held, console = browse(Served(page), tmp_path / "held")
+    assert "<title>calm</title>" in held
+    assert "Content Security Policy" in console

@@ -1,0 +1,508 @@
+"""What operators deploy: systemd unit, manifests, compose file, the image's recipe. Checked by their own tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import posixpath
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import bcrypt
+import kubernetes_validate
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from deploy import healthcheck
+from exporter.config.load import load
+from exporter.config.places import HOLD_FILE, READY_FILE
+from exporter.config.schema import catalogue
+from exporter.simulator.metadata.scenario import load as load_scenario
+from exporter.simulator.metadata.service import MetadataService
+from tests.support.certificates import Authority, write
+from tests.support.peers import need
+
+ROOT: Final = Path(__file__).parents[2]
+DEPLOY: Final = ROOT / "deploy"
+UNIT: Final = DEPLOY / "systemd" / "azure-scheduled-events-exporter.service"
+KUBERNETES: Final = DEPLOY / "kubernetes"
+COMPOSE: Final = DEPLOY / "compose"
+EXAMPLE: Final = DEPLOY / "systemd" / "config.toml"
+SETTINGS: Final = {setting.env for setting in catalogue()} | {"SCHEDULED_EVENTS_CONFIG_FILE"}
+EXPOSURE: Final = 11
+"""The unit's exposure in tenths, as `systemd-analyze security` of systemd 252 counts it."""
+
+
+def settings_named(text: str) -> set[str]:
+    return set(re.findall(r"SCHEDULED_EVENTS_[A-Z_]+[A-Z]", text))
+
+
+def one(path: Path) -> dict[str, Any]:
+    """The only document of a YAML file."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def manifests() -> list[Path]:
+    return [path for path in sorted(KUBERNETES.rglob("*.yaml")) if path.name != "kustomization.yaml"]
+
+
+# -- systemd
+
+
+@pytest.mark.peer("systemd")
+def test_systemd_accepts_the_unit_and_its_drop_ins(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say about the unit, alone and with each drop-in."""
+    unit = tmp_path / UNIT.name
+    unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
+    (folder := tmp_path / f"{UNIT.name}.d").mkdir()
+    for drop_in in (None, *sorted(UNIT.parent.glob("*.conf"))):
+        if drop_in is not None:
+            shutil.copy(drop_in, folder)
+        command = [need("systemd-analyze"), "verify", "--man=no", str(unit)]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", ""), drop_in
+
+
+@pytest.mark.peer("systemd")
+def test_the_unit_is_hardened() -> None:
+    """systemd counts no more exposure than when the unit was written."""
+    command = [
+        need("systemd-analyze"),
+        "security",
+        "--offline=true",
+        "--no-pager",
+        f"--threshold={EXPOSURE}",
+        str(UNIT),
+    ]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def directives(text: str) -> dict[str, str]:
+    """The unit's lines, the last of each name."""
+    return dict(re.findall(r"^([A-Za-z]+)=(.*)$", text, re.MULTILINE))
+
+
+def test_a_hold_file_has_a_place_that_is_seen_from_inside(tmp_path: Path) -> None:
+    """The unit makes the folders of the example's hold file and ready files, and no /tmp of its own hides them."""
+    unit = directives(UNIT.read_text(encoding="utf-8"))
+    assert unit["PrivateTmp"] == "yes"
+    (mounts := tmp_path / "mountinfo").write_text(
+        "91 60 8:1 /tmp/systemd-private-0-azse.service-1/tmp /tmp rw - ext4 / rw"
+    )
+    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {}, mounts=mounts)
+    assert settings.warnings == ()
+    assert settings.approval.mode == "dry-run"
+    assert settings.approval.hold_file == HOLD_FILE
+    assert posixpath.dirname(HOLD_FILE) == f"/etc/{unit['ConfigurationDirectory']}"
+    assert int(unit["ConfigurationDirectoryMode"], 8) & 0o005 == 0o005
+    (ready,) = [rule.require_file for rule in settings.approval.rules if rule.require_file]
+    assert ready == READY_FILE
+    assert posixpath.dirname(ready) in unit["ExecStartPre"].split()
+    assert "RuntimeDirectory" not in unit
+
+
+def test_the_folder_of_ready_files_is_open_and_left_to_its_owner(tmp_path: Path) -> None:
+    """What the unit runs first makes both folders readable under its own umask, and changes none that is there."""
+    unit = directives(UNIT.read_text(encoding="utf-8"))
+    command = unit["ExecStartPre"].lstrip("-+").replace("/run/", f"{tmp_path}/")
+    ready = tmp_path / "azure-scheduled-events-exporter" / "ready"
+    script = f"umask {unit['UMask']} && {command}"
+    subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)
+    assert [folder.stat().st_mode & 0o777 for folder in (ready.parent, ready)] == [0o755, 0o755]
+    ready.chmod(0o2770)
+    (ready / "event").touch()
+    subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)
+    assert (ready.stat().st_mode & 0o7777, (ready / "event").exists()) == (0o2770, True)
+
+
+def test_the_units_know_the_settings_they_name() -> None:
+    """Unit, drop-ins, manifests and compose file name only settings that exist."""
+    files = [path for path in DEPLOY.rglob("*") if path.suffix in {".service", ".conf", ".yaml", ".md"}]
+    named = set().union(*(settings_named(path.read_text(encoding="utf-8")) for path in files))
+    assert named >= {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"}
+    assert named <= SETTINGS
+
+
+@contextmanager
+def agent(source: str, folder: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`run` as a service manager starts it; killed if it is still there at the end."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "NOTIFY"))}
+    told = {
+        "SCHEDULED_EVENTS_SOURCE_URL": source,
+        "SCHEDULED_EVENTS_OUTBOX_PATH": str(folder / "outbox.db"),
+        "SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
+    }
+    command = [sys.executable, "-m", "exporter", "run"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, env={**clean, **told, **environ}, cwd=ROOT, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+def test_the_agent_speaks_to_its_service_manager(tmp_path: Path) -> None:
+    """READY with a status, then a sign of life with every poll, then STOPPING; the health check agrees; exit 0."""
+    scenario = load_scenario("live-migration")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, MetadataService(scenario) as service:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        with agent(service.url, tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify")) as process:
+            ready = manager.recv(4096).decode()
+            status = re.fullmatch(r"READY=1\nSTATUS=serving on (\d+)", ready)
+            assert status, ready
+            assert [manager.recv(4096) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+            assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"0.0.0.0:{status[1]}"}) == 0
+            process.send_signal(signal.SIGTERM)
+            while (said := manager.recv(4096)) == b"WATCHDOG=1":
+                pass
+            assert said == b"STOPPING=1"
+            assert process.wait(30) == 0
+    assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"127.0.0.1:{status[1]}"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("tls", "why"),
+    [
+        (None, "401"),
+        ({}, "401"),
+        ({"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}, "client certificate"),
+    ],
+    ids=["password", "tls and password", "client certificate"],
+)
+def test_the_health_check_of_an_agent_that_wants_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tls: dict[str, str] | None, why: str
+) -> None:
+    """An agent that wants a password or a client certificate has answered: it is not called unhealthy."""
+    authority = Authority()
+    write(tmp_path, "web", *authority.issue("127.0.0.1"))
+    (tmp_path / "ca.crt").write_text(authority.pem)
+    wants: dict[str, object] = {"basic_auth_users": {"scraper": bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()}}
+    if tls is not None:
+        wants["tls_server_config"] = {"cert_file": "web.crt", "key_file": "web.key", **tls}
+    (tmp_path / "web.yml").write_text(json.dumps(wants))
+    environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web.yml")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        with agent("http://127.0.0.1:9", tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
+            port = manager.recv(4096).decode().rpartition(" ")[2]
+            address = {"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"127.0.0.1:{port}"}
+            assert healthcheck.main(environ | address) == 0
+            assert why in capsys.readouterr().out
+
+
+# -- Kubernetes
+
+
+@pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("path", sorted((KUBERNETES / "base").glob("[!k]*.yaml")), ids=lambda path: path.stem)
+def test_a_manifest_is_what_kubernetes_takes(path: Path, version: str) -> None:
+    """Each manifest of the base holds against the API's own schema, unknown keys refused."""
+    kubernetes_validate.validate(one(path), version, strict=True)
+
+
+def test_each_manifest_is_listed() -> None:
+    """Every file is named by the kustomization beside it, and every name is a file."""
+    for path in KUBERNETES.rglob("kustomization.yaml"):
+        told = one(path)
+        named = [*told.get("resources", ()), *told.get("components", ())]
+        named += [patch["path"] for patch in told.get("patches", ())]
+        assert all((path.parent / name).exists() for name in named), path
+        beside = {found.name for found in path.parent.glob("*.yaml")} - {path.name}
+        assert beside <= set(named), path
+
+
+def test_kustomize_builds_the_overlays() -> None:
+    """Base and example overlay build, the image replaced everywhere and everything in one namespace."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed here, and Debian has no package of it")
+    for folder in (KUBERNETES, KUBERNETES / "overlays" / "example"):
+        done = subprocess.run(["kubectl", "kustomize", str(folder)], text=True, capture_output=True, check=True)
+        built = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+        assert {document["apiVersion"] for document in built.values()} == {"v1", "apps/v1"}
+        kubernetes_validate.validate(built["DaemonSet"], "1.29", strict=True)
+        spaces = {document["metadata"].get("namespace") for kind, document in built.items() if kind != "Namespace"}
+        assert spaces == {"azure-scheduled-events"}
+    assert set(re.findall(r"image: (\S+)", done.stdout)) == {
+        "registry.example.com/azure-scheduled-events-exporter:0.1.0"
+    }
+    env = {entry["name"] for entry in pod_of(built["DaemonSet"])["containers"][0]["env"]}
+    assert {"SCHEDULED_EVENTS_SOURCE_NODE_NAME", "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"} <= env
+
+
+def test_nothing_that_is_applied_needs_a_crd() -> None:
+    """Base and overlays are made of Kubernetes' own kinds; what needs an operator is a component of none of them."""
+    for path in [
+        KUBERNETES / "kustomization.yaml",
+        *KUBERNETES.glob("base/k*.yaml"),
+        *KUBERNETES.glob("overlays/*/k*.yaml"),
+    ]:
+        assert {"v1", "apps/v1"} >= {made["apiVersion"] for made in reached(path)}, path
+
+
+def reached(path: Path) -> Iterator[dict[str, Any]]:
+    """All that a kustomization brings, through the ones that it names."""
+    told = one(path)
+    for name in (*told.get("resources", ()), *told.get("components", ())):
+        found = path.parent / name
+        if found.is_dir():
+            yield from reached(found / "kustomization.yaml")
+        else:
+            yield one(found)
+
+
+def test_the_pod_monitor_is_one_line_away(tmp_path: Path) -> None:
+    """With the line of the example uncommented the overlay builds with the PodMonitor, in the namespace of the rest."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed here, and Debian has no package of it")
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    overlay = tmp_path / "kubernetes" / "overlays" / "example"
+    text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
+    (overlay / "kustomization.yaml").write_text(text.replace("# - ../", "- ../"))
+    done = subprocess.run(["kubectl", "kustomize", str(overlay)], text=True, capture_output=True, check=True)
+    built = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
+    assert built["PodMonitor"]["metadata"]["namespace"] == built["DaemonSet"]["metadata"]["namespace"]
+
+
+def pod_of(daemonset: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return pod
+
+
+def test_the_pod_has_what_it_needs_and_no_more() -> None:
+    """Host network, every node, the outbox on the host; no token, no root but to own that, nothing writable."""
+    daemonset = one(KUBERNETES / "base" / "daemonset.yaml")
+    pod = pod_of(daemonset)
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["automountServiceAccountToken"] is False
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["outbox"]["hostPath"]["type"] == "DirectoryOrCreate"
+    (container,), (init,) = pod["containers"], pod["initContainers"]
+    for each in (container, init):
+        context = each["securityContext"]
+        assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+        assert context["capabilities"]["drop"] == ["ALL"]
+    assert container["securityContext"]["runAsNonRoot"] is True
+    assert "add" not in container["securityContext"]["capabilities"]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert env["SCHEDULED_EVENTS_APPROVAL_MODE"] == "off"
+    # The folder is there also without the ConfigMap: a hold file whose folder is missing holds.
+    assert env["SCHEDULED_EVENTS_APPROVAL_HOLD_FILE"] == HOLD_FILE
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    place = mounts[posixpath.dirname(HOLD_FILE)]
+    assert place["readOnly"] is True
+    assert volumes[place["name"]]["configMap"]["optional"] is True
+    load(argparse.Namespace(), {name: value for name, value in env.items() if value})
+
+
+def test_the_pod_monitor_finds_the_pods() -> None:
+    """It selects by labels that the pods carry, and a port that they name. (The operator's schema is not at hand.)"""
+    monitor = one(KUBERNETES / "components" / "pod-monitor" / "podmonitor.yaml")
+    template = one(KUBERNETES / "base" / "daemonset.yaml")["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    assert endpoint["path"] == "/metrics"
+
+
+# -- compose
+
+
+def test_compose_holds_together() -> None:
+    """What it mounts and waits for exists, and the agent's settings are valid and meet the emulator's hub."""
+    told = one(COMPOSE / "compose.yaml")
+    services = told["services"]
+    for name, service in services.items():
+        assert "image" in service, name
+        assert set(service.get("depends_on", ())) <= set(services)
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in told["volumes"] or (COMPOSE / source).is_file(), volume
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+    settings = load(argparse.Namespace(), services["agent"]["environment"])
+    entities = json.loads((COMPOSE / "event-hubs.json").read_text())["UserConfig"]["NamespaceConfig"][0]["Entities"]
+    assert settings.event_hubs.event_hub in {entity["Name"] for entity in entities}
+    assert settings.source.url == "http://simulator:8080"
+    one(COMPOSE / "grafana" / "datasources.yml")
+    one(COMPOSE / "grafana" / "dashboards.yml")
+
+
+@pytest.mark.peer("prometheus")
+def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
+    """promtool accepts the compose file's Prometheus configuration with the alerts beside it."""
+    shutil.copy(COMPOSE / "prometheus.yml", tmp_path)
+    shutil.copy(ROOT / "alerts" / "rules.yml", tmp_path)
+    command = [need("promtool"), "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- the image, and what all builds are made of
+
+
+def test_the_image_is_not_roots() -> None:
+    """The image ends as a numeric user that owns its one volume, with a health check."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "USER 65532:65532" in text
+    assert "\nHEALTHCHECK " in text
+    assert 'VOLUME ["/var/lib/azure-scheduled-events-exporter"]' in text
+
+
+def test_the_base_of_the_image_is_one_and_the_same() -> None:
+    """Every stage begins from the one base, which is named by tag and digest; what is tried stands in for that tag."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
+    assert set(bases) == {"${PYTHON_IMAGE}"}
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", text, re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/python:3\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    (line,) = re.findall(r"^base=.*$", (DEPLOY / "image-test").read_text(encoding="utf-8"), re.MULTILINE)
+    script = f'{line}\nprintf %s "$base"'
+    done = subprocess.run(["/bin/sh", "-c", script], cwd=ROOT, text=True, capture_output=True, check=True, timeout=30)
+    assert done.stdout == base.partition("@")[0]
+
+
+def test_the_image_has_a_place_for_the_hold_file() -> None:
+    """The folder is in the image: where nothing is mounted there, a hold file is clearly absent."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    name = posixpath.basename(posixpath.dirname(HOLD_FILE))
+    assert re.search(rf"^RUN mkdir -p .*/places/{name}\b", text, re.MULTILINE)
+    assert f"COPY --from=build /places/ {posixpath.dirname(posixpath.dirname(HOLD_FILE))}/\n" in text
+
+
+LOCKS: Final = sorted(DEPLOY.glob("*.txt"))
+
+
+def locked(path: Path) -> dict[str, str]:
+    """What a lock names, with its version; every one of them has a hash."""
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", path.read_text(encoding="utf-8")):
+        if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", entry):
+            assert "--hash=sha256:" in entry, f"{path.name}: {match[1]}"
+            found[match[1].lower()] = match[2]
+        else:
+            assert entry.startswith("#"), f"{path.name}: {entry}"
+    return found
+
+
+def test_the_locks_fit_the_project() -> None:
+    """Each dependency, of the extra too, and each build requirement is locked at a version that is allowed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    told = project["project"]
+    runs = (*told["dependencies"], *told["optional-dependencies"]["identity"])
+    for name, lines in {"constraints.txt": runs, "build.txt": project["build-system"]["requires"]}.items():
+        versions = locked(DEPLOY / name)
+        for line in lines:
+            wanted = Requirement(line)
+            version = versions[wanted.name.lower()]
+            assert wanted.specifier.contains(version), f"{line} is locked at {version}: make lock"
+    for source in DEPLOY.glob("*.in"):
+        named = {Requirement(line).name for line in source.read_text(encoding="utf-8").split()}
+        assert named <= set(locked(source.with_suffix(".txt"))), f"{source.name}: make lock"
+
+
+def test_the_locks_agree() -> None:
+    """One thing has one version, in whatever locks it stands: they are installed beside each other."""
+    assert {path.name for path in LOCKS} == {"build.txt", "constraints.txt", "release.txt", "standalone.txt"}
+    versions: dict[str, set[str]] = {}
+    for path in LOCKS:
+        for name, version in locked(path).items():
+            versions.setdefault(name, set()).add(version)
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+FLOORS: Final = {
+    "azure-core": "1.38.0",  # CVE-2026-21226
+    "azure-identity": "1.16.1",  # CVE-2024-35255
+    "aiohttp": "3.14.3",  # CVE-2026-69244
+    "certifi": "2024.7.4",  # CVE-2024-39689
+    "cryptography": "50.0.0",  # CVE-2026-69247
+    "h11": "0.16.0",  # CVE-2025-43859
+    "idna": "3.15",  # CVE-2026-45409
+    "protobuf": "6.33.5",  # CVE-2026-0994
+    "pyjwt": "2.12.0",  # CVE-2026-32597
+    "requests": "2.33.0",  # CVE-2026-25645, CVE-2024-47081
+    "setuptools": "78.1.1",  # CVE-2025-47273
+    "urllib3": "2.7.0",  # CVE-2026-44431, CVE-2026-44432
+}
+"""The first version of each that is above the advisory that is known of it."""
+
+
+@pytest.mark.parametrize(("name", "first"), FLOORS.items(), ids=FLOORS)
+def test_a_plain_install_takes_nothing_with_a_known_advisory(name: str, first: str) -> None:
+    """The project's own bounds keep out what is below, for those who install it without the lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    told = project["project"]
+    lines = (*told["dependencies"], *told["optional-dependencies"]["identity"], *project["build-system"]["requires"])
+    (wanted,) = [found for line in lines if (found := Requirement(line)).name.lower() == name]
+    (floor,) = [bound.version for bound in wanted.specifier if bound.operator == ">="]
+    assert Version(floor) >= Version(first)
+
+
+def installs(text: str) -> list[str]:
+    """Each command of a script or Dockerfile that has pip install something, continued lines joined."""
+    joined = re.sub(r"\\\n\s*(&& )?", lambda match: "\n" if match[1] else " ", text)
+    return [
+        line for line in joined.splitlines() if re.search(r"(pip\"?|PIP\)) install\b", line) and "#" not in line[:1]
+    ]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Makefile", "deploy/standalone", "deploy/image-test"])
+def test_what_is_handed_out_is_built_of_what_is_locked(name: str) -> None:
+    """Nothing is installed for a release but wheels with hashes, and our own code by a builder that is one of them."""
+    found = installs((ROOT / name).read_text(encoding="utf-8"))
+    if name == "Makefile":  # what tests are made with may be new
+        found = [line for line in found if not re.search(r"--editable|atheris", line)]
+    for line in found:
+        hashed = "--require-hashes" in line and "--only-binary :all:" in line
+        ours = "--no-deps" in line and "--no-build-isolation" in line and re.search(r" \.( |$)", line)
+        assert hashed or ours, line
+    assert bool(found) is (name != "deploy/image-test")
+
+
+def test_a_wheel_is_built_of_what_is_locked() -> None:
+    """`make dist` fetches no build environment: what builds is installed with the release's tools."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all("--no-isolation" in line for line in text.splitlines() if "-m build" in line)
+    for file in ("build.txt", "release.txt"):
+        assert f"--requirement deploy/{file}" in text
+    inside = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY ((?:deploy/\S+ )+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(f"!{path}\n" in inside for line in copied for path in line.split())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ".ci/run",
+        ".ci/venv",
+        ".ci/peers",
+        "deploy/lock",
+        "deploy/image-test",
+        "deploy/standalone",
+        "deploy/standalone-test",
+    ],
+)
+def test_a_script_can_be_run(script: str) -> None:
+    """Each script is executable and has no syntax error."""
+    path = ROOT / script
+    assert os.access(path, os.X_OK)
+    shell = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#!")
+    subprocess.run([shell, "-n", str(path)], check=True, timeout=30)

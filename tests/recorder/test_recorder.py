@@ -1,0 +1,391 @@
+"""The recorder: what changed and nothing else, bounded, for its owner alone, and never in the way of a poll."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.agent.app import App
+from exporter.commands.replay.command import _replay, add_arguments
+from exporter.commands.tail.outbox import OutboxReader
+from exporter.config.load import load
+from exporter.config.schema import (
+    ApprovalSettings,
+    OutboxSettings,
+    RecorderSettings,
+    Settings,
+    SourceSettings,
+    WebSettings,
+)
+from exporter.config.sources import FlagParser
+from exporter.core.records import Record, Vm
+from exporter.errors import Failure, Retryable
+from exporter.log.log import Log
+from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
+from exporter.simulator.metadata.scenario import load as load_scenario
+from exporter.simulator.metadata.service import MetadataService
+from tests.support.simulator_client import Unhurried
+
+AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return AT + timedelta(seconds=seconds)
+
+
+class _Log:
+    """What was said, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.spoken = threading.Event()
+
+    def trouble(self, key: str, event: str, **fields: Any) -> None:  # noqa: ARG002  # the real log's shape
+        self.said.append((event, fields))
+        self.spoken.set()
+
+    def over(self, key: str, event: str, **fields: Any) -> None:  # noqa: ARG002  # as above
+        if self.said and self.said[-1][0] != event:
+            self.said.append((event, fields))
+
+
+@contextlib.contextmanager
+def recording(path: Path, *, max_bytes: int = 1 << 20, files: int = 3, log: _Log | None = None) -> Iterator[Recorder]:
+    """A recorder; everything is on disk after it."""
+    recorder = Recorder(path, max_bytes, files, log=log or _Log(), who=lambda: Vm(name="vm-1"))
+    yield recorder
+    recorder.close()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+
+
+def kinds(path: Path) -> list[str]:
+    """Each line by what it holds besides its time."""
+    return [next(name for name in line if name not in ("at", "read_at")) for line in lines(path)]
+
+
+def test_only_what_changed_is_kept_and_how_long_it_stayed(tmp_path: Path) -> None:
+    """A document is written once, and before the next how often and until when it was read again."""
+    path = tmp_path / "rec"
+    with recording(path) as recorder:
+        recorder.began(at(0), "1.2.3", "boot")
+        for second in range(4):
+            recorder.keep(b"first", at(second))
+        recorder.keep(b"second", at(4))
+    assert kinds(path) == ["began", "vm", "body", "same", "body"]
+    assert [line.get("body") or line.get("same") for line in lines(path)[2:]] == ["first", 3, "second"]
+    assert lines(path)[3]["read_at"] == "2026-03-02T09:00:03.000000Z"
+    assert lines(path)[1]["vm"] == {"name": "vm-1"}
+
+
+def test_a_gap_can_be_seen_and_a_beat_is_kept(tmp_path: Path) -> None:
+    """After more than 5 s without a reading the same document is written anew; while it stays, a line a minute."""
+    path = tmp_path / "rec"
+    with recording(path) as recorder:
+        for second in [*range(130), 200]:
+            recorder.keep(b"same", at(second))
+    assert [(line["read_at"][14:19], line.get("same")) for line in lines(path)[1:]] == [
+        ("00:00", None),
+        ("01:00", 60),
+        ("02:00", 60),
+        ("02:09", 9),
+        ("03:20", None),
+    ]
+
+
+def test_failures_approvals_and_interruptions_are_kept(tmp_path: Path) -> None:
+    """A failure that goes on is one line; what was asked of Azure and felt is there with its time."""
+    path = tmp_path / "rec"
+    with recording(path) as recorder:
+        recorder.keep(b"a", at(0))
+        recorder.failed(at(1), "timeout")
+        recorder.failed(at(2), "timeout")
+        recorder.failed(at(3), "gone")
+        recorder.keep(b"a", at(4))
+        recorder.posted(at(5), "ID", 200)
+        recorder.posted(at(6), "ID", None, "timeout")
+        recorder.felt(at(7), "clock_step", 5.00049)
+    assert kinds(path) == ["vm", "body", "failure", "failure", "body", "post", "post", "interruption"]
+    assert lines(path)[5:] == [
+        {"at": "2026-03-02T09:00:05.000000Z", "post": "ID", "status": 200},
+        {"at": "2026-03-02T09:00:06.000000Z", "post": "ID", "status": None, "reason": "timeout"},
+        {"at": "2026-03-02T09:00:07.000000Z", "interruption": {"kind": "clock_step", "seconds": 5.0}},
+    ]
+
+
+def test_a_body_is_kept_as_it_came(tmp_path: Path) -> None:
+    """Also one that is no text, with every byte."""
+    bodies = [b'{"a": "\xe2\x89\xa5\\n"}\r\n', b"\xff\x00\xfe", b"", "\u2028 \U0001f600".encode()]
+    path = tmp_path / "rec"
+    with recording(path) as recorder:
+        for second, body in enumerate(bodies):
+            recorder.keep(body, at(second))
+    found = [line["body"].encode() if "body" in line else base64.b64decode(line["base64"]) for line in lines(path)[1:]]
+    assert found == bodies
+
+
+def test_the_files_are_bounded_and_each_stands_alone(tmp_path: Path) -> None:
+    """Never more than `files` of `max_bytes`, and each says who the VM is and begins with a document."""
+    path = tmp_path / "rec"
+    for run in range(3):
+        with recording(path, max_bytes=4096, files=3) as recorder:
+            for number in range(60):
+                recorder.keep(str(number % 7).encode() * 300, at(run * 1000 + number))
+                recorder.failed(at(run * 1000 + number + 0.5), "timeout")
+    found = sorted(tmp_path.iterdir())
+    assert [each.name for each in found] == ["rec", "rec.1", "rec.2"]
+    for each in found:
+        assert each.stat().st_size <= 4096
+        assert kinds(each)[:2] == ["vm", "body"]
+    newest = [lines(each)[0]["at"] for each in found]
+    assert newest == sorted(newest, reverse=True)
+
+
+def test_what_is_larger_than_a_file_is_named_instead(tmp_path: Path) -> None:
+    """A body that would break the bound leaves a line with its size."""
+    path = tmp_path / "rec"
+    with recording(path, max_bytes=1000, files=1) as recorder:
+        recorder.keep(b"x" * 5000, at(0))
+        recorder.keep(b"small", at(1))
+    assert [line.get("omitted") or line.get("body") for line in lines(path)[1:]] == [5000, "small"]
+    assert path.stat().st_size <= 1000
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Mode 0600, also for a file that was there before with more."""
+    path = tmp_path / "rec"
+    for _ in range(2):
+        with recording(path) as recorder:
+            recorder.keep(b"a", at(0))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o644)
+
+
+def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
+    """After a crash in the middle of a line the next run begins on a line of its own."""
+    path = tmp_path / "rec"
+    path.write_bytes(b'{"read_at": "2026-03-02T08')
+    with recording(path) as recorder:
+        recorder.keep(b"a", at(0))
+    assert [json.loads(line).get("body") for line in path.read_bytes().splitlines()[1:]] == [None, "a"]
+
+
+def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    """Whoever removes the recording gets a new one, which stands alone too."""
+    path = tmp_path / "rec"
+    recorder = Recorder(path, 1 << 20, 1, log=_Log(), who=lambda: Vm(name="vm-1"))
+    recorder.keep(b"a", at(0))
+    _until(lambda: path.exists() and b'"a"' in path.read_bytes())
+    path.unlink()
+    recorder.failed(at(1), "timeout")
+    recorder.close()
+    assert kinds(path) == ["vm", "body", "failure"]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    """Waits for what another thread does to a file, which has no event to wait for."""
+    pause = threading.Event()
+    for _ in range(1000):
+        if holds():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it did not come about")
+
+
+def test_a_disk_that_does_not_take_it_is_said_and_it_goes_on(tmp_path: Path) -> None:
+    """Nothing is raised; the log names path and cause; the next line that fits begins with the document again."""
+    log, path = _Log(), tmp_path / "folder"
+    path.mkdir()  # a folder where the file should be: root can't write it either
+    with recording(path, log=log) as recorder:
+        recorder.keep(b"a", at(0))
+        assert log.spoken.wait(10)
+        event, fields = log.said[0]
+        assert (event, fields["path"]) == ("recorder.failed", str(path))
+        recorder.keep(b"b", at(1))
+        while len(log.said) < 3:
+            log.spoken.wait(0.01)
+        path.rmdir()
+        recorder.failed(at(2), "timeout")
+    assert kinds(path) == ["vm", "body", "failure"]
+    assert log.said[-1][0] == "recorder.recovered"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) -> None:
+    """A device, or a pipe that nobody reads, is no file to record to."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (Path("/dev/full"), pipe):
+        log = _Log()
+        with recording(path, log=log) as recorder:
+            recorder.keep(b"a", at(0))
+            assert log.spoken.wait(10)
+        assert log.said[0][0] == "recorder.failed"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="making a link takes a privilege there")
+@pytest.mark.parametrize("target", ["file", "nothing", "itself"])
+def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
+    """A link where the recording should be is refused and said, and what it leads to is left as it was."""
+    path, victim = tmp_path / "rec", tmp_path / "victim"
+    if target == "file":
+        victim.write_text("mine")
+        victim.chmod(0o644)
+    path.symlink_to(path if target == "itself" else victim)
+    log = _Log()
+    with recording(path, log=log) as recorder:
+        recorder.keep(b"a", at(0))
+        assert log.spoken.wait(10)
+    assert log.said[0][0] == "recorder.failed"
+    if target == "file":
+        assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("mine", 0o644)
+    else:
+        assert not victim.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="making a link takes a privilege there")
+def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> None:
+    """Whoever moves the recording and leaves a link to it behind gets nothing more written through that link."""
+    log, path = _Log(), tmp_path / "rec"
+    with recording(path, log=log) as recorder:
+        recorder.keep(b"a", at(0))
+        _until(lambda: path.exists() and b'"a"' in path.read_bytes())
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+        recorder.keep(b"b", at(1))
+        assert log.spoken.wait(10)
+    assert log.said[0][0] == "recorder.failed"
+    assert b'"b"' not in (tmp_path / "moved").read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize("mask", [0o000, 0o277], ids=oct)
+def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    """Mode 0600 with a umask that takes nothing, and with one that takes from the owner too."""
+    before = os.umask(mask)
+    try:
+        with recording(tmp_path / "rec") as recorder:
+            recorder.keep(b"a", at(0))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "rec").stat().st_mode) == 0o600
+
+
+class _Source:
+    def __init__(self, failure: Failure | None) -> None:
+        self._failure = failure
+
+    def fetch(self) -> Any:
+        if self._failure:
+            raise self._failure
+        return None
+
+    def approve(self, event_id: str) -> None:  # noqa: ARG002  # the real source's shape
+        if self._failure:
+            raise self._failure
+
+
+def test_a_recorded_source_is_the_source(tmp_path: Path) -> None:
+    """What the source raises is raised, what it answers is answered. Its failures are recorded, but not while stopping;
+    what came of an approval is recorded once the agent notes it."""
+    path, failure = tmp_path / "rec", Retryable("timeout", "too slow")
+    with recording(path) as recorder:
+        bad = Recorded(_Source(failure), recorder, lambda: at(0))
+        for ask in (bad.fetch, lambda: bad.approve("A")):
+            with pytest.raises(Retryable) as caught:
+                ask()
+            assert caught.value is failure
+        recorder.posted(at(0), "A", None, failure.reason)
+        Recorded(_Source(None), recorder, lambda: at(1)).approve("B")
+        recorder.posted(at(1), "B", 200)
+        with pytest.raises(Retryable):
+            Recorded(_Source(Retryable("aborted")), recorder, lambda: at(2), lambda: True).fetch()
+    assert [line.get("failure") or (line["post"], line["status"]) for line in lines(path)] == [
+        "timeout",
+        ("A", None),
+        ("B", 200),
+    ]
+
+
+def test_no_recorder_does_nothing() -> None:
+    """Without a path nothing is kept, and nobody has to ask."""
+    nothing = NoRecorder()
+    nothing.began(AT, "", "")
+    nothing.keep(b"", AT)
+    nothing.failed(AT, "timeout")
+    nothing.posted(AT, "ID", 200)
+    nothing.felt(AT, "stall", 1.0)
+    nothing.close()
+
+
+LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
+
+
+@pytest.mark.parametrize(
+    ("story", "speed", "kinds"),
+    [
+        # So quick that two changes may come between two polls: which ends are seen is chance.
+        ("demo", 10, {"scheduled"}),
+        ("user-reboot", 40, {"scheduled", "started", "completed"}),
+        ("canceled-maintenance", 100, {"scheduled", "canceled"}),
+    ],
+)
+def test_replay_tells_from_the_recording_what_the_agent_told(
+    tmp_path: Path, story: str, speed: float, kinds: set[str]
+) -> None:
+    """The records of every event's life have the same ids, words and accounts as those that the running agent wrote."""
+    path, outbox = tmp_path / "rec", tmp_path / "outbox.db"
+    with MetadataService(load_scenario(story), speed=speed, clock=Unhurried(0.03)) as service:
+        settings = Settings(
+            source=SourceSettings(url=service.url, poll_interval=0.03),
+            approval=ApprovalSettings(mode="enforce"),
+            outbox=OutboxSettings(path=str(outbox)),
+            web=WebSettings(listen_address="127.0.0.1:0"),
+            recorder=RecorderSettings(path=str(path)),
+        )
+        app = App(settings, Log(io.StringIO()), environ={})
+        app.start()
+        running = threading.Thread(target=app.run)
+        running.start()
+        assert service.wait_until(lambda: service.finished() and _quiet(app), 90)
+        app.stop()
+        running.join()
+    reader = OutboxReader(str(outbox))
+    live = [_told(kept.record) for kept in reader.new() if kept.record.kind in LIFE]
+    reader.close()
+    out = io.StringIO()
+    parser = FlagParser()
+    add_arguments(parser)
+    args = parser.parse_args([str(path), "--json", "--approval.mode", "enforce"])
+    assert _replay(args, load(args, {}), io.BytesIO(), out, AT) == 0
+    replayed = [Record.from_json(line) for line in out.getvalue().splitlines()[:-1]]
+    assert [_told(record) for record in replayed if record.kind in LIFE] == live
+    assert kinds <= {kind for kind, *_ in live}
+    approved_by = {account["approved_by"] for *_, account in live if account}
+    assert "us" in approved_by or story != "user-reboot"
+
+
+def _quiet(app: App) -> bool:
+    """The agent has read that the story is over."""
+    document = app.status.state.document
+    return document is not None and not document.events
+
+
+def _told(record: Record) -> tuple[str, str, str, str, Any]:
+    """What must be the same. When Azure's answer to an approval came is told to the microsecond by each for itself."""
+    account = {**record.data["account"], "approved_at": None} if "account" in record.data else None
+    return record.kind, record.id, record.time.isoformat(), record.data["message"], account

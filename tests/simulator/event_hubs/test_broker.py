@@ -1,0 +1,294 @@
+"""The local Event Hubs broker, seen by Azure's own SDK: what arrives, what is kept, over which transport."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import http.client
+import itertools
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pytest
+from azure.eventhub import EventData, TransportType
+
+from exporter.simulator.event_hubs.amqp import Described, UInt, ULong, encode
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.simulator.event_hubs.frames import MAX_FRAME_SIZE, Flow, Transfer
+from exporter.simulator.event_hubs.store import Store, parse_message
+from tests.support.certificates import self_signed
+from tests.support.eventhubs_broker import running_broker
+from tests.support.eventhubs_client import HUB, PATIENCE, Peer, event, producer, receive, receiver, send
+
+broker = pytest.fixture(running_broker)
+
+NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+# --- Azure's SDK as producer and consumer ---------------------------------------------------------------------------
+
+
+def test_events_arrive_as_they_were_sent(broker: Broker) -> None:
+    """Body, id, content type, properties, key and order are the same in the broker and at each consumer group."""
+
+    async def story() -> list[list[tuple[str, EventData]]]:
+        async with producer(broker.connection_string()) as client:
+            properties = await client.get_eventhub_properties()
+            assert (properties["eventhub_name"], properties["partition_ids"]) == (HUB, ["0", "1", "2", "3"])
+            for key in ("vm-a", "vm-b"):
+                events = [event(f"{key} {i} é", f"id-{key}-{i}", {"kind": "scheduled", "vm": key}) for i in range(5)]
+                await send(client, events, partition_key=key)
+        text = broker.connection_string()
+        return await asyncio.gather(*(receive(text, lambda got: len(got) == 10, group=name) for name in ("a", "b")))
+
+    received, again = asyncio.run(story())
+    assert {one.message_id for _, one in received} == {one.message_id for _, one in again}
+    stored = broker.wait_for(10, PATIENCE)
+    for key in ("vm-a", "vm-b"):
+        mine = [message for message in stored if message.partition_key == key]
+        assert [message.body.decode() for message in mine] == [f"{key} {i} é" for i in range(5)]
+        assert [message.message_id for message in mine] == [f"id-{key}-{i}" for i in range(5)]
+        assert {message.content_type for message in mine} == {"application/cloudevents+json"}
+        assert all(message.application_properties == {"kind": "scheduled", "vm": key} for message in mine)
+        assert len({message.partition for message in mine}) == 1
+        theirs = [(partition, one) for partition, one in received if one.partition_key == key.encode()]
+        assert [one.body_as_str() for _, one in theirs] == [message.body.decode() for message in mine]
+        for (partition, one), message in zip(theirs, mine, strict=True):
+            assert (partition, one.sequence_number, one.offset) == (
+                message.partition,
+                message.sequence_number,
+                message.offset,
+            )
+            assert (one.message_id, one.content_type) == (message.message_id, message.content_type)
+            assert one.properties == {b"kind": b"scheduled", b"vm": key.encode()}
+            assert one.enqueued_time is not None
+            assert abs(one.enqueued_time - message.enqueued_time) < timedelta(milliseconds=1)
+
+
+def test_a_key_always_means_the_same_partition() -> None:
+    """Keys spread over partitions, and another broker puts each key where the first one did."""
+
+    async def story(broker: Broker) -> None:
+        async with producer(broker.connection_string()) as client:
+            for number in (*range(12), *reversed(range(11))):
+                await send(client, [event(str(number))], partition_key=f"key-{number}")
+            await send(client, [event("to 3")], partition_id="3")
+            for _ in range(4):
+                await send(client, [event("anywhere")])
+
+    async def both(one: Broker, other: Broker) -> None:
+        await asyncio.gather(story(one), story(other))
+
+    places = []
+    with Broker() as one, Broker() as other:
+        asyncio.run(both(one, other))
+        for broker in (one, other):
+            stored = broker.messages(HUB)
+            places.append({(message.partition_key, message.partition) for message in stored if message.partition_key})
+            assert [message.partition for message in stored if message.body == b"to 3"] == ["3"]
+            assert len({message.partition for message in stored if message.body == b"anywhere"}) == 4
+    assert places[0] == places[1]
+    assert len(places[0]) == 12
+    assert {partition for _, partition in places[0]} == {"0", "1", "2", "3"}
+    assert {("key-0", "0"), ("key-1", "2")} <= places[0]  # the same in every process
+
+
+def test_a_consumer_begins_where_it_says() -> None:
+    """Start, offset, sequence number, time, inclusive or not, and "@latest" give exactly what lies behind them."""
+    seconds = itertools.count()
+    with Broker(hubs={"hub": 1}, clock=lambda: NOON + timedelta(seconds=next(seconds))) as broker:
+
+        async def read(position: object, inclusive: bool, meanwhile: Callable[[], Awaitable[None]] | None) -> list[str]:
+            got = await receive(
+                broker.connection_string(),
+                lambda got: got[-1][1].body_as_str() == "last",
+                position=position,
+                starting_position_inclusive=inclusive,
+                meanwhile=meanwhile,
+            )
+            return [one.body_as_str() for _, one in got if one.body_as_str() != "last"]
+
+        async def story() -> list[list[str]]:
+            async with producer(broker.connection_string()) as client:
+                for number in range(5):
+                    await send(client, [event(str(number))])
+                stored = broker.messages()[2]
+                assert stored.enqueued_time == NOON + timedelta(seconds=3)  # the hub was created at 0
+                await send(client, [event("last")])
+                positions = ("-1", stored.offset, stored.sequence_number, stored.enqueued_time)
+                choices = [(position, inclusive) for position in positions for inclusive in (False, True)]
+                behind = [read(position, inclusive, None) for position, inclusive in choices]
+                beyond = [
+                    read(position, False, lambda: send(client, [event("last")])) for position in ("@latest", 9999)
+                ]
+                return await asyncio.gather(*behind, *beyond)
+
+        everything, after, including = list("01234"), list("34"), list("234")
+        assert asyncio.run(story()) == [everything, everything, *([after, including] * 3), [], []]
+        assert broker.unexpected_errors == []
+
+
+def test_large_messages_cross_in_several_frames(broker: Broker) -> None:
+    """A message beyond the frame size arrives whole in both directions; one beyond the limit is never sent."""
+    body = bytes(range(256)) * (10 * MAX_FRAME_SIZE // 256)
+
+    async def story() -> bytes:
+        async with producer(broker.connection_string()) as client:
+            await send(client, [EventData(body)])
+            with pytest.raises(ValueError, match="size"):
+                await client.send_batch([EventData(bytes(1_100_000))])
+        ((_, received),) = await receive(broker.connection_string(), lambda got: len(got) == 1)
+        return received.body_as_str(encoding="latin-1").encode("latin-1")
+
+    assert asyncio.run(story()) == body
+    assert broker.messages()[0].body == body
+
+
+def test_many_clients_at_once(broker: Broker) -> None:
+    """A dozen SDK clients send while a hundred idle connections are open; all are counted, none is left behind."""
+    peers = [Peer(broker.port) for _ in range(100)]
+    for peer in peers:
+        peer.begin()
+
+    async def one(name: str) -> None:
+        async with producer(broker.connection_string()) as client:
+            for number in range(3):
+                await send(client, [event(f"{name} {number}")], partition_key=name)
+
+    async def story() -> None:
+        await asyncio.gather(*(one(f"vm-{number}") for number in range(12)))
+
+    asyncio.run(story())
+    assert len(broker.wait_for(36, PATIENCE)) == 36
+    broker.wait_connections(100, PATIENCE)
+    assert broker.total_connections == 112
+    for peer in peers:
+        peer.__exit__()
+    broker.wait_connections(0, PATIENCE)
+
+
+# --- websocket and TLS ----------------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path) -> tuple[ssl.SSLContext, str]:
+    """A server's context with a certificate of its own making for 127.0.0.1, and the file a client trusts it by."""
+    file = folder / "broker.pem"
+    file.write_text("".join(self_signed("local broker")))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context, str(file)
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # the SDK's call of aiohttp
+def test_websocket_and_tls_carry_the_same(tmp_path: Path) -> None:
+    """Over websocket, TLS and both, the SDK sends and receives what it does without."""
+    context, trusted = certificate(tmp_path)
+
+    async def story(broker: Broker, transport: TransportType, tls: bool) -> list[tuple[str, EventData]]:
+        options = {"transport_type": transport, "custom_endpoint_address": f"sb://127.0.0.1:{broker.port}"}
+        if tls:
+            options["connection_verify"] = trusted
+        async with producer(broker.connection_string(), **options) as client:
+            for _ in range(3):
+                await send(client, [event("x" * 2000) for _ in range(100)], partition_key=f"{transport}")
+        name = f"{transport}".encode()
+        return await receive(
+            broker.connection_string(),
+            lambda got: sum(one.partition_key == name for _, one in got) == 300,
+            client_options=options,
+        )
+
+    async def all_stories(plain: Broker, secure: Broker) -> list[list[tuple[str, EventData]]]:
+        amqp, websocket = TransportType.Amqp, TransportType.AmqpOverWebsocket
+        stories = [story(plain, websocket, False), story(secure, amqp, True), story(secure, websocket, True)]
+        return await asyncio.gather(*stories)
+
+    with Broker(hubs={"hub": 2}) as plain, Broker(hubs={"hub": 2}, ssl_context=context) as secure:
+        for received in asyncio.run(all_stories(plain, secure)):
+            assert {one.body_as_str() for _, one in received} == {"x" * 2000}
+        assert (len(plain.messages()), len(secure.messages())) == (300, 600)
+        for broker in (plain, secure):
+            broker.wait_connections(0, PATIENCE)
+            assert broker.unexpected_errors == []
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/metrics", {}, 404),
+        ("/$servicebus/websocket", {}, 426),
+        ("/$servicebus/websocket", {"Upgrade": "websocket"}, 400),
+        ("/$servicebus/websocket", {"Upgrade": "websocket", "Sec-WebSocket-Protocol": "AMQPWSB10"}, 400),
+    ],
+)
+def test_other_http_requests_are_answered_with_a_sentence(
+    broker: Broker, path: str, headers: dict[str, str], status: int
+) -> None:
+    """Who comes with a browser or without the subprotocol is told what is expected here."""
+    connection = http.client.HTTPConnection("127.0.0.1", broker.port, timeout=PATIENCE)
+    connection.request("GET", path, headers=headers)
+    with connection.getresponse() as response:
+        assert response.status == status
+        assert b"websocket" in response.read().lower()
+    connection.close()
+
+
+def test_the_oldest_messages_are_dropped() -> None:
+    """A broker that runs for long keeps the newest messages of each partition, and a consumer begins with those."""
+
+    async def story(broker: Broker) -> None:
+        async with producer(broker.connection_string()) as client:
+            for number in range(30):
+                await send(client, [event(f"{number:03d}")])
+            properties = await client.get_partition_properties("0")
+            assert (properties["beginning_sequence_number"], properties["last_enqueued_sequence_number"]) == (20, 29)
+
+    with Broker(hubs={"hub": 1}, max_messages=10) as broker, Peer(broker.port) as peer:
+        asyncio.run(story(broker))
+        peer.begin()
+        peer.put_token()
+        peer.send(receiver("hub/ConsumerGroups/g/Partitions/0", 1, "amqp.annotation.x-opt-offset > '-1'"))
+        peer.send(Flow(UInt(0), UInt(100), UInt(0), UInt(100), UInt(1), UInt(0), UInt(10)))
+        bodies: list[bytes] = []
+        for _ in range(10):
+            peer.expect(Transfer)
+            bodies += parse_message(peer.payload).data
+        assert bodies == [f"{number:03d}".encode() for number in range(20, 30)]
+
+
+def test_a_partition_is_bounded_in_bytes_too() -> None:
+    """Large messages push out older ones; the newest stays whatever its size."""
+    store = Store(max_messages=100, max_bytes=1000, clock=lambda: NOON)
+    store.create("hub", 1)
+    sizes = []
+    for size in (300, 400, 500, 5000):
+        message = parse_message(encode(Described(ULong(0x75), bytes(size))))
+        store.append(store.hubs["hub"], None, [message], None)
+        sizes.append([len(kept.body) for kept in store.snapshot("hub")])
+    assert sizes == [[300], [300, 400], [400, 500], [5000]]
+
+
+def test_stop_and_start_keep_port_and_messages() -> None:
+    """A broker that is started again is at the same place with the same messages; a taken port is an OSError."""
+
+    async def story(broker: Broker) -> None:
+        async with producer(broker.connection_string()) as client:
+            await send(client, [event("x")])
+
+    broker = Broker()
+    with broker:
+        port = broker.port
+        asyncio.run(story(broker))
+        with pytest.raises(OSError, match="in use"):
+            Broker(port=port).start()
+    broker.stop()
+    with pytest.raises(RuntimeError, match="not running"):
+        broker.expire_token()
+    with broker:
+        assert broker.port == port
+        asyncio.run(story(broker))
+        assert len(broker.wait_for(2, PATIENCE)) == 2
+        with pytest.raises(TimeoutError, match="2 of 3"):
+            broker.wait_for(3, 0)

@@ -1,0 +1,230 @@
+"""What goes wrong on request at the local broker, as Azure's own SDK sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from azure.eventhub.aio import EventHubProducerClient
+from azure.eventhub.exceptions import AuthenticationError, ConnectError, ConnectionLostError, EventHubError
+
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.simulator.event_hubs.faults import Fault, FaultKind, Faults, Stage, parse_fault
+from tests.support.eventhubs_client import PATIENCE, event, producer, receive, send
+
+ACKNOWLEDGED, HANGS = "acknowledged", "hangs"
+HANG_SECONDS = 6.0  # a first send takes the SDK 0.5 s here, and a second attempt 1 s more
+RUNNERS = 12
+
+# After a broken connection or a cancelled send the SDK drops its socket without closing it; garbage collection does.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collected() -> Iterator[None]:
+    """What the SDK left open is collected here, so that it never shows up in somebody else's test."""
+    yield
+    gc.collect()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Faults, and what the SDK makes of them: an exception's class and `error`, how many copies are stored."""
+
+    faults: tuple[str, ...]
+    outcome: str | type[Exception]
+    error: str
+    stored: int
+
+
+CASES = [
+    Case((), ACKNOWLEDGED, "", 1),
+    Case(("accept", "drop-before-store*always"), ACKNOWLEDGED, "", 1),
+    # send_batch makes a second attempt of its own whatever retry_total says: a single fault is hardly seen
+    Case(("drop-before-store",), ACKNOWLEDGED, "", 1),
+    Case(("drop-after-store",), ACKNOWLEDGED, "", 2),
+    Case(("drop-before-store*always",), ConnectError, "socket-error", 0),
+    Case(("drop-after-store*2", "rejected:amqp:not-found*2"), ConnectError, "socket-error", 2),
+    Case(("silent*always",), HANGS, "", 0),
+    Case(("cbs-silent*always",), HANGS, "", 0),
+    Case(("no-disposition",), HANGS, "", 1),
+    Case(("released",), HANGS, "", 0),
+    Case(("modified",), HANGS, "", 0),
+    Case(("rejected:com.microsoft:server-busy*2",), EventHubError, "server-busy", 0),
+    Case(("rejected:amqp:link:message-size-exceeded*2",), EventHubError, "link:message-size-exceeded", 0),
+    Case(("rejected:amqp:unauthorized-access*2",), EventHubError, "unauthorized-access", 0),
+    Case(("rejected:amqp:not-found*2",), EventHubError, "not-found", 0),
+    Case(("detach:amqp:link:detach-forced*always",), ConnectionLostError, "link:detach-forced", 0),
+    Case(("attach-refused:amqp:not-found*always",), ConnectionLostError, "not-found", 0),
+    Case(("attach-refused:amqp:unauthorized-access*always",), ConnectionLostError, "unauthorized-access", 0),
+    Case(("cbs-refused*always",), AuthenticationError, "client-error", 0),
+]
+
+
+async def first_send(broker: Broker, seconds: float) -> tuple[str | type[Exception], str]:
+    """What a client's first send comes to in that time."""
+    async with producer(broker.connection_string()) as client:
+        try:
+            await asyncio.wait_for(client.send_batch([event("x")]), seconds)
+        except TimeoutError:
+            return HANGS, ""
+        except EventHubError as error:
+            return type(error), str(error.error)
+    return ACKNOWLEDGED, ""
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[tuple[str, ...], tuple[str | type[Exception], str, int]]:
+    """All cases at once, each with a broker of its own: one after the other they would take half a minute."""
+
+    async def run(case: Case, limit: asyncio.Semaphore) -> tuple[str | type[Exception], str, int]:
+        async with limit:
+            with Broker(faults=case.faults) as broker:
+                outcome, error = await first_send(broker, HANG_SECONDS if case.outcome == HANGS else PATIENCE)
+                assert broker.unexpected_errors == []
+                return outcome, error, len(broker.messages())
+
+    async def run_all() -> list[tuple[str | type[Exception], str, int]]:
+        limit = asyncio.Semaphore(RUNNERS)
+        return await asyncio.gather(*(run(case, limit) for case in CASES))
+
+    return {case.faults: result for case, result in zip(CASES, asyncio.run(run_all()), strict=True)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case.faults) or "none")
+def test_the_sdk_sees_each_fault_as_what_it_is(
+    case: Case, seen: dict[tuple[str, ...], tuple[str | type[Exception], str, int]]
+) -> None:
+    """Each fault reaches the SDK as the exception, hang or acknowledgement that it stands for."""
+    outcome, error, stored = seen[case.faults]
+    if isinstance(case.outcome, type):
+        assert isinstance(outcome, type), outcome
+        assert issubclass(outcome, case.outcome)
+    else:
+        assert outcome == case.outcome
+    assert (error, stored) == (case.error, case.stored)
+
+
+TROUBLE: dict[str, tuple[Callable[[Broker], None], str]] = {
+    "drop": (Broker.drop_connections, ""),  # the SDK's own second attempt hides it
+    "expire": (Broker.expire_token, "unauthorized-access"),
+    "delete": (lambda broker: broker.delete_hub("hub"), "not-found"),
+    "refuse": (Broker.stop_listening, "socket-error"),
+}
+
+
+def test_a_client_in_the_middle_of_its_work_loses_its_footing() -> None:
+    """A warm client sees each trouble at its next send, and after it is over the same client sends again."""
+
+    async def attempt(client: EventHubProducerClient) -> str:
+        try:
+            await send(client, [event("x")], partition_id="0")
+        except EventHubError as problem:
+            return str(problem.error)
+        return ""
+
+    async def story(trouble: Callable[[Broker], None]) -> str:
+        with Broker(hubs={"hub": 1}) as broker:
+            async with producer(broker.connection_string()) as client:
+                assert await attempt(client) == ""
+                trouble(broker)
+                error = result = await attempt(client)
+                broker.create_hub("hub", 1)
+                broker.listen_again()
+                while result:
+                    result = await attempt(client)
+            assert broker.unexpected_errors == []
+        return error
+
+    async def all_stories() -> list[str]:
+        stories = [story(trouble) for trouble, _ in TROUBLE.values()]
+        return await asyncio.wait_for(asyncio.gather(*stories), PATIENCE)
+
+    assert asyncio.run(all_stories()) == [error for _, error in TROUBLE.values()]
+
+
+def test_a_higher_owner_level_takes_the_partition_over() -> None:
+    """A consumer with an owner level is detached with link:stolen when one with a higher level comes."""
+
+    async def story(broker: Broker) -> None:
+        text = broker.connection_string()
+        async with producer(text) as client:
+            await send(client, [event("x")])
+        came: list[object] = []
+
+        def first(_got: object) -> bool:
+            came.append(_got)
+            return False
+
+        loser = asyncio.ensure_future(receive(text, first, partition_id="0", owner_level=1))
+        while not came:
+            await asyncio.wait([loser], timeout=0.05)
+        winner = await receive(text, lambda got: len(got) == 1, partition_id="0", owner_level=2)
+        assert [one.body_as_str() for _, one in winner] == ["x"]
+        with pytest.raises(EventHubError) as stolen:
+            await loser
+        assert stolen.value.error == "link:stolen"
+
+    with Broker(hubs={"hub": 1}) as broker:
+        asyncio.run(story(broker))
+
+
+def test_a_silent_management_is_silent() -> None:
+    """A request on $management that is not answered leaves the SDK waiting, as a lost reply would."""
+
+    async def story(broker: Broker) -> None:
+        async with producer(broker.connection_string()) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.get_eventhub_properties(), 1)
+        assert broker.pending_faults == 0
+
+    with Broker(faults=["management-silent"]) as broker:
+        asyncio.run(story(broker))
+
+
+# --- the fault language ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "times"),
+    [
+        ("released", Fault(FaultKind.RELEASED, ""), 1),
+        ("silent*always", Fault(FaultKind.SILENT, ""), -1),
+        ("rejected", Fault(FaultKind.REJECTED, "com.microsoft:server-busy"), 1),
+        ("detach:amqp:link:detach-forced*12", Fault(FaultKind.DETACH, "amqp:link:detach-forced"), 12),
+    ],
+)
+def test_a_fault_is_read_as_it_is_written(text: str, fault: Fault, times: int) -> None:
+    """A word, an optional condition and an optional number of times."""
+    assert parse_fault(text) == (fault, times)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "explode", "released*0", "released*-1", "released:amqp:not-found", "silent *2", "*2"]
+)
+def test_other_words_are_refused_with_the_list(text: str) -> None:
+    """A misspelt fault never means that nothing goes wrong."""
+    with pytest.raises(ValueError, match="fault"):
+        Broker(faults=[text])
+
+
+def test_faults_are_used_up_in_their_order_and_stage_by_stage() -> None:
+    """Each moment takes the first fault that concerns it, as often as was asked; `always` stays till cleared."""
+    faults = Faults()
+    for text in ("released*2", "cbs-refused", "modified*always"):
+        faults.add(text)
+
+    def taken(stage: Stage) -> str:
+        fault = faults.take(stage)
+        return "" if fault is None else fault.kind.value
+
+    assert faults.pending() == 4
+    assert taken(Stage.CONNECT) == ""
+    assert [taken(Stage.SEND) for _ in range(4)] == ["released", "released", "modified", "modified"]
+    assert [taken(Stage.CBS) for _ in range(2)] == ["cbs-refused", ""]
+    assert faults.pending() == 1
+    faults.clear()
+    assert (faults.pending(), taken(Stage.SEND)) == (0, "")

@@ -1,0 +1,173 @@
+"""The faults of the simulated metadata service: each is what its name says, there and then and no longer."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from exporter.simulator.metadata import faults
+from tests.support.simulator_client import COMPUTE, EVENTS, MIGRATION, Clock, Reply, approve, ask, playing
+
+STATUS_FAULTS = [name for name in faults.KINDS if name.isdecimal()]
+
+
+@pytest.mark.parametrize("name", STATUS_FAULTS)
+def test_a_status_fault_strikes_reads_and_approvals(name: str) -> None:
+    """Every numbered fault is that status for GET and POST, approves nothing, and is gone once cleared."""
+    clock = Clock()
+    with playing("live-migration", clock, faults=[name]) as service:
+        clock.now += 60
+        service.fault(name)
+        assert (ask(service).status, approve(service, MIGRATION)) == (int(name), int(name))
+        assert service.platform.approvals == ()
+        assert ("Retry-After" in ask(service).headers) == (name in ("429", "503"))
+        assert ask(service, COMPUTE).status == 200
+        service.fault(None)
+        assert (ask(service).status, approve(service, MIGRATION)) == (200, 200)
+
+
+def test_bodies_that_are_no_document() -> None:
+    """Each fault of the body gives what its name says, and never by accident a good document."""
+    clock = Clock()
+    with playing("live-migration", clock) as service:
+        clock.now += 60
+        good = ask(service).body
+
+        def struck(name: str) -> Reply:
+            service.fault(name)
+            return ask(service)
+
+        assert struck("empty").body == b""
+        assert struck("not-json").body not in (b"", good)
+        assert struck("html").headers["Content-Type"] == "text/html"
+        assert struck("truncated").body == good[: len(good) // 2]
+        assert struck("bom").body == b"\xef\xbb\xbf" + good
+        assert struck("gzip").headers["Content-Encoding"] == "gzip"
+        assert len(struck("gzip:50").body) < 100_000
+        assert len(struck("huge").body) > 4 * 1024 * 1024
+        assert b"NaN" in struck("nan").body
+        assert rb"\ud800" in struck("surrogate").body
+        assert struck("duplicate-keys").body.count(b'"DocumentIncarnation"') == 2
+        with pytest.raises(RecursionError):
+            json.loads(struck("deep").body)
+        moved = struck("redirect")
+        assert (moved.status, moved.headers["Location"]) == (302, "/metadata/elsewhere")
+
+
+def test_connections_that_break() -> None:
+    """Reset, gap, half-close, hang and drip leave a client without a whole answer, in their own way."""
+    with playing("live-migration", Clock()) as service:
+        service.fault("reset")
+        with pytest.raises(ConnectionResetError):
+            ask(service)
+        service.fault("gap")
+        with pytest.raises(ConnectionResetError):
+            ask(service)
+        service.fault("half-close")
+        with pytest.raises(http.client.IncompleteRead):
+            ask(service)
+        for name in ("hang", "drip:30", "slow:30"):
+            service.fault(name)
+            with pytest.raises(TimeoutError):
+                ask(service, timeout=0.1)
+        service.fault("hang:0")
+        with pytest.raises(http.client.RemoteDisconnected):
+            ask(service)
+        service.fault("drip:0")
+        assert ask(service).json["DocumentIncarnation"] == 1
+        assert not service.posts
+
+
+def test_an_endless_answer_goes_on_until_the_client_leaves() -> None:
+    """`endless` announces no length and does not stop by itself."""
+    with playing("quiet", Clock(), faults=["endless"]) as service:
+        address = urlsplit(service.url)
+        with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=5) as client:
+            client.sendall(f"GET {EVENTS} HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n\r\n".encode())
+            received = 0
+            while received < 8 * 1024 * 1024:
+                received += len(client.recv(1 << 20))
+
+
+def test_faults_of_the_approval_alone() -> None:
+    """post-* leaves reading alone; only post-reset approves, and its answer is lost."""
+    for name, status, approvals in (
+        ("post-400", 400, 0),
+        ("post-500", 500, 0),
+        ("post-hang:0", 0, 0),
+        ("post-reset", 0, 1),
+    ):
+        clock = Clock()
+        with playing("live-migration", clock) as service:
+            clock.now += 60
+            service.fault(name)
+            assert ask(service).status == 200
+            if status:
+                assert approve(service, MIGRATION) == status
+            else:
+                with pytest.raises((ConnectionResetError, http.client.RemoteDisconnected)):
+                    approve(service, MIGRATION)
+            assert service.posts[0].status == status
+            assert len(service.platform.approvals) == approvals
+
+
+def test_faults_have_a_place_a_count_and_a_time() -> None:
+    """A fault strikes only there, so often and then; several at once add their delays to the first other one."""
+    clock = Clock()
+    with playing("quiet", clock) as service:
+        service.fault("instance/404", "500*2")
+        assert [ask(service).status for _ in range(3)] == [500, 500, 200]
+        assert ask(service, COMPUTE).status == 404
+        service.fault("all/503")
+        assert (ask(service).status, ask(service, COMPUTE).status) == (503, 503)
+        service.fault("429:7@10-20")
+        seen = []
+        for _ in range(3):
+            seen.append(ask(service).status)
+            clock.now += 10
+        assert seen == [200, 429, 200]
+        service.fault("410:30", "slow-first:0", "slow:0")
+        assert ask(service).status == 410
+        clock.now += 30
+        assert ask(service).status == 200
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", "no-such", "500:3", "elsewhere/500", "slow:-1", "slow:nan", "slow:fast", "500@5-5", "500@x-", "500*", "500 "],
+)
+def test_a_fault_that_is_none_is_refused(spec: str) -> None:
+    """A fault that cannot be understood is an error that repeats it, and leaves those in force alone."""
+    with pytest.raises(faults.FaultError, match=re.escape(repr(spec))):
+        faults.parse(spec)
+    with playing("quiet", Clock(), faults=["500"]) as service:
+        if spec:
+            with pytest.raises(faults.FaultError):
+                service.fault(spec)
+        assert ask(service).status == 500
+
+
+def test_closing_leaves_no_thread_and_no_connection() -> None:
+    """Whatever its clients are in the middle of, a closed service is gone within a second; closing twice is fine."""
+    before = set(threading.enumerate())
+    service = playing("quiet", Clock(), faults=["hang*1"])
+    service.start()
+    address = urlsplit(service.url)
+    idle = socket.create_connection((str(address.hostname), int(address.port or 0)))
+    with pytest.raises(TimeoutError):
+        ask(service, timeout=0.1)
+    began = time.monotonic()
+    service.close()
+    service.close()
+    assert time.monotonic() - began < 1
+    idle.close()
+    assert set(threading.enumerate()) == before
+    with pytest.raises(ConnectionRefusedError):
+        ask(service)

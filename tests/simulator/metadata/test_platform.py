@@ -1,0 +1,344 @@
+"""The simulated platform without a server: every shipped story, and what must hold for any other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from importlib import resources
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.platform import Approval, Platform, current, documents, whole_second
+from exporter.simulator.metadata.story import Deed, Phase, Scenario, ScenarioError, Step, Vm
+
+START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+Seen = list[tuple[float, int, list[str]]]
+
+
+def told(name: str, approvals: Sequence[Approval] = ()) -> Seen:
+    """A shipped story as (seconds, incarnation, statuses)."""
+    story = scenario.load(name)
+    return [
+        (
+            (at - story.start).total_seconds(),
+            document["DocumentIncarnation"],
+            [f"{event['EventType']} {event['EventStatus']}" for event in document["Events"]],
+        )
+        for at, document in documents(story, approvals=approvals)
+    ]
+
+
+def one_event(kind: str, scheduled: float, started: float, gone: float) -> Seen:
+    """The plain life of one event."""
+    seen = [(scheduled, 2, [f"{kind} Scheduled"]), (started, 3, [f"{kind} Started"]), (gone, 4, [])]
+    return [(0, 1, []), *seen]
+
+
+UNAPPROVED: Mapping[str, Seen] = {
+    "approved-by-other": one_event("Reboot", 20, 140, 440),
+    "canceled-maintenance": [(0, 1, []), (20, 2, ["Reboot Scheduled"]), (320, 3, [])],
+    "changed-after-approval": [
+        (0, 1, []),
+        (20, 2, ["Freeze Scheduled"]),
+        (80, 3, ["Freeze Scheduled"]),
+        (1280, 4, ["Freeze Started"]),
+        (1400, 5, []),
+    ],
+    "degraded-hardware": [
+        (0, 1, []),
+        (60, 2, ["Redeploy Scheduled"]),
+        (259_260, 3, ["Redeploy Scheduled"]),
+        (432_060, 4, ["Redeploy Started"]),
+        (432_660, 5, []),
+    ],
+    "demo": [
+        (0, 1, []),
+        (1, 2, ["Reboot Scheduled"]),
+        (4, 3, ["Reboot Scheduled", "Redeploy Scheduled"]),
+        (5.5, 4, ["Reboot Scheduled", "Redeploy Scheduled", "Freeze Scheduled"]),
+        (7, 5, ["Reboot Started", "Redeploy Scheduled", "Freeze Scheduled", "Freeze Scheduled"]),
+        (8.5, 6, ["Redeploy Scheduled", "Freeze Scheduled", "Freeze Scheduled", "Reboot Scheduled"]),
+        (9, 7, ["Redeploy Started", "Freeze Scheduled", "Freeze Scheduled", "Reboot Scheduled"]),
+        (11, 8, ["Redeploy Started", "Freeze Started", "Freeze Started", "Reboot Scheduled"]),
+        (11.5, 9, ["Freeze Started", "Freeze Started", "Reboot Scheduled"]),
+        (12.5, 10, ["Reboot Scheduled"]),
+        (15.5, 11, []),
+        (17, 12, ["Reboot Started"]),
+        (19, 13, []),
+    ],
+    "host-agent-maintenance": one_event("Freeze", 20, 920, 941),
+    "host-failure": [(0, 1, []), (20, 2, ["Reboot Started"]), (500, 3, [])],
+    "live-migration": one_event("Freeze", 30, 930, 947),
+    "live-migration-unknown-duration": one_event("Freeze", 30, 930, 947),
+    "platform-redeploy": one_event("Redeploy", 20, 620, 980),
+    "quiet": [(0, 1, [])],
+    "scale-set-termination": one_event("Terminate", 20, 320, 365),
+    "serial-fault-domains": [
+        (0, 1, []),
+        (20, 2, ["Reboot Scheduled"]),
+        (920, 3, ["Reboot Started"]),
+        (1520, 4, ["Reboot Scheduled"]),
+        (2420, 5, ["Reboot Started"]),
+        (3020, 6, []),
+        (3025, 7, ["Reboot Scheduled"]),
+        (3925, 8, ["Reboot Started"]),
+        (4525, 9, []),
+    ],
+    "spot-preemption": one_event("Preempt", 20, 50, 80),
+    "switched-off": [
+        (0, 7, []),
+        (20, 8, ["Freeze Scheduled"]),
+        (86_700, 1, []),
+        (86_730, 2, ["Reboot Scheduled"]),
+        (87_630, 3, ["Reboot Started"]),
+        (87_930, 4, []),
+    ],
+    "user-reboot": one_event("Reboot", 20, 920, 1010),
+    "user-redeploy": one_event("Redeploy", 20, 620, 920),
+}
+# An approval 10 s after the announcement: when the event starts, and when it is gone.
+APPROVED = {
+    "host-agent-maintenance": (35, 56),
+    "live-migration": (45, 62),
+    "platform-redeploy": (270, 630),
+    "scale-set-termination": (32, 77),
+    "spot-preemption": (50, 80),
+    "user-reboot": (33, 123),
+    "user-redeploy": (33, 333),
+}
+
+
+def test_every_shipped_story_is_told_here() -> None:
+    """No scenario ships without its golden telling."""
+    assert set(scenario.names()) == set(UNAPPROVED)
+
+
+@pytest.mark.parametrize("name", UNAPPROVED)
+def test_each_story_goes_as_written(name: str) -> None:
+    """Without approvals every scenario gives these documents at these times."""
+    assert told(name) == UNAPPROVED[name]
+
+
+@pytest.mark.parametrize("name", APPROVED)
+def test_an_approval_starts_an_event_early_or_waits_for_the_other_tenants(name: str) -> None:
+    """An approved event starts after its own delay, once the others agree, or at NotBefore if they never do."""
+    story = scenario.load(name)
+    step = story.steps[0]
+    approval = Approval(step.fields["EventId"].lower(), story.start + timedelta(seconds=step.delay + 10))
+    assert tuple(at for at, _, _ in told(name, [approval])[2:]) == APPROVED[name]
+    assert told(name, [approval])[:2] == UNAPPROVED[name][:2]
+
+
+def test_the_documented_live_migration_is_there_to_the_letter() -> None:
+    """The four documents of Microsoft's example, field by field."""
+    seen = [document for _, document in documents(scenario.load("live-migration"))]
+    event = {
+        "EventId": "C7061BAC-AFDC-4513-B24B-AA5F13A16123",
+        "EventStatus": "Scheduled",
+        "EventType": "Freeze",
+        "ResourceType": "VirtualMachine",
+        "Resources": ["WestNO_0", "WestNO_1"],
+        "NotBefore": "Mon, 11 Apr 2022 22:26:58 GMT",
+        "Description": "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
+        "EventSource": "Platform",
+        "DurationInSeconds": 5,
+    }
+    assert seen == [
+        {"DocumentIncarnation": 1, "Events": []},
+        {"DocumentIncarnation": 2, "Events": [event]},
+        {"DocumentIncarnation": 3, "Events": [{**event, "EventStatus": "Started", "NotBefore": ""}]},
+        {"DocumentIncarnation": 4, "Events": []},
+    ]
+
+
+def test_an_event_changes_after_it_was_approved() -> None:
+    """The approved short freeze becomes a long one of two VMs and starts none the less."""
+    story = scenario.load("changed-after-approval")
+    approval = Approval(story.steps[0].fields["EventId"], story.start + timedelta(seconds=21))
+    seen = [event for _, document in documents(story, approvals=[approval]) for event in document["Events"]]
+    assert [(event["EventStatus"], event["DurationInSeconds"], len(event["Resources"])) for event in seen] == [
+        ("Scheduled", 5, 1),
+        ("Scheduled", 30, 2),
+        ("Started", 30, 2),
+    ]
+
+
+def test_ids_are_used_once_and_come_in_both_cases() -> None:
+    """No two shipped events share an id, and clients meet upper and lower case."""
+    ids = [
+        step.fields["EventId"]
+        for name in scenario.names()
+        for step in scenario.load(name).steps
+        if step.fields.get("EventId")
+    ]
+    assert len({event_id.lower() for event_id in ids}) == len(ids)
+    assert any(event_id.isupper() for event_id in ids)
+    assert any(event_id.islower() for event_id in ids)
+
+
+def test_every_scenario_is_described() -> None:
+    """The README of the scenarios names every key that a file may hold."""
+    readme = (resources.files("exporter.simulator") / "scenarios" / "README.md").read_text()
+    for key in scenario._STEP_KEYS | scenario._FILE_KEYS:
+        assert f"`{key}`" in readme
+
+
+LABELS = ("a", "b", "c")
+SECONDS = st.integers(0, 600) | st.floats(0, 600, allow_nan=False).map(lambda value: round(value, 3))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """Any step, sensible or not."""
+    label = draw(st.sampled_from(LABELS))
+    deed = draw(st.sampled_from(Deed))
+    fields: dict[str, Any] = {}
+    if deed in (Deed.ANNOUNCE, Deed.START):
+        fields = {"EventId": f"0000000{LABELS.index(label)}-0000-4000-8000-00000000000A", "EventType": "Reboot"}
+        fields["Resources"] = ["vm"]
+    if deed is Deed.CHANGE:
+        fields = {"DurationInSeconds": draw(st.integers(0, 3))}
+    return Step(
+        deed,
+        draw(SECONDS),
+        draw(st.none() | st.tuples(st.sampled_from(LABELS), st.sampled_from(Phase))),
+        label,
+        fields,
+        notice=draw(SECONDS) if deed is Deed.ANNOUNCE else draw(st.none() | SECONDS),
+        lasts=draw(SECONDS),
+        start_after_approval=draw(SECONDS),
+        waits_for_all=draw(st.booleans()),
+        others_approve_after=draw(st.none() | SECONDS),
+    )
+
+
+APPROVALS = st.lists(st.tuples(st.sampled_from((0, 1, 2)), SECONDS), max_size=4).map(
+    lambda drawn: [
+        Approval(f"0000000{n}-0000-4000-8000-00000000000a", START + timedelta(seconds=after)) for n, after in drawn
+    ]
+)
+
+
+@given(st.lists(steps(), max_size=8), APPROVALS, st.sampled_from((1.0, 3.0, 60.0)))
+def test_the_number_grows_by_one_exactly_when_the_events_change(
+    script: list[Step], approvals: list[Approval], speed: float
+) -> None:
+    """For any script the number and the events move together, in the order of time."""
+    platform = Platform(Scenario("any", "any", (Vm("vm"),), tuple(script)), START, speed)
+    timeline = platform.timeline(approvals)
+    assert timeline[0].at == START
+    for before, after in pairwise(timeline):
+        assert before.at < after.at
+        if before.silent and not after.silent:
+            assert after.incarnation == 1
+            continue
+        assert after.incarnation - before.incarnation == (before.events != after.events)
+        assert before.events != after.events or before.silent != after.silent
+
+
+@given(st.lists(steps(), max_size=8), APPROVALS, SECONDS)
+def test_an_approval_never_changes_what_was_already_shown(
+    script: list[Step], approvals: list[Approval], after: float
+) -> None:
+    """Documents shown before an approval stay as they were: a server may play the story again after each."""
+    platform = Platform(Scenario("any", "any", (Vm("vm"),), tuple(script)), START)
+    at = START + timedelta(seconds=after)
+    early = [approval for approval in approvals if approval.at < at]
+    late = [approval for approval in approvals if approval.at >= at]
+    shown = [change for change in platform.timeline(early) if change.at < at]
+    assert [change for change in platform.timeline(early + late) if change.at < at] == shown
+    assert current(platform.timeline(early), at - timedelta(microseconds=1)) in (shown or platform.timeline(early))
+
+
+@given(st.floats(0, 5000), st.floats(0.1, 1000), st.floats(0.001, 1e4))
+def test_nothing_starts_before_its_not_before(at: float, notice: float, speed: float) -> None:
+    """Unapproved, an event is Scheduled until the whole second that it named, and Started from there on."""
+    fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "EventType": "Reboot", "Resources": ["vm"]}
+    step = Step(Deed.ANNOUNCE, at, None, "a", fields, notice=notice, lasts=5 * speed)
+    timeline = Platform(Scenario("any", "any", (Vm("vm"),), (step,)), START, speed).timeline()
+    scheduled, started = timeline[-3:-1]
+    assert parsedate_to_datetime(scheduled.events[0]["NotBefore"]) == started.at == whole_second(started.at)
+    assert timedelta(0) <= started.at - scheduled.at - timedelta(seconds=notice / speed) < timedelta(seconds=1.000001)
+
+
+def test_a_malformed_event_is_published_as_written() -> None:
+    """`malformed` lets a story show what the real service should never send."""
+    fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "Resources": "vm", "NotBefore": 5, "EventStatus": None}
+    step = {"at": 0, "do": "announce", "event": "a", "notice": 60, "malformed": True, "fields": fields}
+    story = scenario.parse("odd", {"description": "odd", "vms": ["vm"], "steps": [step]})
+    (_, document), *_ = documents(story)
+    assert {key: document["Events"][0][key] for key in fields} == fields
+
+
+def test_all_faults_of_a_file_are_named_at_once() -> None:
+    """A person mends a scenario in one go: each fault with its place."""
+    file = {
+        "vms": ["a", "A", 5],
+        "colour": "red",
+        "incarnation": -1,
+        "start": "2026-03-02T09:00:00",
+        "length": "soon",
+        "steps": [
+            {
+                "at": 1,
+                "after": "x gone",
+                "do": "announce",
+                "event": "x",
+                "fields": {"EventId": "no", "Resources": ["z"]},
+            },
+            {"do": "explode", "event": "x", "at": True},
+            {"do": "change", "event": "y", "at": "99999d", "fields": {"NotBefore": "", "DurationInSeconds": True}},
+            {"do": "start", "event": "z", "at": float("nan"), "fields": [], "wait": 1, "waits_for_all": 1},
+            7,
+        ],
+    }
+    with pytest.raises(ScenarioError) as error:
+        scenario.parse("bad", file)
+    places = [re.match(r"bad: ([^:]+):", line) for line in str(error.value).splitlines()]
+    assert {place[1] for place in places if place} == {
+        "vms",
+        "vms[2]",
+        "colour",
+        "description",
+        "incarnation",
+        "start",
+        "length",
+        "steps[0]",
+        "steps[0].after",
+        "steps[0].fields",
+        "steps[0].fields.EventId",
+        "steps[0].fields.Resources",
+        "steps[1].do",
+        "steps[1].at",
+        "steps[2].at",
+        "steps[2].fields",
+        "steps[2].fields.NotBefore",
+        "steps[2].fields.DurationInSeconds",
+        "steps[3].at",
+        "steps[3].fields",
+        "steps[3].wait",
+        "steps[3].waits_for_all",
+        "steps[4]",
+    }
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b" " * (scenario.MAX_BYTES + 1)])
+def test_what_is_no_scenario_is_refused(body: bytes) -> None:
+    """Anything but a JSON object of bounded size is a ScenarioError, whatever it is."""
+    with pytest.raises(ScenarioError):
+        scenario.parse("bad", body)
+
+
+def test_a_scenario_is_told_from_a_recorded_document() -> None:
+    """`replay` can tell the two kinds of file apart."""
+    assert scenario.is_scenario(json.loads('{"vms": [], "steps": []}'))
+    assert not scenario.is_scenario({"DocumentIncarnation": 1, "Events": []})
+    assert not scenario.is_scenario([])

@@ -1,0 +1,304 @@
+"""The simulated metadata service over real HTTP: what it refuses, approves and shows."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import pytest
+
+from exporter.simulator.metadata import instance, scenario
+from exporter.simulator.metadata.platform import API_VERSIONS, utc
+from exporter.simulator.metadata.protocol import MAX_BODY
+from exporter.simulator.metadata.service import MetadataService
+from exporter.simulator.metadata.story import ScenarioError
+from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, MIGRATION, START, Clock, approve, ask, playing
+
+STRICT = {
+    "no metadata header": ("GET", EVENTS, {}, 400),
+    "metadata header false": ("GET", EVENTS, {"Metadata": "false"}, 400),
+    "metadata header in capitals": ("GET", EVENTS, {"METADATA": "True"}, 200),
+    "forwarded": ("GET", EVENTS, {**METADATA, "X-Forwarded-For": "10.0.0.1"}, 400),
+    "forwarded by nobody": ("GET", EVENTS, {**METADATA, "X-Forwarded-For": ""}, 400),
+    "no version": ("GET", "/metadata/scheduledevents", METADATA, 400),
+    "empty version": ("GET", "/metadata/scheduledevents?api-version=", METADATA, 400),
+    "latest": ("GET", "/metadata/scheduledevents?api-version={latest}", METADATA, 400),
+    "unknown version": ("GET", "/metadata/scheduledevents?api-version=2021-12-13", METADATA, 400),
+    "two versions": ("GET", EVENTS + "&api-version=2020-07-01", METADATA, 400),
+    "oldest version": ("GET", "/metadata/scheduledevents?api-version=2017-03-01", METADATA, 200),
+    "trailing slash": ("GET", "/metadata/scheduledevents/?api-version=2020-07-01", METADATA, 200),
+    "unknown path": ("GET", "/metadata/other?api-version=2020-07-01", METADATA, 404),
+    "root": ("GET", "/", METADATA, 404),
+    "put": ("PUT", EVENTS, METADATA, 405),
+    "delete": ("DELETE", EVENTS, METADATA, 405),
+    "unknown method": ("BREW", EVENTS, METADATA, 405),
+    "post to the instance": ("POST", COMPUTE, {**METADATA, "Content-Length": "0"}, 405),
+    "instance": ("GET", COMPUTE, METADATA, 200),
+    "whole instance": ("GET", "/metadata/instance?api-version=2021-12-13", METADATA, 200),
+    "instance without version": ("GET", "/metadata/instance/compute", METADATA, 400),
+    "instance with the version of events": ("GET", "/metadata/instance/compute?api-version=2020-07-01", METADATA, 400),
+    "instance leaf as text": ("GET", COMPUTE.replace("compute", "compute/name") + "&format=text", METADATA, 200),
+    "instance leaf as json": ("GET", COMPUTE.replace("compute", "compute/name"), METADATA, 400),
+    "instance branch as text": ("GET", COMPUTE + "&format=text", METADATA, 400),
+    "unknown instance leaf": ("GET", COMPUTE.replace("compute", "compute/nothing"), METADATA, 404),
+    "post without a body": ("POST", EVENTS, {**METADATA, "Content-Length": "0"}, 400),
+    "post without a length": ("POST", EVENTS, {**METADATA, "Transfer-Encoding": "chunked"}, 400),
+}
+
+
+@pytest.fixture(scope="module")
+def migrating() -> Iterator[MetadataService]:
+    """The documented live migration, standing still at its announcement."""
+    clock = Clock()
+    with playing("live-migration", clock) as service:
+        clock.now += 60
+        yield service
+
+
+@pytest.mark.parametrize("case", STRICT)
+def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: MetadataService, case: str) -> None:
+    """Each request gets the status of the table, a refusal as JSON with its reason."""
+    method, path, headers, status = STRICT[case]
+    reply = ask(migrating, path, method, headers=headers, body=b"0\r\n\r\n" if "Transfer-Encoding" in headers else None)
+    assert reply.status == status
+    if status >= 400:
+        assert reply.json["error"]
+        assert reply.headers["Content-Type"].startswith("application/json")
+    if status == 405:
+        assert "GET" in reply.headers["Allow"]
+
+
+def test_every_answer_says_when_it_was_given(migrating: MetadataService) -> None:
+    """Good or refused, an answer has the Date of the platform's clock, by which a client can judge its own."""
+    for reply in (ask(migrating), ask(migrating, "/"), ask(migrating, headers={}), ask(migrating, COMPUTE)):
+        assert parsedate_to_datetime(reply.headers["Date"]).timestamp() == int(Clock().now + 60)
+
+
+def test_the_answer_to_head_has_no_body(migrating: MetadataService) -> None:
+    """HEAD is refused with headers alone, so that the connection can be used for the next request."""
+    connection = http.client.HTTPConnection(urlsplit(migrating.url).netloc, timeout=5)
+    connection.request("HEAD", EVENTS, headers=METADATA)
+    assert connection.getresponse().read() == b""
+    connection.request("GET", EVENTS, headers=METADATA)
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["DocumentIncarnation"]) == (200, 2)
+    connection.close()
+
+
+@pytest.mark.parametrize("version", ["2017-08-01", "2019-03-11", "2020-06-01", "2021-02-01"])
+def test_older_versions_of_the_instance_are_answered(migrating: MetadataService, version: str) -> None:
+    """Tools that ask for the instance with one of Azure's older api-versions get their answer."""
+    assert ask(migrating, f"/metadata/instance?api-version={version}").json["compute"]["name"] == "WestNO_0"
+
+
+def test_a_missing_version_is_answered_with_the_known_ones(migrating: MetadataService) -> None:
+    """A person without api-version is told which there are, the newest first."""
+    reply = ask(migrating, "/metadata/scheduledevents")
+    assert reply.json["newest-versions"] == list(reversed(API_VERSIONS))
+
+
+BODIES = {
+    "not json": b"{",
+    "empty": b"",
+    "a list": b"[]",
+    "no requests": b"{}",
+    "empty requests": b'{"StartRequests": []}',
+    "requests as object": b'{"StartRequests": {"EventId": "%s"}}' % MIGRATION.encode(),
+    "id alone": b'{"StartRequests": ["%s"]}' % MIGRATION.encode(),
+    "number as id": b'{"StartRequests": [{"EventId": 1}]}',
+    "no id": b'{"StartRequests": [{}]}',
+    "other case of key": b'{"startRequests": [{"eventId": "%s"}]}' % MIGRATION.encode(),
+    "one of two malformed": b'{"StartRequests": [{"EventId": "%s"}, {}]}' % MIGRATION.encode(),
+    "unknown id": b'{"StartRequests": [{"EventId": "00000000-0000-0000-0000-000000000000"}]}',
+    "one of two unknown": b'{"StartRequests": [{"EventId": "%s"}, {"EventId": "x"}]}' % MIGRATION.encode(),
+    "too deep": b"[" * 30_000,
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_a_malformed_body_approves_nothing(migrating: MetadataService, case: str) -> None:
+    """A body that is not a list of known ids is answered 400, and no id in it counts."""
+    assert ask(migrating, method="POST", body=BODIES[case]).status == 400
+    assert migrating.platform.approvals == ()
+
+
+def test_a_large_body_is_refused(migrating: MetadataService) -> None:
+    """A body over the cap is answered 413 and not read into anything."""
+    assert ask(migrating, method="POST", body=b" " * (MAX_BODY + 1)).status == 413
+
+
+def test_an_approval_is_answered_200_each_time_and_starts_the_event_early() -> None:
+    """A valid id in any letter case is a 200, also again and once Started; gone it is a 400."""
+    clock = Clock()
+    with playing("live-migration", clock) as service:
+        assert approve(service, MIGRATION) == 400
+        clock.now += 60
+        assert approve(service, MIGRATION.lower()) == 200
+        assert service.posts[-1].status == 200
+        assert approve(service, MIGRATION) == 200
+        assert ask(service).json["Events"][0]["EventStatus"] == "Scheduled"
+        clock.now += 5
+        started = ask(service).json
+        assert (started["DocumentIncarnation"], started["Events"][0]["EventStatus"]) == (3, "Started")
+        assert started["Events"][0]["NotBefore"] == ""
+        assert approve(service, MIGRATION) == 200
+        clock.now += 17
+        assert ask(service).json == {"DocumentIncarnation": 4, "Events": []}
+        assert approve(service, MIGRATION) == 400
+        assert service.finished()
+    assert [post.status for post in service.posts] == [400, 200, 200, 200, 400]
+    assert service.posts[1].event_ids == (MIGRATION.lower(),)
+    assert service.posts[1].time == START + 60
+
+
+def test_requests_are_recorded_with_time_path_and_headers() -> None:
+    """A test can see what a client really sent."""
+    with playing("quiet", Clock()) as service:
+        ask(service, headers={**METADATA, "User-Agent": "me"})
+    (request,) = service.requests
+    assert (request.time, request.method, request.path) == (START, "GET", EVENTS)
+    assert (request.headers["metadata"], request.headers["user-agent"]) == ("true", "me")
+
+
+def test_one_connection_serves_many_requests(migrating: MetadataService) -> None:
+    """Connections are kept alive, also after a refusal with a body that was read."""
+    connection = http.client.HTTPConnection(urlsplit(migrating.url).netloc, timeout=5)
+    connection.connect()
+    before = connection.sock
+    for method, body, status in (("GET", None, 200), ("POST", b"{", 400), ("PUT", b"abc", 405), ("GET", None, 200)):
+        connection.request(method, EVENTS, body=body, headers=METADATA)
+        response = connection.getresponse()
+        response.read()
+        assert (response.status, connection.sock) == (status, before)
+    connection.close()
+
+
+def test_older_versions_know_less() -> None:
+    """Fields and event types that came later than the api-version asked for are absent."""
+    absent = {
+        "2017-03-01": {"Description", "EventSource", "DurationInSeconds"},
+        "2019-01-01": {"Description", "EventSource", "DurationInSeconds"},
+        "2019-04-01": {"EventSource", "DurationInSeconds"},
+        "2019-08-01": {"DurationInSeconds"},
+        "2020-07-01": set(),
+    }
+    clock = Clock()
+    with playing("live-migration", clock) as service:
+        clock.now += 60
+        fields = set(ask(service).json["Events"][0])
+        for version, missing in absent.items():
+            (event,) = ask(service, EVENTS.replace("2020-07-01", version)).json["Events"]
+            assert fields - set(event) == missing
+            assert event["Resources"][0] == ("_WestNO_0" if version == "2017-03-01" else "WestNO_0")
+    for name, before, since in (
+        ("spot-preemption", "2017-08-01", "2017-11-01"),
+        ("scale-set-termination", "2017-11-01", "2019-01-01"),
+    ):
+        clock = Clock()
+        with playing(name, clock) as service:
+            clock.now += 25
+            assert not ask(service, EVENTS.replace("2020-07-01", before)).json["Events"]
+            assert ask(service, EVENTS.replace("2020-07-01", since)).json["Events"]
+
+
+def test_the_instance_is_the_chosen_vm_in_texts_only() -> None:
+    """`compute` names the VM answered for, every leaf is a text, and what must never be logged is there and marked."""
+    with playing("live-migration", Clock(), vm="westno_1") as service:
+        compute = ask(service, COMPUTE).json
+    assert (compute["name"], compute["vmScaleSetName"]) == ("WestNO_1", "WestNO")
+    assert compute["osProfile"]["computerName"] == "WestNO000001"
+    assert compute["resourceId"].endswith("/virtualMachineScaleSets/WestNO/virtualMachines/1")
+    wanted = {"vmId", "subscriptionId", "resourceGroupName", "location", "zone", "vmSize", "priority", "physicalZone"}
+    assert wanted <= compute.keys()
+    assert all(isinstance(value, str | dict | list) for value in compute.values())
+    assert instance.NOISE in json.dumps(compute["publicKeys"])
+    assert compute["userData"]
+    assert compute["licenseType"] == ""
+    with pytest.raises(ScenarioError, match="no VM"):
+        MetadataService(scenario.load("quiet"), vm="stranger")
+
+
+def test_two_vms_of_one_scenario_see_the_same_approval() -> None:
+    """Services that share a platform show and approve the same events, each as its own VM."""
+    clock = Clock()
+    with (
+        playing("live-migration", clock) as first,
+        playing("live-migration", clock, platform=first.platform, vm="WestNO_1") as other,
+    ):
+        clock.now += 60
+        assert approve(first, MIGRATION) == 200
+        clock.now += 6
+        assert ask(other).json["Events"][0]["EventStatus"] == "Started"
+        assert ask(other, COMPUTE).json["name"] == "WestNO_1"
+
+
+def test_a_given_document_is_answered_as_it_is() -> None:
+    """`set_document` answers exactly those bytes, takes approvals of its ids, and gives way to the scenario again."""
+    with playing("quiet", Clock()) as service:
+        odd = b'{"Events": [{"EventId": "AbC"}], "DocumentIncarnation": 9 }'
+        service.set_document(odd)
+        assert ask(service).body == odd
+        assert (approve(service, "aBc"), approve(service, "other")) == (200, 400)
+        service.set_document({"DocumentIncarnation": 10, "Events": []})
+        assert ask(service).json["DocumentIncarnation"] == 10
+        assert approve(service, "abc") == 400
+        service.set_document(b"\xff not json")
+        assert approve(service, "abc") == 400
+        service.set_document(None)
+        assert ask(service).json == {"DocumentIncarnation": 1, "Events": []}
+
+
+def test_while_switched_off_nothing_is_answered_and_then_the_number_starts_again() -> None:
+    """The 24 hours without service are resets for a client, and the document afterwards is number 1."""
+    clock = Clock()
+    with playing("switched-off", clock) as service:
+        clock.now += 30
+        assert ask(service).json["DocumentIncarnation"] == 8
+        clock.now += 300
+        with pytest.raises(ConnectionResetError):
+            ask(service)
+        clock.now += 86_380
+        assert ask(service).json == {"DocumentIncarnation": 1, "Events": []}
+
+
+def test_a_repeated_story_has_new_ids_and_a_number_that_goes_on() -> None:
+    """With `repeat` the story begins again; no EventId comes back and the number never goes down."""
+    clock = Clock()
+    with playing("host-failure", clock, repeat=True) as service:
+        seen = []
+        for _ in range(3):
+            clock.now += 30
+            document = ask(service).json
+            seen.append((document["DocumentIncarnation"], document["Events"][0]["EventId"]))
+            clock.now += 470
+        assert not service.finished()
+    assert [number for number, _ in seen] == [2, 4, 6]
+    assert len({event_id for _, event_id in seen}) == 3
+
+
+def test_the_times_of_a_story_are_those_of_the_wall_clock() -> None:
+    """At any speed NotBefore is a whole second at which the event really starts, and not before."""
+    clock = Clock()
+    with playing("user-reboot", clock, speed=100) as service:
+        clock.now += 0.5
+        due = ask(service).json["Events"][0]["NotBefore"]
+        assert due == "Mon, 21 Sep 2026 14:13:30 GMT"
+        assert utc(clock.now).isoformat() == "2026-09-21T14:13:20.750000+00:00"
+        clock.now = START - 0.25 + 9.999
+        assert ask(service).json["Events"][0]["EventStatus"] == "Scheduled"
+        clock.now += 0.001
+        assert ask(service).json["Events"][0]["EventStatus"] == "Started"
+
+
+def test_a_test_can_wait_for_what_the_service_receives() -> None:
+    """`wait_until` ends with the request it waits for, and says no when that does not come."""
+    with playing("quiet", Clock()) as service:
+        asking = threading.Thread(target=ask, args=(service,))
+        asking.start()
+        assert service.wait_until(lambda: len(service.requests) == 1, 5)
+        asking.join()
+        assert not service.wait_until(lambda: len(service.requests) == 2, 0.01)

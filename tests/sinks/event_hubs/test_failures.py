@@ -1,0 +1,226 @@
+"""The Event Hubs destination in every weather: Azure's own SDK against the faults of the local broker."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+
+import pytest
+from azure.eventhub.exceptions import ConnectError, ConnectionLostError, EventDataSendError, EventHubError
+
+from exporter.errors import Failure, Permanent, Retryable
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.sinks.event_hubs.errors import translate
+from exporter.sinks.event_hubs.sink import EventHubsDestination
+from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
+from tests.support.eventhubs_target import FailingCredential, a_record, at_once, destination, open_sockets, refused
+
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+broker = pytest.fixture(running_broker)
+
+
+def test_weather_that_passes_is_not_even_a_failure() -> None:
+    """One lost connection, link or acknowledgement is mended inside a send; a double has the same id."""
+    faults = ["drop-before-store", "drop-after-store", "detach", "attach-refused", "cbs-refused"]
+
+    def ids_after(fault: str) -> tuple[int, set[str | None]]:
+        with Broker(faults=[fault]) as broker:
+            target = destination(broker)
+            target.send([a_record()])
+            target.close()
+            return broker.pending_faults, {m.message_id for m in broker.messages()}
+
+    assert at_once(ids_after, faults) == dict.fromkeys(faults, (0, {a_record().id}))
+
+
+def test_a_lasting_failure_is_what_it_is() -> None:
+    """Each condition is told apart as the record's own, weather or a person's to mend, and leaves no connection."""
+    expected = {
+        "rejected:com.microsoft:server-busy": (Retryable, "throttled", False),
+        "rejected:amqp:resource-limit-exceeded": (Retryable, "throttled", False),
+        "rejected:com.microsoft:timeout": (Retryable, "timeout", False),
+        "rejected:amqp:internal-error": (Retryable, "unavailable", False),
+        "rejected:amqp:unauthorized-access": (Retryable, "unauthorized", True),
+        "rejected:com.microsoft:something-new": (Retryable, "other", True),
+        "rejected:amqp:link:message-size-exceeded": (Permanent, "too-large", None),
+        "rejected:com.microsoft:argument-error": (Permanent, "rejected", None),
+        "attach-refused:amqp:not-found": (Retryable, "not-found", True),
+        "attach-refused:amqp:unauthorized-access": (Retryable, "unauthorized", True),
+        "attach-refused:com.microsoft:argument-error": (Retryable, "configuration", True),
+        "cbs-refused": (Retryable, "unauthorized", True),
+        "drop-before-store": (Retryable, "connect", False),
+    }
+
+    def failure(fault: str) -> tuple[type[Failure], str, bool | None]:
+        with Broker(faults=[f"{fault}*always"]) as broker:
+            target = destination(broker)
+            error = refused(target)
+            broker.wait_connections(0, 30)
+            target.close()
+            return type(error), error.reason, getattr(error, "slow", None)
+
+    assert at_once(failure, expected) == expected
+
+
+def test_server_busy_says_how_long_to_wait(broker: Broker) -> None:
+    """After server-busy nothing is sent for at least four seconds."""
+    broker.fault("rejected:com.microsoft:server-busy*always")
+    target = destination(broker)
+    error = refused(target)
+    target.close()
+    assert isinstance(error, Retryable)
+    assert error.retry_after == 4
+
+
+def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
+    """The SDK waits for ever for these; we do not, and the next send works with a fresh connection."""
+    faults = ["silent", "cbs-silent", "no-disposition", "released", "modified"]
+
+    def outcome(fault: str) -> tuple[str, bool, bool, str | None]:
+        with Broker(faults=[fault]) as broker:
+            target = destination(broker, deadline=3.0)
+            begun = time.monotonic()
+            error = refused(target)
+            took = time.monotonic() - begun
+            broker.wait_connections(0, 30)
+            target.send([a_record(2)])
+            target.close()
+            assert isinstance(error, Retryable)
+            return error.reason, error.slow, took < 30, broker.messages()[-1].message_id
+
+    assert at_once(outcome, faults) == dict.fromkeys(faults, ("timeout", False, True, a_record(2).id))
+
+
+def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
+    """While nobody listens the failure is weather; then the same destination delivers, and no socket is left over."""
+    target = destination(broker)
+    target.send([a_record(1)])
+    before = open_sockets()
+    broker.stop_listening()
+    for _ in range(2):
+        error = refused(target, a_record(2))
+        assert isinstance(error, Retryable)
+        assert (error.reason, error.slow) == ("connect", False)
+    broker.listen_again()
+    target.send([a_record(2)])
+    assert len(broker.messages()) == 2
+    assert open_sockets() <= before
+    target.close()
+
+
+def test_an_unknown_event_hub(broker: Broker) -> None:
+    """A hub that does not exist is for a person to mend, and named so."""
+    target = EventHubsDestination(connection_string=broker.connection_string("nope"), deadline=5)
+    error = refused(target)
+    target.close()
+    assert isinstance(error, Retryable)
+    assert (error.reason, error.slow) == ("not-found", True)
+
+
+def test_an_unknown_host() -> None:
+    """A namespace that does not resolve is told apart from one that does not answer."""
+    string = "Endpoint=sb://namespace.invalid/;SharedAccessKeyName=a;SharedAccessKey=s3cr3t;EntityPath=x"
+    target = EventHubsDestination(connection_string=string, deadline=5)
+    error = refused(target)
+    target.close()
+    assert error.reason == "dns"
+    assert "s3cr3t" not in f"{error!r} {error.__cause__!r}"
+
+
+def test_a_peer_without_tls(broker: Broker) -> None:
+    """TLS against a peer that does not speak it is for a person to mend."""
+    string = broker.connection_string().replace(";UseDevelopmentEmulator=true", "")
+    target = EventHubsDestination(connection_string=string, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5)
+    error = refused(target)
+    target.close()
+    assert isinstance(error, Retryable)
+    assert (error.reason, error.slow) == ("tls", True)
+
+
+@pytest.mark.parametrize("fault", ["silent", "no-disposition"])
+def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None:
+    """Another thread's send returns at once when the destination is closed, whatever the peer does."""
+    broker.fault(fault)
+    target = destination(broker, deadline=30)
+    failures: list[Failure] = []
+
+    def send() -> None:
+        try:
+            target.send([a_record()])
+        except Failure as failure:
+            failures.append(failure)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    broker.wait_connections(1, 30)
+    if fault == "no-disposition":
+        broker.wait_for(1, 30)
+    begun = time.monotonic()
+    target.close()
+    sender.join(30)
+    assert time.monotonic() - begun < 10  # the SDK would wait for ever
+    assert [failure.reason for failure in failures] == ["closed"]
+    broker.wait_connections(0, 30)
+    assert refused(target).reason == "closed"
+
+
+def test_a_loop_that_does_not_come_back_is_left_behind(broker: Broker) -> None:
+    """A call that blocks the loop itself costs one send, not the destination: the next send has a new loop."""
+    gate = threading.Event()
+    entered: list[str] = []
+
+    def make() -> FailingCredential:
+        entered.append("blocked" if not entered else "free")
+        if entered == ["blocked"]:
+            gate.wait(30)
+        return FailingCredential()
+
+    target = EventHubsDestination(
+        fully_qualified_namespace="namespace.servicebus.windows.net",
+        event_hub="scheduled-events",
+        credential=make,
+        custom_endpoint=f"sb://127.0.0.1:{broker.port}",
+        deadline=0.05,
+    )
+    try:
+        assert "did not come back" in str(refused(target))
+        assert "did not come back" not in str(refused(target))
+        assert entered == ["blocked", "free"]
+        target.close()
+    finally:
+        gate.set()
+        for thread in threading.enumerate():
+            if thread.name == "event-hubs":
+                thread.join(5)
+
+
+@pytest.mark.parametrize("error", [EventHubError, ConnectError, ConnectionLostError, EventDataSendError])
+def test_the_condition_decides_not_the_class(error: type[EventHubError]) -> None:
+    """An unknown hub is not-found and a refused record the record's own, whatever class it is raised as."""
+    unknown, refused_record = error("text"), error("text")
+    unknown.error, refused_record.error = "not-found", "argument-error"
+    assert translate(unknown).reason == "not-found"
+    assert isinstance(translate(refused_record), Permanent)
+
+
+def test_what_is_not_known_is_kept_and_tried_again_slowly() -> None:
+    """An error of a kind never seen is not the record's fault, and its text is not repeated."""
+    failure = translate(RuntimeError("SharedAccessKey=s3cr3t"))
+    assert isinstance(failure, Retryable)
+    assert (failure.reason, failure.slow) == ("other", True)
+    assert "s3cr3t" not in str(failure)
+
+
+def test_the_sdk_is_quiet(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """A failure is told once, by us: the SDK logs nothing of its own tries."""
+    caplog.set_level(logging.DEBUG)
+    target = destination(broker)
+    target.send([a_record()])
+    broker.stop_listening()
+    refused(target)
+    target.close()
+    assert [record.name for record in caplog.records if record.name.startswith("azure")] == []
+    assert socket.getdefaulttimeout() is None

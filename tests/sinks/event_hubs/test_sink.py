@@ -1,0 +1,259 @@
+"""The Event Hubs destination: Azure's own SDK against the local broker, in fair weather and in every other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from exporter.errors import Permanent
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.sinks.event_hubs import messages as eventhubs_messages
+from exporter.sinks.event_hubs.sink import EventHubsDestination
+from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
+from tests.support.eventhubs_target import EVENT, SUBJECT, FailingCredential, a_record, destination, refused, text
+
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+broker = pytest.fixture(running_broker)
+
+
+def test_one_record_is_one_message(broker: Broker) -> None:
+    """Body, content type, id, key and properties of a message are what the contract says."""
+    record = a_record()
+    target = destination(broker)
+    target.send([record])
+    target.close()
+    (stored,) = broker.messages()
+    assert stored.body == record.to_json()
+    assert json.loads(stored.body)["id"] == record.id
+    assert stored.message_id == record.id
+    assert stored.content_type == "application/cloudevents+json"
+    assert stored.partition_key == SUBJECT
+    assert {text(k): v for k, v in stored.application_properties.items()} == {
+        "kind": "scheduled",
+        "event_type": "Reboot",
+        "event_status": "Scheduled",
+        "event_source": "Platform",
+        "vm": "web-1",
+    }
+
+
+def test_many_records_of_one_subject_keep_their_order(broker: Broker) -> None:
+    """A hundred records of one event land in one partition, in order, each as a message of its own."""
+    target = destination(broker)
+    target.send([a_record(n) for n in range(100)])
+    target.send([a_record(n) for n in range(100, 150)])
+    target.close()
+    assert [text(m.message_id)[-3:] for m in broker.messages()] == [f"{n:03}" for n in range(150)]
+    assert len({m.partition for m in broker.messages()}) == 1
+
+
+def test_records_of_several_subjects_keep_their_keys(broker: Broker) -> None:
+    """Records of different subjects may come in one send, and each has its own key."""
+    target = destination(broker)
+    target.send([a_record(n, subject=f"subject-{n % 2}") for n in range(4)])
+    target.close()
+    assert {(text(m.message_id)[-1], m.partition_key) for m in broker.messages()} == {
+        (str(n), f"subject-{n % 2}") for n in range(4)
+    }
+
+
+def test_what_does_not_fit_into_one_batch_is_sent_in_several() -> None:
+    """Records that together exceed the hub's limit all arrive, in order."""
+    with Broker(max_message_size=20_000) as broker:
+        target = destination(broker)
+        target.send([a_record(n, message="x" * 6_000) for n in range(8)])
+        target.close()
+        assert [text(m.message_id)[-1] for m in broker.messages()] == [str(n) for n in range(8)]
+
+
+def test_a_record_that_never_fits_is_permanent_and_nothing_else_is_sent() -> None:
+    """One too large record fails the send before anything of it is on the wire; alone it can be parked."""
+    with Broker(max_message_size=20_000) as broker:
+        target = destination(broker)
+        large = a_record(2, message="x" * 30_000)
+        assert refused(target, a_record(1), large, a_record(3)).reason == "too-large"
+        assert broker.messages() == []
+        error = refused(target, large)
+        assert type(error) is Permanent
+        assert "20000" in str(error)
+        target.send([a_record(1)])
+        assert broker.total_connections == 1, "the record's own failure costs no connection"
+        target.close()
+
+
+def test_a_record_with_what_json_does_not_know_arrives(broker: Broker) -> None:
+    """Not a number, which JSON does not know, neither stops a record nor leaves as something that is not JSON."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    target = destination(broker)
+    target.send([a_record(1, event={**EVENT, "DurationInSeconds": float("nan")})])
+    target.close()
+    [message] = broker.messages()
+    assert json.loads(message.body, parse_constant=refuse)["data"]["event"]["EventId"] == EVENT["EventId"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [None, [], {"EventType": 5, "EventStatus": None}, {"EventType": "x" * 1000, "EventStatus": "lone \ud800"}],
+)
+def test_properties_are_texts_whatever_the_event_is(event: Any) -> None:
+    """A property is a bounded text in UTF-8, empty when it is not known."""
+    record = a_record(event=event)
+    found = eventhubs_messages.message(record, "azure-sample").properties
+    assert set(found) == {"kind", "event_type", "event_status", "event_source", "vm"}
+    assert all(isinstance(value, str) and len(value.encode()) <= 256 for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("subject", "key"),
+    [("", None), ("vm", "vm"), ("k" * 128, "k" * 128), ("lone \ud800", "lone ?")],
+)
+def test_partition_key(subject: str, key: str | None) -> None:
+    """The key is the subject wherever the service takes it."""
+    assert eventhubs_messages.partition_key(subject) == key
+
+
+def test_a_long_partition_key_is_shortened_the_same_way_each_time(broker: Broker) -> None:
+    """Beyond the service's limit equal subjects still have equal keys and different ones different keys."""
+    one, other = ("x" * 129, "x" * 130)
+    assert eventhubs_messages.partition_key(one) != eventhubs_messages.partition_key(other)
+    target = destination(broker)
+    target.send([a_record(1, subject=one), a_record(2, subject=one)])
+    target.close()
+    assert {m.partition_key for m in broker.messages()} == {eventhubs_messages.partition_key(one)}
+
+
+def test_the_sample_format(broker: Broker) -> None:
+    """A consumer of Microsoft's central logging sample finds its fields, as JSON."""
+    target = destination(broker, message_format="azure-sample")
+    target.send([a_record(1), a_record(2, event=None)])
+    target.close()
+    with_event, without = broker.messages()
+    assert with_event.content_type == "application/json"
+    last = {"Hostname": "web-1", "Time": "05:06:07", "Msg": "A sentence", "LogType": "DEBUG"}
+    assert json.loads(with_event.body) == {
+        **EVENT,
+        "Resources": "web-1,web-2",
+        "NotBefore": "Wed,_04_Mar_2026_05:21:07_GMT",
+        **last,
+    }
+    assert json.loads(without.body) == last
+
+
+def test_websocket(broker: Broker) -> None:
+    """The same arrives over websocket, also at the port of an emulator."""
+    target = destination(broker, transport="websocket")
+    target.send([a_record()])
+    target.close()
+    assert len(broker.messages()) == 1
+
+
+@pytest.mark.parametrize("transport", ["amqp", "websocket"])
+def test_custom_endpoint(broker: Broker, transport: Any) -> None:
+    """A custom endpoint is where the connection goes, whatever the connection string says."""
+    string = broker.connection_string().replace(f"127.0.0.1:{broker.port}", "127.0.0.1:1")
+    target = EventHubsDestination(
+        connection_string=string, transport=transport, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5
+    )
+    target.send([a_record()])
+    target.close()
+    assert len(broker.messages()) == 1
+
+
+def test_connected_on_demand_closed_when_idle_and_connected_again(broker: Broker) -> None:
+    """There is no connection before the first record and after the idle time, and one again for the next record."""
+    now = [0.0]
+    target = destination(broker, idle_close=60, monotonic=lambda: now[0])
+    target.idle()
+    assert broker.total_connections == 0
+    target.send([a_record(1)])
+    now[0] = 59
+    target.idle()
+    assert broker.connections == 1
+    now[0] = 60
+    target.idle()
+    broker.wait_connections(0, 30)
+    target.send([a_record(2)])
+    assert (broker.total_connections, len(broker.messages())) == (2, 2)
+    target.close()
+    broker.wait_connections(0, 30)
+
+
+def test_close_of_what_was_never_used_starts_nothing(broker: Broker) -> None:
+    """A destination without a record has no thread and no connection."""
+    before = threading.enumerate()
+    target = destination(broker)
+    target.idle()
+    assert threading.enumerate() == before
+    target.close()
+    target.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "exactly one"),
+        ({"connection_string": "Endpoint=sb://x/;EntityPath=y", "fully_qualified_namespace": "x"}, "exactly one"),
+        ({"fully_qualified_namespace": "x.servicebus.windows.net"}, "name of the event hub"),
+        ({"connection_string": "s3cr3t"}, "connection string"),
+        ({"connection_string": "Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey=s3cr3t"}, "names no event hub"),
+        (
+            {
+                "connection_string": "Endpoint=sb://x;SharedAccessKeyName=a;SharedAccessKey=s3cr3t;"
+                "EntityPath=h;UseDevelopmentEmulator=True"
+            },
+            "lower case",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(options: dict[str, str], sentence: str) -> None:
+    """A configuration that the SDK would take in silence is answered with a sentence that holds no secret."""
+    with pytest.raises(ValueError, match=sentence) as caught:
+        EventHubsDestination(**options)  # type: ignore[arg-type]  # texts all
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_the_identity_is_made_once_and_outlives_connections() -> None:
+    """With a namespace one credential is made for all clients, on demand, and closed at the end."""
+    made: list[FailingCredential] = []
+
+    def make() -> FailingCredential:
+        made.append(FailingCredential())
+        return made[-1]
+
+    with Broker() as broker:
+        target = EventHubsDestination(
+            fully_qualified_namespace="namespace.servicebus.windows.net",
+            event_hub="scheduled-events",
+            credential=make,
+            custom_endpoint=f"sb://127.0.0.1:{broker.port}",
+            deadline=5,
+        )
+        assert made == []
+        refused(target)
+        refused(target)
+        target.close()
+    assert len(made) == 1
+    assert made[0].closed
+
+
+def test_a_missing_identity_package_is_answered_with_a_sentence() -> None:
+    """Without the extra `identity` the answer names it, and nothing of it is imported for a connection string."""
+    program = (
+        "import sys; sys.modules['azure.identity.aio'] = None\n"
+        "from exporter.sinks.event_hubs.sink import EventHubsDestination\n"
+        "EventHubsDestination(connection_string='Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=h')\n"
+        "assert 'azure.identity' not in sys.modules\n"
+        "try: EventHubsDestination(fully_qualified_namespace='x', event_hub='h')\n"
+        "except ValueError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert "azure-scheduled-events-exporter[identity]" in done.stdout

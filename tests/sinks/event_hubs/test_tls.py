@@ -1,0 +1,206 @@
+"""Event Hubs over TLS with a CA of one's own: whom the destination, `tail` and `check --probe` trust."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exporter.agent.wiring import destinations_from
+from exporter.cli import main
+from exporter.commands.check.event_hubs import probe_event_hubs
+from exporter.commands.check.report import Verdict
+from exporter.errors import Retryable
+from exporter.simulator.event_hubs.broker import Broker
+from tests.support.certificates import Authority, write
+from tests.support.configuration import errors, loaded
+from tests.support.doctor import WORLD, only
+from tests.support.eventhubs_broker import FORGETFUL, collected
+from tests.support.eventhubs_target import a_record
+
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+
+STRING = "Endpoint=sb://127.0.0.1/;SharedAccessKeyName=local;SharedAccessKey=local;EntityPath=scheduled-events"
+VARIABLE = "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A network whose TLS is signed by its own CA: `flags` reach the broker in it, `ca` is the CA's file."""
+
+    broker: Broker
+    ca: str
+    stranger: str
+
+    def flags(self, transport: str, certificate: str = "") -> list[str]:
+        trusted = [f"--event-hubs.certificate={certificate}"] if certificate else []
+        endpoint = f"--event-hubs.custom-endpoint=sb://127.0.0.1:{self.broker.port}"
+        return [endpoint, f"--event-hubs.transport={transport}", *trusted]
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Inspected]:
+    authority, stranger = Authority(), Authority("another CA")
+    paths = write(tmp_path, "broker", *authority.issue("127.0.0.1"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*paths)
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    (tmp_path / "stranger.pem").write_text(stranger.pem)
+    with Broker(ssl_context=context) as broker:
+        yield Inspected(broker, str(tmp_path / "ca.pem"), str(tmp_path / "stranger.pem"))
+        assert broker.unexpected_errors == []
+
+
+def send(*flags: str) -> None:
+    """One record by the destination that `run` makes of these settings."""
+    destination = destinations_from(loaded(*flags, environ={VARIABLE: STRING}))["event_hubs"]()
+    try:
+        destination.send([a_record()])
+    finally:
+        destination.close()
+
+
+def tail(*words: str) -> tuple[int, str]:
+    """Exit code of `tail`, and all that it said."""
+    said, before = io.StringIO(), dict(os.environ)
+    os.environ[VARIABLE] = STRING
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return main(["tail", "--from", "start", "--max", "1", *words]), said.getvalue()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.mark.parametrize("transport", ["amqp", "websocket"])
+def test_with_the_ca_records_go_out_and_come_back(network: Inspected, transport: str) -> None:
+    """Sent, read back by `tail`, and found well by the probe, over AMQP and over websocket."""
+    flags = network.flags(transport, network.ca)
+    send(*flags)
+    assert len(network.broker.wait_for(1, 60)) == 1
+    code, said = tail(*flags)
+    assert (code, "1 record" in said) == (0, True), said
+    (finding,) = only(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), WORLD)
+    assert finding.verdict is Verdict.OK, finding
+
+
+@pytest.mark.parametrize("transport", ["amqp", "websocket"])
+@pytest.mark.parametrize("trusted", ["nobody", "a stranger"])
+def test_without_the_right_ca_nothing_is_said(network: Inspected, transport: str, trusted: str) -> None:
+    """With the public CAs alone, or with another one, the key is not shown, and the reason is TLS, for a person."""
+    flags = network.flags(transport, network.stranger if trusted == "a stranger" else "")
+    with pytest.raises(Retryable) as caught:
+        send(*flags)
+    assert (caught.value.reason, caught.value.slow) == ("tls", True)
+    (finding,) = only(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), WORLD)
+    assert finding.verdict is Verdict.FAIL
+    assert "event_hubs.certificate" in finding.sentence
+    assert network.broker.messages() == []
+
+
+def test_tail_trusts_no_stranger(network: Inspected) -> None:
+    """`tail` ends with 1 and says that the certificate is not trusted."""
+    code, said = tail(*network.flags("amqp", network.stranger))
+    assert (code, "certificate is not trusted" in said) == (1, True), said
+
+
+@pytest.mark.parametrize("content", [None, "", "no PEM"])
+def test_a_ca_file_that_cannot_be_used_is_named(network: Inspected, tmp_path: Path, content: str | None) -> None:
+    """By the destination, which keeps the record and tries again slowly, by `tail`, and by `check` before all."""
+    file = tmp_path / "wrong.pem"
+    if content is not None:
+        file.write_text(content)
+    flags = network.flags("amqp", str(file))
+    with pytest.raises(Retryable, match=r"event_hubs\.certificate .*wrong\.pem cannot be used") as caught:
+        send(*flags)
+    assert (caught.value.reason, caught.value.slow) == ("configuration", True)
+    code, said = tail(*flags)
+    assert (code, "wrong.pem cannot be used" in said) == (1, True), said
+    said_by_check, before = io.StringIO(), dict(os.environ)
+    os.environ[VARIABLE] = STRING
+    try:
+        with contextlib.redirect_stderr(said_by_check):
+            assert main(["check", *flags]) == 2
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert "--event-hubs.certificate" in said_by_check.getvalue()
+    assert "wrong.pem" in said_by_check.getvalue()
+
+
+AZURE = [
+    "contoso.servicebus.windows.net",
+    "CONTOSO.SERVICEBUS.WINDOWS.NET",
+    "contoso.servicebus.chinacloudapi.cn",
+    "contoso.servicebus.usgovcloudapi.net",
+    "contoso.privatelink.servicebus.windows.net",
+]
+
+
+def emulator(host: str) -> dict[str, str]:
+    return {VARIABLE: STRING.replace("127.0.0.1", host) + ";UseDevelopmentEmulator=true"}
+
+
+@pytest.mark.parametrize("host", AZURE)
+def test_azure_is_never_spoken_to_without_tls(host: str) -> None:
+    """UseDevelopmentEmulator=true with a namespace of Azure's, named or as custom endpoint, is refused."""
+    (named,) = errors(environ=emulator(host))
+    assert "switches TLS off" in named
+    assert VARIABLE in named
+    (reached,) = errors(f"--event-hubs.custom-endpoint=sb://{host}", environ=emulator("127.0.0.1"))
+    assert "switches TLS off" in reached
+    assert "--event-hubs.custom-endpoint" in reached
+
+
+@pytest.mark.parametrize(
+    ("host", "warned"),
+    [
+        ("localhost", False),
+        ("127.0.0.1", False),
+        ("127.8.9.10", False),
+        ("emulator.localhost", False),
+        ("emulator", True),
+        ("10.1.2.3", True),
+        ("localhost.example.com", True),
+    ],
+)
+def test_an_emulator_elsewhere_is_warned_of(host: str, warned: bool) -> None:
+    """Off loopback the key goes in clear: `check` and the log of `run` say so."""
+    settings = loaded(environ=emulator(host))
+    assert any("without TLS" in warning for warning in settings.warnings) is warned
+    settings = loaded(f"--event-hubs.custom-endpoint=sb://{host}", environ=emulator("127.0.0.1"))
+    assert any("without TLS" in warning for warning in settings.warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "warned"),
+    [
+        ("http://collector:4318", "authorization=Bearer abcdef", True),
+        ("http://user:hunter2@collector:4318", "", True),
+        ("http://10.0.0.1:4318", "api-key=abcdef", True),
+        ("http://collector:4318", "", False),
+        ("https://collector:4318", "authorization=Bearer abcdef", False),
+        ("https://user:hunter2@collector:4318", "", False),
+        ("http://127.0.0.1:4318", "authorization=Bearer abcdef", False),
+        ("http://[::1]:4318", "authorization=Bearer abcdef", False),
+        ("http://user:hunter2@localhost:4318", "", False),
+    ],
+)
+def test_credentials_in_clear_to_a_collector_are_warned_of(url: str, headers: str, warned: bool) -> None:
+    """`http` off loopback with headers or a user, from our own settings as from the standard variables."""
+    own = {"SCHEDULED_EVENTS_OTLP_ENDPOINT": url, "SCHEDULED_EVENTS_OTLP_HEADERS": headers}
+    standard = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_HEADERS": headers}
+    exact = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_LOGS_HEADERS": headers}
+    for environ in (own, standard, exact):
+        settings = loaded(environ=environ)
+        found = [warning for warning in settings.warnings if "without TLS" in warning]
+        assert bool(found) is warned, environ
+        assert "hunter2" not in "".join(found)
+        assert "abcdef" not in "".join(found)

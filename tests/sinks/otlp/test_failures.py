@@ -1,0 +1,258 @@
+"""What each kind of answer of an OTLP collector, and each kind of silence, is taken for."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import threading
+import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from exporter.errors import Failure, Permanent, Retryable
+from exporter.sinks.otlp.answers import MAX_RETRY_AFTER, retry_after
+from exporter.sinks.otlp.session import MAX_RESPONSE_BYTES
+from exporter.sinks.otlp.sink import OtlpDestination
+from tests.sinks.otlp.test_sink import a_record, refused, status
+from tests.support.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, success
+
+
+def packed(answer: Reply) -> Reply:
+    """The answer as a proxy sends it that compresses whatever passes."""
+    return Reply(answer.status, {**answer.headers, "Content-Encoding": "gzip"}, gzip.compress(answer.body))
+
+
+HTML = Reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Sign in</html>")
+
+
+@pytest.mark.parametrize(
+    ("action", "failure", "reason", "slow"),
+    [
+        (Reply(400, PROTOBUF, status("bad record")), Permanent, "rejected", None),
+        (Reply(413), Permanent, "too-large", None),
+        (Reply(422), Permanent, "rejected", None),
+        (success(rejected=1, message="no such tenant"), Permanent, "rejected", None),
+        (Reply(429), Retryable, "throttled", False),
+        (Reply(502), Retryable, "unavailable", False),
+        (Reply(503), Retryable, "unavailable", False),
+        (Reply(504), Retryable, "unavailable", False),
+        (Reply(302, {"Location": "/login"}), Retryable, "redirect", True),
+        (Reply(308, {"Location": "/login"}), Retryable, "redirect", True),
+        (HTML, Retryable, "protocol", True),
+        (Reply(200, {"Content-Type": "text/html"}), Retryable, "protocol", True),
+        (Reply(200, PROTOBUF, b"\xff\xff not protobuf"), Retryable, "protocol", True),
+        (Reply(200, {"Content-Type": "application/json"}, b'{"error": "no"}'), Retryable, "protocol", True),
+        (Reply(200, {**PROTOBUF, "Content-Encoding": "gzip"}, b"\x1f\x8b"), Retryable, "protocol", True),
+        (Reply(200, {**PROTOBUF, "Content-Encoding": "br"}, b"\x1f\x8b"), Retryable, "protocol", True),
+        (packed(success(rejected=1, message="no such tenant")), Permanent, "rejected", None),
+        (packed(Reply(200, PROTOBUF, b"\x00" * (MAX_RESPONSE_BYTES + 1))), Retryable, "protocol", True),
+        (packed(HTML), Retryable, "protocol", True),
+        (packed(Reply(503)), Retryable, "unavailable", False),
+        (Reply(200, PROTOBUF, b"\x00" * (MAX_RESPONSE_BYTES + 1)), Retryable, "protocol", True),
+        (Reply(401), Retryable, "unauthorized", True),
+        (Reply(403), Retryable, "unauthorized", True),
+        (Reply(404), Retryable, "not-found", True),
+        (Reply(500), Retryable, "other", True),
+        (Reply(501), Retryable, "other", True),
+        (Reply(200, PROTOBUF, b"\x0a", announce=500), Retryable, "connect", False),
+        (Raw(b"HTTP/1.1 200 OK\r\nContent-Ty"), Retryable, "connect", False),
+        (Raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n"), Retryable, "connect", False),
+        (Raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Retryable, "connect", False),
+        (Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 12"), Retryable, "connect", False),
+    ],
+)
+def test_an_answer_is_what_it_is(action: Action, failure: type[Failure], reason: str, slow: bool | None) -> None:
+    """Every kind of answer is told apart as delivered, the record's own fault, weather, or a person's to mend."""
+    with Receiver(action) as receiver:
+        error = refused(receiver)
+    assert len(receiver.requests) == 1, "neither the SDK nor we try again inside a send, nor follow a redirect"
+    assert type(error) is failure
+    assert error.reason == reason
+    assert getattr(error, "slow", None) is slow
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        success(),
+        success(message="queue nearly full"),
+        Reply(200),
+        Reply(204),
+        Reply(202, {"Content-Type": "application/json"}, b'{"partialSuccess":{}}'),
+        Reply(200, {"Content-Type": "Application/X-Protobuf; charset=x"}),
+        packed(success()),
+        packed(success(message="queue nearly full")),
+        Reply(200, {**PROTOBUF, "Content-Encoding": "gzip"}),
+    ],
+)
+def test_a_success_is_taken(answer: Reply) -> None:
+    """An answer that rejects nothing is a delivery, also an empty one and one with a warning."""
+    with Receiver(answer) as receiver:
+        destination = OtlpDestination(receiver.url)
+        destination.send([a_record()])
+        destination.close()
+    assert len(receiver.logs) == 1
+
+
+def test_a_warning_of_the_collector_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A partial success without rejected records is delivered, and its text is told."""
+    with Receiver(success(message="queue\nnearly full")) as receiver, caplog.at_level(logging.WARNING, "exporter"):
+        destination = OtlpDestination(receiver.url)
+        destination.send([a_record()])
+        destination.close()
+    assert "queue nearly full" in caplog.text
+
+
+def test_the_collectors_own_words_are_told() -> None:
+    """The message of a refusal, as OTLP's Status and as a partial success, is in the failure, on one line and cut."""
+    with Receiver(
+        Reply(400, PROTOBUF, status("bad\nrecord" + "x" * 900)), success(rejected=1, message="why")
+    ) as receiver:
+        first, second = str(refused(receiver)), str(refused(receiver))
+    assert first.startswith("rejected: HTTP 400: bad record")
+    assert len(first) < 300
+    assert second.endswith("why")
+
+
+@pytest.mark.parametrize("code", [429, 503, 401])
+def test_retry_after_in_seconds(code: int) -> None:
+    """The seconds that the collector asks for are in the failure."""
+    with Receiver(Reply(code, {"Retry-After": "17"})) as receiver:
+        error = refused(receiver)
+    assert isinstance(error, Retryable)
+    assert error.retry_after == 17
+
+
+def test_retry_after_as_a_date() -> None:
+    """The date that the collector asks for becomes seconds from now."""
+    date = format_datetime(datetime(2030, 1, 1, 0, 1, tzinfo=UTC), usegmt=True)
+    with Receiver(Reply(503, {"Retry-After": date})) as receiver:
+        error = refused(receiver, wall=datetime(2030, 1, 1, tzinfo=UTC).timestamp)
+    assert isinstance(error, Retryable)
+    assert error.retry_after == 60
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+        ("-5", 0.0),
+        ("1e9", MAX_RETRY_AFTER),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 0.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_RETRY_AFTER),
+    ],
+)
+def test_retry_after_is_capped_and_never_believed_blindly(value: str, expected: float | None) -> None:
+    """Nonsense is no wish, the past is now, and for ever is five minutes."""
+    assert retry_after(value, 1_800_000_000.0) == expected
+
+
+def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
+    """A kept connection that turns out dead costs a second try, not a failure."""
+    with Receiver(Drop()) as receiver:
+        destination = OtlpDestination(receiver.url)
+        destination.send([a_record()])
+        destination.close()
+    assert len(receiver.requests) == 2
+    assert len(receiver.logs) == 1
+
+
+def test_a_collector_that_always_hangs_up_is_weather() -> None:
+    """Two lost connections in a row are a failure that is tried again."""
+    with Receiver(Drop(), Drop()) as receiver:
+        error = refused(receiver)
+    assert isinstance(error, Retryable)
+    assert (error.reason, error.slow, len(receiver.requests)) == ("connect", False, 2)
+
+
+@pytest.mark.parametrize("action", [Hang(), Drip(), Drip(0.001)])
+def test_a_send_ends_by_its_deadline(action: Action) -> None:
+    """A collector that says nothing, or a byte at a time for ever, is left after the time-out."""
+    begun = time.monotonic()
+    with Receiver(action) as receiver:
+        error = refused(receiver, timeout=0.3)
+    assert isinstance(error, Retryable)
+    assert (error.reason, error.slow) == ("timeout", False)
+    assert time.monotonic() - begun < 20  # it would go on for ever
+
+
+def test_refused_then_up() -> None:
+    """Where nobody listens the failure is weather, and the same destination delivers once somebody does."""
+    with Receiver() as receiver:
+        port = receiver.port
+    destination = OtlpDestination(f"http://127.0.0.1:{port}/v1/logs")
+    with pytest.raises(Retryable) as caught:
+        destination.send([a_record()])
+    assert (caught.value.reason, caught.value.slow) == ("connect", False)
+    with Receiver(port=port) as receiver:
+        destination.send([a_record()])
+        assert len(receiver.logs) == 1
+    destination.close()
+
+
+def test_an_unknown_name_is_named_so() -> None:
+    """A host name that does not exist is told apart from one that does not answer."""
+    destination = OtlpDestination("http://collector.invalid:4318/v1/logs")
+    with pytest.raises(Retryable) as caught:
+        destination.send([a_record()])
+    destination.close()
+    assert caught.value.reason == "dns"
+
+
+def test_plain_http_behind_https_is_a_tls_failure() -> None:
+    """A collector that does not speak TLS is told so."""
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url.replace("http:", "https:"))
+        with pytest.raises(Retryable) as caught:
+            destination.send([a_record()])
+        destination.close()
+    assert caught.value.reason == "tls"
+
+
+def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_path: Any) -> None:
+    """A missing CA file keeps the record and says what to mend."""
+    with Receiver() as receiver:
+        address = receiver.url.replace("http:", "https:")
+        destination = OtlpDestination(address, certificate_file=str(tmp_path / "none.pem"))
+        with pytest.raises(Retryable) as caught:
+            destination.send([a_record()])
+        destination.close()
+    assert (caught.value.reason, caught.value.slow) == ("configuration", True)
+
+
+def test_close_ends_a_send_that_is_under_way() -> None:
+    """Another thread's send returns at once when the destination is closed, and says that it was."""
+    with Receiver(Hang()) as receiver:
+        destination = OtlpDestination(receiver.url, timeout=60)
+        failures: list[Failure] = []
+
+        def send() -> None:
+            try:
+                destination.send([a_record()])
+            except Failure as failure:
+                failures.append(failure)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert receiver.asked.wait(30)
+        begun = time.monotonic()
+        destination.close()
+        sender.join(30)
+        assert time.monotonic() - begun < 20
+    assert [failure.reason for failure in failures] == ["closed"]
+    with pytest.raises(Retryable, match="closed"):
+        destination.send([a_record()])
+
+
+def test_the_sdk_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure is told once, by us: the libraries log nothing of it."""
+    with caplog.at_level(logging.DEBUG), Receiver(Reply(500, {}, b"body"), Drop(), Drop()) as receiver:
+        refused(receiver)
+        refused(receiver)
+    assert [record.name for record in caplog.records if not record.name.startswith("exporter")] == []

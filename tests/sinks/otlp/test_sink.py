@@ -1,0 +1,276 @@
+"""The OTLP destination against a receiver that decodes what is on the wire."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # generated, without stubs
+
+from exporter import __version__
+from exporter.core.records import Record
+from exporter.errors import Failure, Retryable
+from exporter.sinks.otlp.sink import OtlpDestination
+from exporter.sinks.reasons import REASONS
+from tests.support.otlp_receiver import PROTOBUF, Receiver, Reply, attributes, plain
+
+VM = {
+    "name": "web-1",
+    "id": "13f56399-bd52-4150-9748-7190aae1ff21",
+    "resource_id": "/subscriptions/s-1/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/web-1",
+    "subscription_id": "s-1",
+    "resource_group": "rg",
+    "vmss_name": "",
+    "location": "westeurope",
+    "zone": "2",
+    "size": "Standard_D2s_v5",
+    "priority": "",
+    "node": "",
+}
+
+
+EVENT = {
+    "EventId": "A123BC45-1234-5678-AB90-ABCDEF123456",
+    "EventType": "Freeze",
+    "EventStatus": "Scheduled",
+    "EventSource": "Platform",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-1", "web-2"],
+    "NotBefore": "Mon, 11 Apr 2022 22:26:58 GMT",
+    "DurationInSeconds": 5,
+    "Description": "Virtual machine is being paused.",
+}
+
+
+AT = datetime(2022, 4, 11, 22, 11, 58, 123456, tzinfo=UTC)
+
+
+def a_record(kind: str = "scheduled", *, event: Any = EVENT, vm: Any = VM, **more: Any) -> Record:
+    data = {
+        "event": event,
+        "vm": vm,
+        "transition": kind,
+        "document_incarnation": 7,
+        "affects_self": True,
+        "severity": "INFO",
+        "message": "Freeze of this VM is scheduled",
+        "not_before": "2022-04-11T22:26:58.000000Z",
+        **more,
+    }
+    return Record(
+        id="0f0e8a3e-5f43-5a0e-8a55-000000000001",
+        kind=kind,
+        source=VM["resource_id"],
+        subject=EVENT["EventId"],  # type: ignore[arg-type]  # a text, in a mapping of mixed values
+        time=AT,
+        severity=data["severity"],
+        data=data,
+    )
+
+
+def status(message: str) -> bytes:
+    return bytes(Status(code=3, message=message).SerializeToString())
+
+
+def refused(receiver: Receiver, **options: Any) -> Failure:
+    """The failure of one send."""
+    destination = OtlpDestination(receiver.url, **options)
+    try:
+        with pytest.raises(Failure) as caught:
+            destination.send([a_record()])
+    finally:
+        destination.close()
+    assert caught.value.reason in REASONS
+    return caught.value
+
+
+def test_every_field_of_a_record_is_read_from_the_wire() -> None:
+    """A receiver finds name, time, severity, sentence and each attribute of the contract in what was sent."""
+    record = a_record(seen_before="unbroken", gap_seconds=0.5, notice_seconds=900.0)
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url, operator={})
+        destination.send([record])
+        destination.close()
+    ((_, scope, log),) = receiver.logs
+    assert receiver.requests[0].path == "/v1/logs"
+    assert (scope.name, scope.version) == ("azure-scheduled-events-exporter", __version__)
+    assert log.event_name == "azure_scheduled_event.scheduled"
+    assert log.time_unix_nano == log.observed_time_unix_nano == 1649715118123456000
+    assert (log.severity_number, log.severity_text) == (9, "INFO")
+    assert plain(log.body) == "Freeze of this VM is scheduled"
+    assert attributes(log.attributes) == {
+        "log.record.uid": record.id,
+        "azure_scheduled_event.id": EVENT["EventId"],
+        "azure_scheduled_event.type": "Freeze",
+        "azure_scheduled_event.status": "Scheduled",
+        "azure_scheduled_event.source": "Platform",
+        "azure_scheduled_event.resource_type": "VirtualMachine",
+        "azure_scheduled_event.resources": ["web-1", "web-2"],
+        "azure_scheduled_event.not_before": "2022-04-11T22:26:58.000000Z",
+        "azure_scheduled_event.duration": 5,
+        "azure_scheduled_event.description": "Virtual machine is being paused.",
+        "azure_scheduled_event.incarnation": 7,
+        "azure_scheduled_event.transition": "scheduled",
+        "azure_scheduled_event.affects_self": True,
+        "azure_scheduled_event.seen_before": "unbroken",
+        "azure_scheduled_event.gap": 0.5,
+        "azure_scheduled_event.notice": 900.0,
+    }
+
+
+def test_the_resource_is_the_vm() -> None:
+    """The resource names the service, the cloud and the VM, and leaves out what is not known."""
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url, operator={})
+        destination.send([a_record()])
+        destination.send([a_record(vm={"name": "", "location": None})])
+        destination.close()
+    service = {"service.name": "azure-scheduled-events-exporter", "service.version": __version__}
+    cloud = {"cloud.provider": "azure", "cloud.platform": "azure.vm"}
+    assert receiver.logs[0][0] == {
+        **service,
+        **cloud,
+        "cloud.region": "westeurope",
+        "cloud.account.id": "s-1",
+        "cloud.availability_zone": "2",
+        "cloud.resource_id": VM["resource_id"],
+        "host.id": VM["id"],
+        "host.name": "web-1",
+        "host.type": "Standard_D2s_v5",
+    }
+    assert receiver.logs[1][0] == {**service, **cloud}
+
+
+def test_the_operators_environment_beats_every_resource_attribute() -> None:
+    """OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME replace the defaults, the caller's and the VM's attributes."""
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination(sys.argv[1], resource={'service.name': 'caller', 'service.namespace': 'kept'})"
+        ".send([a_record()])"
+    )
+    environ = os.environ | {
+        "OTEL_RESOURCE_ATTRIBUTES": "host.name=from-operator,deployment.environment.name=prod",
+        "OTEL_SERVICE_NAME": "operators-name",
+    }
+    with Receiver() as receiver:
+        subprocess.run([sys.executable, "-c", program, receiver.url], env=environ, check=True, timeout=30)
+    resource = receiver.logs[0][0]
+    assert resource["service.name"] == "operators-name"
+    assert resource["service.namespace"] == "kept"
+    assert resource["host.name"] == "from-operator"
+    assert resource["deployment.environment.name"] == "prod"
+    assert resource["host.id"] == VM["id"]
+
+
+@pytest.mark.parametrize(("severity", "number"), [("INFO", 9), ("WARN", 13), ("ERROR", 17)])
+def test_severity(severity: str, number: int) -> None:
+    """The severity of the record is the log record's, as number and as word."""
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url)
+        destination.send([a_record(severity=severity)])
+        destination.close()
+    log = receiver.logs[0][2]
+    assert (log.severity_number, log.severity_text) == (number, severity)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
+def test_compression(compression: Any) -> None:
+    """What is sent compressed is said to be, and decodes to the same."""
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url, compression=compression)
+        destination.send([a_record()])
+        destination.close()
+    encoding = receiver.requests[0].headers.get("content-encoding", "none")
+    assert encoding == compression
+    assert attributes(receiver.logs[0][2].attributes)["azure_scheduled_event.type"] == "Freeze"
+
+
+def test_headers_are_sent_and_never_told() -> None:
+    """A secret header reaches the collector and is in no failure, even if the collector repeats it."""
+    headers = {"Authorization": "Bearer s3cr3t-token"}
+    echo = status("unknown token Bearer s3cr3t-token")
+    with Receiver(Reply(401, PROTOBUF, echo)) as receiver:
+        error = refused(receiver, headers=headers)
+    assert receiver.requests[0].headers["authorization"] == "Bearer s3cr3t-token"
+    assert "s3cr3t" not in f"{error} {error!r} {error.__cause__!r}"
+    assert "unknown token ***" in str(error)
+
+
+def test_headers_of_the_environment_are_not_sent() -> None:
+    """Who calls decides on the headers: a secret that the environment has for another collector stays at home."""
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination(sys.argv[1]).send([a_record()]);"
+        "OtlpDestination(sys.argv[1], headers={'X-Tenant': 'ours'}).send([a_record()])"
+    )
+    environ = os.environ | {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer s3cr3t,x-tenant=theirs"}
+    with Receiver() as receiver:
+        subprocess.run([sys.executable, "-c", program, receiver.url], env=environ, check=True, timeout=30)
+    assert [seen.headers.get("authorization") for seen in receiver.requests] == [None, None]
+    assert [seen.headers.get("x-tenant") for seen in receiver.requests] == [None, "ours"]
+
+
+def test_userinfo_becomes_basic_authentication_and_is_never_told() -> None:
+    """A password in the address is sent as the header, and neither failure nor cause repeats it."""
+    with Receiver(Reply(401)) as receiver:
+        receiver_url = receiver.url.replace("//", "//user:hunter2@")
+        destination = OtlpDestination(receiver_url)
+        with pytest.raises(Retryable) as caught:
+            destination.send([a_record()])
+    assert receiver.requests[0].headers["authorization"].startswith("Basic ")
+    with pytest.raises(Retryable) as gone:
+        destination.send([a_record()])
+    destination.close()
+    for error in (caught.value, gone.value):
+        assert "hunter2" not in f"{error} {error!r} {error.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("grpc://host:4317", {}),
+        ("http://", {}),
+        ("http://host/v1/logs", {"bad name": "x"}),
+        ("http://host/v1/logs", {"x-key": "s3cr3t\r\nInjected: 1"}),
+        ("http://host/v1/logs", {"x-key": "s3cr3t\u20ac"}),
+    ],
+)
+def test_what_http_would_refuse_is_refused_at_once_without_the_value(url: str, headers: dict[str, str]) -> None:
+    """An address or header that cannot work is answered with a sentence that holds no secret."""
+    with pytest.raises(ValueError, match="OTLP") as caught:
+        OtlpDestination(url, headers=headers)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_proxy_of_the_environment_is_used() -> None:
+    """A collector behind a proxy is reached through it; the proxy sees the whole address."""
+    program = (
+        "from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination('http://collector.example/v1/logs').send([a_record()])"
+    )
+    with Receiver() as proxy:
+        environ = os.environ | {"http_proxy": f"http://127.0.0.1:{proxy.port}", "no_proxy": ""}
+        subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=30)
+    assert proxy.requests[0].path == "http://collector.example/v1/logs"
+    assert len(proxy.logs) == 1
+
+
+def test_an_idle_connection_is_given_back() -> None:
+    """Records close together share a connection; after the idle time the next one gets a fresh one."""
+    now = [0.0]
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url, idle_close=15, monotonic=lambda: now[0])
+        for moment in (0.0, 14.0, 28.0):
+            now[0] = moment
+            destination.idle()
+            destination.send([a_record()])
+        assert len(receiver.connections) == 1
+        now[0] = 43.0
+        destination.idle()
+        destination.send([a_record()])
+        assert len(receiver.connections) == 2
+        destination.close()

@@ -1,0 +1,141 @@
+"""The OTLP destination over TLS: whom it trusts, and that a deadline holds there too."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from exporter.errors import Retryable
+from exporter.sinks.otlp.sink import OtlpDestination
+from tests.sinks.otlp.test_sink import a_record
+from tests.support.certificates import self_signed, write
+from tests.support.otlp_receiver import Drip, Hang, Receiver
+
+
+def make_certificate(
+    folder: Path, name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH
+) -> tuple[str, str]:
+    """A self-signed certificate for 127.0.0.1 and its key, as files."""
+    certificate, key = write(folder, name, *self_signed(name, usage))
+    return str(certificate), str(key)
+
+
+def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate_file, key_file)
+    return context
+
+
+def refused(destination: OtlpDestination) -> Retryable:
+    with pytest.raises(Retryable) as caught:
+        destination.send([a_record()])
+    destination.close()
+    return caught.value
+
+
+def test_a_collector_with_a_certificate_of_the_given_authority_is_trusted(tmp_path: Path) -> None:
+    """With the file of its authority a collector over TLS gets the record."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        destination = OtlpDestination(receiver.url, certificate_file=certificate)
+        destination.send([a_record()])
+        destination.close()
+        assert len(receiver.logs) == 1
+
+
+def test_a_collector_that_nobody_vouches_for_is_for_a_person_to_mend(tmp_path: Path) -> None:
+    """An unknown certificate is refused before any header is sent, and the record is kept."""
+    with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
+        error = refused(OtlpDestination(receiver.url, headers={"Authorization": "Bearer s3cr3t"}))
+        assert (error.reason, error.slow) == ("tls", True)
+        assert "trusted" in str(error)
+        assert receiver.requests == []
+
+
+def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE, which requests prefers to a session's own file, changes nothing."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    other, _ = make_certificate(tmp_path, "other")
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination(sys.argv[1], certificate_file=sys.argv[2]).send([a_record()])"
+    )
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        command = [sys.executable, "-c", program, receiver.url, certificate]
+        subprocess.run(command, env=os.environ | {"REQUESTS_CA_BUNDLE": other}, check=True, timeout=30)
+        assert len(receiver.logs) == 1
+
+
+def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
+    """A collector that asks for a client certificate gets the configured one."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    client, client_key = make_certificate(tmp_path, "client", ExtendedKeyUsageOID.CLIENT_AUTH)
+    context = server_context(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(client)
+    with Receiver(tls=context) as receiver:
+        refused(OtlpDestination(receiver.url, certificate_file=certificate))
+        destination = OtlpDestination(
+            receiver.url, certificate_file=certificate, client_certificate_file=client, client_key_file=client_key
+        )
+        destination.send([a_record()])
+        destination.close()
+        assert len(receiver.logs) == 1
+
+
+@pytest.mark.parametrize("action", [Hang(), Drip()])
+def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Drip) -> None:
+    """A collector that is silent, or a byte at a time for ever, is left after the time-out inside TLS too."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    with Receiver(action, tls=server_context(certificate, key)) as receiver:
+        begun = time.monotonic()
+        error = refused(OtlpDestination(receiver.url, certificate_file=certificate, timeout=0.5))
+        assert (error.reason, error.slow) == ("timeout", False)
+        assert time.monotonic() - begun < 20  # it would go on for ever
+
+
+@pytest.mark.parametrize("url", ["http://{}/v1/logs", "http://user:own@{}/v1/logs"])
+def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, url: str) -> None:
+    """What `~/.netrc` has for the collector's host stays there; a user and password in the address are sent."""
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("default login owner password secret\nmachine 127.0.0.1 login owner password secret\n")
+    netrc.chmod(0o600)
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "made = OtlpDestination(sys.argv[1]); made.probe(); made.send([a_record()])"
+    )
+    with Receiver() as receiver:
+        address = url.format(receiver.url.split("/")[2])
+        environ = os.environ | {"NETRC": str(netrc), "HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", program, address], env=environ, check=True, timeout=30)
+        sent = [request.headers.get("authorization") for request in receiver.requests]
+    own = f"Basic {base64.b64encode(b'user:own').decode()}" if "own" in url else None
+    assert sent == [own, own]
+
+
+def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE vouches for a collector where no file is given, and HTTP_PROXY is asked."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    program = (
+        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "OtlpDestination(sys.argv[1]).send([a_record()])"
+    )
+    environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        trusting = environ | {"REQUESTS_CA_BUNDLE": certificate}
+        subprocess.run([sys.executable, "-c", program, receiver.url], env=trusting, check=True, timeout=30)
+        assert len(receiver.logs) == 1
+    with Receiver() as proxy:
+        through = environ | {"http_proxy": "/".join(proxy.url.split("/")[:3]), "no_proxy": ""}
+        command = [sys.executable, "-c", program, "http://collector.invalid/v1/logs"]
+        subprocess.run(command, env=through, check=True, timeout=30)
+        assert len(proxy.requests) == 1

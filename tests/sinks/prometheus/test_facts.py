@@ -1,0 +1,212 @@
+"""What facts do to counters and histograms."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.core.folding import folded
+from exporter.core.policy import BEFORE_A_RULE
+from exporter.core.state import Kind
+from exporter.sinks.prometheus.catalogue import FAMILIES, PREFIX
+from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support import statuses
+from tests.support.metrics_reading import RULES, make_sink, samples, scraped, value
+from tests.support.statuses import FREEZE, Story, started
+
+
+def test_counters_are_born_at_zero() -> None:
+    """Every counter and histogram of the catalogue has series from the start, all at 0, configured or not."""
+    sink = make_sink()
+    found = samples(sink)
+    for family in FAMILIES:
+        if family.type not in ("counter", "histogram"):
+            continue
+        mine = [s for s in found if s.name.startswith(family.full_name)]
+        assert mine, family.name
+        assert all(s.value == 0 for s in mine), family.name
+    for destination in ("event_hubs", "otlp"):
+        assert value(sink, "destination_sends_total", destination=destination) == 0
+
+
+def test_decision_labels_are_the_closed_set() -> None:
+    """Before a rule is reached none is named, after it the one that was; what a rule can't match has no series."""
+    found = {
+        (s.labels["event_type"], s.labels["decision"], s.labels["reason"], s.labels["rule"])
+        for s in samples(make_sink())
+        if s.name == PREFIX + "approval_decisions_total"
+    }
+    assert ("Freeze", "hold", "no-rule", "") in found
+    assert ("Freeze", "approve", "", "short-freeze") in found
+    assert ("other", "hold", "unknown-type", "") in found
+    assert ("Reboot", "hold", "dry-run", "user-initiated") in found
+    assert not {words for words in found if words[0] == "Reboot" and words[3] == "short-freeze"}
+    assert all((words[3] == "") == (words[2] in {reason.value for reason in BEFORE_A_RULE}) for words in found)
+    wider = PrometheusSink("1", RULES, include_process_metrics=False)
+    assert ("Reboot", "approve", "", "short-freeze") in {
+        tuple(s.labels[name] for name in ("event_type", "decision", "reason", "rule"))
+        for s in samples(wider)
+        if s.name == PREFIX + "approval_decisions_total"
+    }
+
+
+def test_an_events_life_is_counted_once_each() -> None:
+    """Seen, started by us, completed: one each, with notice and length of the Started phase."""
+    story = Story()
+    sink = make_sink(story.now)
+    story.read()
+    story.read(FREEZE, after=2)
+    story.approved(FREEZE["EventId"], "short-freeze")
+    story.read(started(FREEZE), after=10)
+    story.read(after=7)
+    for transition in story.transitions:
+        sink.transition(transition)
+    assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1
+    assert value(sink, "events_started_total", event_type="Freeze", approved_by="us") == 1
+    assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
+    assert value(sink, "notice_seconds_sum", event_type="Freeze") == 15 * 60 - 3
+    assert value(sink, "started_seconds_sum", event_type="Freeze") == 7
+    assert value(sink, "started_seconds_bucket", event_type="Freeze", le="5.0") == 0
+    assert value(sink, "started_seconds_bucket", event_type="Freeze", le="10.0") == 1
+
+
+def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None:
+    """An event that was there when we came, or came in a gap, says nothing about Azure's notice."""
+    at_start, gap = Story(), Story()
+    at_start.read(FREEZE)
+    gap.read()
+    gap.seconds += 100
+    gap.read(FREEZE)
+    sink = make_sink()
+    for transition in (*at_start.transitions, *gap.transitions):
+        sink.transition(transition)
+    assert value(sink, "notice_seconds_count", event_type="Freeze") == 0
+    assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 2
+
+
+def test_the_time_started_is_told_only_where_it_was_watched() -> None:
+    """A gap or a restart between Started and gone leaves the length unknown; one before the start does not."""
+
+    def told(*doings: Callable[[Story], object]) -> tuple[float | None, float | None]:
+        story = Story()
+        story.read()
+        for do in doings:
+            do(story)
+        sink = make_sink()
+        for transition in story.transitions:
+            sink.transition(transition)
+        assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
+        seconds = value(sink, "started_seconds_sum", event_type="Freeze")
+        return value(sink, "started_seconds_count", event_type="Freeze"), seconds
+
+    def announced(story: Story) -> object:
+        return story.read(FREEZE)
+
+    def begun(story: Story) -> object:
+        return story.read(started(FREEZE), after=10)
+
+    def again(story: Story) -> object:
+        return story.read(started({**FREEZE, "Description": "again"}))
+
+    def gone(story: Story) -> object:
+        return story.read(after=7)
+
+    assert told(announced, begun, gone) == (1, 7)
+    assert told(announced, begun, Story.blink, gone) == (0, 0)
+    assert told(announced, begun, Story.blink, again, gone) == (0, 0)
+    assert told(announced, begun, Story.restart, gone) == (0, 0)
+    assert told(announced, begun, Story.restart, again, gone) == (0, 0)
+    assert told(announced, Story.blink, begun, gone) == (1, 7)
+    assert told(announced, Story.restart, begun, gone) == (1, 7)
+
+
+def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:
+    """NotBefore already passed at first sight: no notice at all, not a negative one that looks like a restart."""
+    story = Story()
+    story.read()
+    story.read({**FREEZE, "NotBefore": "Fri, 21 Nov 2025 11:00:00 GMT"})
+    sink = make_sink()
+    for transition in story.transitions:
+        sink.transition(transition)
+    assert value(sink, "notice_seconds_sum", event_type="Freeze") == 0
+    assert value(sink, "notice_seconds_bucket", event_type="Freeze", le="30.0") == 1
+
+
+def test_an_event_comes_into_sight_once_whatever_its_status_does() -> None:
+    """A status not understood at first counts when it is, or when the event goes; never twice."""
+    pondering = {**FREEZE, "EventStatus": "Pondering"}
+    for documents in ([pondering, FREEZE, started(FREEZE)], [pondering], [started(FREEZE), FREEZE, started(FREEZE)]):
+        story = Story()
+        story.read()
+        for event in documents:
+            story.read(event)
+        story.read()
+        sink = make_sink()
+        for transition in story.transitions:
+            sink.transition(transition)
+        assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1, documents
+    assert story.transitions[-1].kind is Kind.COMPLETED
+
+
+def test_facts_bump_their_counters() -> None:
+    """Each fact moves its own counter, and a reason outside of the closed set is `other`."""
+    sink = make_sink()
+    for failure in (None, "timeout", "never heard of"):
+        sink.polled(0.5, failure)
+    sink.document_changed()
+    sink.approval_requested()
+    sink.approval_failed("timeout")
+    sink.approval_outdated()
+    sink.approval_postponed()
+    sink.sent("otlp", 3, 0.02)
+    sink.send_failed("otlp", "throttled")
+    sink.send_failed("event_hubs", "out of paper")
+    sink.dropped("event_hubs", "outbox-full", 7)
+    sink.interruption("clock_step", True, 5.0, "abc")
+    sink.interruption("sleepwalk", True, 5.0, "abc")
+    sink.interruption("clock_step", True, -5.0, "abc")
+    story = statuses.scheduled_story()
+    decision = story.status().decisions[folded(FREEZE["EventId"])]
+    sink.decided(decision)
+    sink.decided(replace(decision, rule="a rule of yesterday"))
+    assert value(sink, "polls_total") == 3
+    assert value(sink, "poll_failures_total", reason="timeout") == 1
+    assert value(sink, "poll_failures_total", reason="other") == 1
+    assert value(sink, "poll_duration_seconds_count") == 3
+    assert value(sink, "document_changes_total") == 1
+    assert value(sink, "approval_requests_total") == 1
+    assert value(sink, "approval_request_failures_total", reason="timeout") == 1
+    assert value(sink, "approvals_outdated_total") == 1
+    assert value(sink, "approvals_postponed_total") == 1
+    assert value(sink, "destination_sends_total", destination="otlp") == 2
+    assert value(sink, "destination_records_sent_total", destination="otlp") == 3
+    assert value(sink, "destination_send_failures_total", destination="otlp", reason="throttled") == 1
+    assert value(sink, "destination_send_failures_total", destination="event_hubs", reason="other") == 1
+    assert value(sink, "destination_records_dropped_total", destination="event_hubs", reason="outbox-full") == 7
+    assert value(sink, "observed_interruption_seconds_sum", kind="clock_step", attributed="true") == 5
+    labels = {"event_type": "Freeze", "decision": "hold", "reason": "dry-run"}
+    assert value(sink, "approval_decisions_total", **labels, rule="short-freeze") == 1
+    assert value(sink, "approval_decisions_total", **labels, rule="other") == 1
+
+
+def test_threads_may_bump_and_scrape_at_once() -> None:
+    """No count is lost and no scrape fails while facts arrive on several threads."""
+    sink = make_sink()
+
+    def bump() -> None:
+        for _ in range(2000):
+            sink.polled(0.001, None)
+            sink.interruption("stall", False, 0.3, "")
+
+    threads = [threading.Thread(target=bump) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        list(parse_text(scraped(sink)))
+    for thread in threads:
+        thread.join()
+    assert value(sink, "polls_total") == 8000
+    assert value(sink, "poll_duration_seconds_bucket", le="+Inf") == 8000

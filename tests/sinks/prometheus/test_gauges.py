@@ -1,0 +1,305 @@
+"""What `/metrics` says of a status: the families, the gauges, and what it leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from exporter.core.policy import Mode
+from exporter.core.records import Vm
+from exporter.core.snapshot import DestinationStatus, OutboxStatus
+from exporter.core.state import Instant
+from exporter.sinks.prometheus.catalogue import FAMILIES, PREFIX, metrics_table
+from exporter.sinks.prometheus.gauges import MAX_EVENT_SERIES
+from exporter.sinks.prometheus.sink import OPENMETRICS, TEXT, PrometheusSink
+from tests.support import statuses
+from tests.support.metrics_reading import ids, make_sink, samples, scraped, value
+from tests.support.statuses import FREEZE, NOON, REBOOT, Story, started
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_every_family_has_help_and_type_before_anything_happened(openmetrics: bool) -> None:
+    """A person finds each family before it first matters, in the order of the catalogue."""
+    body = scraped(make_sink(), openmetrics)
+    found = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# HELP ")]
+    types = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# TYPE ")]
+    expected = [family.full_name for family in FAMILIES]
+    if openmetrics:
+        suffixes = {"counter": "_total", "info": "_info"}
+        expected = [family.full_name.removesuffix(suffixes.get(family.type, "")) for family in FAMILIES]
+    assert found == types == expected
+
+
+def test_contract_types_are_told_to_openmetrics() -> None:
+    """Infos are infos, and a gauge named `event_info` stays the gauge that it is."""
+    body = scraped(make_sink(), True)
+    assert f"# TYPE {PREFIX}vm info" in body
+    assert f"# TYPE {PREFIX}build info" in body
+    assert f"# TYPE {PREFIX}event_info gauge" in body
+    assert body.endswith("# EOF\n")
+
+
+def test_content_types_name_their_versions() -> None:
+    """Each body is announced as what it is."""
+    sink = make_sink()
+    assert sink.render(False)[0] == TEXT == "text/plain; version=0.0.4; charset=utf-8"
+    assert sink.render(True)[0] == OPENMETRICS == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def test_before_the_first_status_nothing_is_invented() -> None:
+    """Not up, no time of any poll, no document, no VM; the closed label sets exist."""
+    sink = make_sink()
+    assert value(sink, "up") == 0
+    for name in ("last_poll_timestamp_seconds", "document_events", "document_incarnation", "source_warming"):
+        assert value(sink, name) is None
+    assert value(sink, "events", event_type="Freeze", event_status="Scheduled") == 0
+    assert not [s for s in samples(sink) if s.name == PREFIX + "vm_info"]
+
+
+def test_an_event_has_series_and_they_vanish_with_it() -> None:
+    """Per-event series stand while the event does, say what is known and leave out what is not."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
+    assert ids(sink, "event_info") == {freeze, reboot}
+    not_before = datetime.fromisoformat("2025-11-21T12:15:00Z").timestamp()
+    assert value(sink, "event_not_before_timestamp_seconds", event_id=freeze) == not_before
+    assert value(sink, "event_advertised_duration_seconds", event_id=freeze) == 5
+    assert value(sink, "event_advertised_duration_seconds", event_id=reboot) is None
+    assert value(sink, "event_resources", event_id=reboot) == 2
+    assert value(sink, "event_status", event_id=freeze, event_status="Scheduled") == 1
+    assert value(sink, "event_status", event_id=freeze, event_status="Started") == 0
+    assert value(sink, "event_started_timestamp_seconds", event_id=freeze) is None
+    assert value(sink, "events", event_type="Reboot", event_status="Scheduled") == 1
+    assert value(sink, "document_events") == 3
+
+    story.read(started(FREEZE))
+    sink.publish(story.status())
+    assert ids(sink, "event_info") == {freeze}
+    assert value(sink, "event_not_before_timestamp_seconds", event_id=freeze) is None
+    assert value(sink, "event_started_timestamp_seconds", event_id=freeze) == story.now.timestamp()
+    assert value(sink, "event_status", event_id=freeze, event_status="Started") == 1
+
+    story.read()
+    sink.publish(story.status())
+    assert not [s for s in samples(sink) if "event_id" in s.labels]
+    assert value(sink, "events", event_type="Freeze", event_status="Started") == 0
+
+
+def test_a_started_event_is_not_counted_down() -> None:
+    """A NotBefore that still stands there after the start is no series, and no event starts twice."""
+    story = Story()
+    story.read()
+    story.read({**FREEZE, "EventStatus": "Started"})
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert ids(sink, "event_started_timestamp_seconds") == {FREEZE["EventId"]}
+    assert not ids(sink, "event_not_before_timestamp_seconds")
+
+
+def test_while_the_name_is_unknown_no_event_is_called_ours() -> None:
+    """Without an identity nothing is claimed: no event's series, no count, no VM; that there are events is told."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status(vm=Vm()))
+    assert not [s for s in samples(sink) if "event_id" in s.labels]
+    counted = [s.value for s in samples(sink) if s.name == PREFIX + "events"]
+    assert counted
+    assert not any(counted)
+    assert value(sink, "event_series_dropped") == 0
+    assert value(sink, "document_events") == 3
+    assert "vm_info{" not in scraped(sink)
+    sink.publish(story.status())
+    assert ids(sink, "event_info") == {FREEZE["EventId"], REBOOT["EventId"]}
+
+
+@pytest.mark.parametrize("resources", [None, [], "shop-web_3", [5], ["shop-web_33"]])
+def test_an_event_that_is_not_known_to_name_this_vm_has_no_series(resources: object) -> None:
+    """Resources that can't be read may hold any name or none: it stands in the document and in no series."""
+    story = Story()
+    story.read()
+    story.read({**FREEZE, "Resources": resources})
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert not [s for s in samples(sink) if "event_id" in s.labels]
+    assert not any(s.value for s in samples(sink) if s.name == PREFIX + "events")
+    assert value(sink, "document_events") == 1
+
+
+DECISION = "event_decision"
+
+
+def decisions(sink: PrometheusSink) -> dict[str, tuple[str, str, str]]:
+    """What stands of each event; fails where two stand at once."""
+    found = [s for s in samples(sink) if s.name == PREFIX + DECISION]
+    assert all(s.value == 1 for s in found)
+    assert len({s.labels["event_id"] for s in found}) == len(found)
+    return {s.labels["event_id"]: (s.labels["decision"], s.labels["reason"], s.labels["rule"]) for s in found}
+
+
+def test_the_decision_that_stands_is_told_of_each_own_event() -> None:
+    """One per event that names this VM, none of a neighbour's; another takes its place; it vanishes with the event."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    freeze, reboot = FREEZE["EventId"], REBOOT["EventId"]
+    sink.publish(story.status())
+    assert decisions(sink) == {freeze: ("hold", "dry-run", "short-freeze"), reboot: ("hold", "no-rule", "")}
+    sink.publish(story.status(mode=Mode.ENFORCE))
+    assert decisions(sink)[freeze] == ("approve", "", "short-freeze")
+    story.read(started(FREEZE), REBOOT)
+    sink.publish(story.status(mode=Mode.ENFORCE))
+    assert decisions(sink) == {freeze: ("hold", "not-scheduled", ""), reboot: ("hold", "no-rule", "")}
+    story.read()
+    sink.publish(story.status())
+    assert decisions(sink) == {}
+
+
+def test_no_decision_is_told_that_this_process_did_not_make() -> None:
+    """After a restart the events are known again, what is to be done about them is not yet."""
+    story = statuses.scheduled_story()
+    sink = make_sink(story.now)
+    sink.publish(replace(story.status(), decisions={}))
+    assert ids(sink, "event_info")
+    assert decisions(sink) == {}
+
+
+def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
+    """Two events of one type in one document, one approved by us and one by somebody else, are told apart."""
+    other = {**FREEZE, "EventId": "stolen"}
+    story = Story()
+    story.read()
+    story.read(FREEZE, other)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert not ids(sink, "event_started_by")
+    story.approved(FREEZE["EventId"], "short-freeze")
+    story.read(started(FREEZE), started(other))
+    sink.publish(story.status())
+    found = [s for s in samples(sink) if s.name == PREFIX + "event_started_by"]
+    told = {(s.labels["event_id"], s.labels["approved_by"], s.value) for s in found}
+    assert told == {(FREEZE["EventId"], "us", 1), ("stolen", "not_us", 1)}
+    story.read(started(other))
+    sink.publish(story.status())
+    assert ids(sink, "event_started_by") == {"stolen"}
+    story.read()
+    sink.publish(story.status())
+    assert not ids(sink, "event_started_by")
+
+
+def test_a_hold_and_a_disk_that_fails_are_told() -> None:
+    """Both are 0 or 1 from the first status on, whatever else is configured."""
+    story = statuses.empty_story()
+    sink = make_sink(story.now)
+    assert value(sink, "approval_held") is None
+    assert value(sink, "outbox_writable") is None
+    sink.publish(story.status())
+    assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (0, 1)
+    sink.publish(replace(story.status(outbox=OutboxStatus(writable=False)), held=True))
+    assert (value(sink, "approval_held"), value(sink, "outbox_writable")) == (1, 0)
+
+
+def test_series_are_capped_to_the_most_urgent() -> None:
+    """Fifty events have series: what is on, then what starts soonest; the others are counted and nothing is lost."""
+    story = statuses.crowded_story(80)
+    late = {**FREEZE, "EventId": "started-one", "EventStatus": "Started", "NotBefore": ""}
+    soonest = {**FREEZE, "EventId": "soonest", "NotBefore": "Fri, 21 Nov 2025 12:00:30 GMT"}
+    last = {**FREEZE, "EventId": "last", "NotBefore": "Fri, 28 Nov 2025 12:00:30 GMT"}
+    known = [dict(tracked.event.raw) for tracked in story.state.tracked.values()]
+    story.read(last, *known, soonest, late)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert len(ids(sink, "event_info")) == MAX_EVENT_SERIES
+    assert {"started-one", "soonest"} <= ids(sink, "event_info")
+    assert "last" not in ids(sink, "event_info")
+    assert value(sink, "event_series_dropped") == 83 - MAX_EVENT_SERIES
+    assert sum(s.value for s in samples(sink) if s.name == PREFIX + "events") == 83
+
+
+def test_a_thousand_events_do_not_swell_a_scrape() -> None:
+    """A flood of events is told in a page of bounded size."""
+    story = statuses.crowded_story(1000)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert len(scraped(sink, True)) < 150_000
+
+
+def test_after_an_error_the_last_truth_stays_and_up_is_zero() -> None:
+    """A failing source takes nothing away and is seen at once."""
+    story = statuses.scheduled_story()
+    good = story.now.timestamp()
+    sink = make_sink(story.now)
+    sink.publish(statuses.failing_status(story))
+    assert value(sink, "up") == 0
+    assert value(sink, "last_successful_poll_timestamp_seconds") == good
+    assert value(sink, "last_poll_timestamp_seconds") == good + 60
+    assert value(sink, "events", event_type="Freeze", event_status="Scheduled") == 1
+
+
+def test_warming_ends_by_the_clock_of_the_scrape() -> None:
+    """`source_warming` is 1 for five minutes after the first answer ever, without a new status."""
+    story = Story()
+    story.read()
+    moments = iter([Instant(story.now + timedelta(minutes=minutes)) for minutes in (4, 6)])
+    sink = PrometheusSink("1", now=lambda: next(moments), include_process_metrics=False)
+    sink.publish(story.status())
+    assert value(sink, "source_warming") == 1
+    assert value(sink, "source_warming") == 0
+
+
+def test_unknown_words_count_as_other() -> None:
+    """Words that Azure adds tomorrow stay visible under a name that exists today."""
+    strange = {
+        **FREEZE,
+        "EventType": "Levitate",
+        "EventStatus": "Pondering",
+        "EventSource": 'Mars"\n',
+        "ResourceType": "X",
+    }
+    story = Story()
+    story.read()
+    story.read(strange)
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert value(sink, "events", event_type="other", event_status="other") == 1
+    assert value(sink, "event_status", event_id=FREEZE["EventId"], event_status="other") == 1
+    info = {"event_type": "other", "event_source": "other", "resource_type": "other"}
+    assert value(sink, "event_info", event_id=FREEZE["EventId"], **info) == 1
+    sink.unknown_value("EventType")
+    sink.unknown_value("Nonsense")
+    assert value(sink, "unknown_values_total", field="EventType") == 1
+
+
+def test_gauges_of_outputs_and_mode() -> None:
+    """Both destinations always have their gauges; times that are not known have none; one mode is 1."""
+    story = statuses.empty_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status(mode=Mode.ENFORCE, destinations=[DestinationStatus("otlp", True, 4, NOON, 2)]))
+    assert value(sink, "outbox_records", destination="otlp") == 4
+    assert value(sink, "outbox_records", destination="event_hubs") == 0
+    assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="otlp") == NOON.timestamp()
+    assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="event_hubs") is None
+    assert value(sink, "destination_records_parked", destination="otlp") == 2
+    assert value(sink, "destination_last_success_timestamp_seconds", destination="otlp") is None
+    assert [value(sink, "approval_mode", mode=mode) for mode in ("off", "dry-run", "enforce")] == [0, 0, 1]
+    assert value(sink, "web_certificate_not_after_timestamp_seconds") is None
+
+
+def test_the_certificate_is_asked_at_scrape() -> None:
+    """Whoever serves the endpoint says when its certificate ends and how often a reload failed."""
+    sink = make_sink()
+    sink.certificate_not_after = lambda: 1_800_000_000.0
+    sink.config_reload_failures = lambda: 2
+    assert value(sink, "web_certificate_not_after_timestamp_seconds") == 1_800_000_000
+    assert value(sink, "web_config_reload_failures_total") == 2
+
+
+def test_the_table_names_every_family_and_every_word() -> None:
+    """The README's table is whole Markdown: one row per family, then the closed labels."""
+    table = metrics_table()
+    for family in FAMILIES:
+        assert f"| `{family.full_name}` | {family.type} |" in table
+    assert "| `outcome` | `completed` `canceled` `ended` |" in table
+    assert {line.count("|") for line in table.splitlines() if line} == {5, 3}

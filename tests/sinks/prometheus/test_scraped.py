@@ -1,0 +1,199 @@
+"""What readers make of `/metrics`: a reviewer of diffs, both parsers, promtool, and a real Prometheus."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from exporter.sinks.prometheus.catalogue import PREFIX
+from exporter.sinks.prometheus.gauges import MAX_LABEL
+from exporter.sinks.prometheus.sink import PrometheusSink
+from exporter.web.responses import Accept, Response
+from exporter.web.server import WebServer
+from tests.support import statuses
+from tests.support.metrics_reading import RULES, ids, lint, make_sink, parse_openmetrics, samples, scraped, value
+from tests.support.peers import prometheus, scrape, until
+from tests.support.statuses import FREEZE, REBOOT, Story
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+GOLDEN_STORIES = ("empty", "scheduled", "started", "failing", "crowded")
+
+
+def golden_sink(name: str) -> PrometheusSink:
+    story = {
+        "empty": statuses.empty_story,
+        "scheduled": statuses.scheduled_story,
+        "started": statuses.started_story,
+        "failing": statuses.scheduled_story,
+        "crowded": statuses.crowded_story,
+    }[name]()
+    status = statuses.failing_status(story) if name == "failing" else story.status()
+    sink = make_sink(story.now)
+    sink.polled(0.004, None)
+    for transition in story.transitions:
+        if status.concerns_this_vm(transition.tracked):
+            sink.transition(transition)
+    for decision in status.decisions.values():
+        if status.concerns_this_vm(status.state.tracked[decision.key]):
+            sink.decided(decision)
+    if name == "failing":
+        sink.polled(5.0, "timeout")
+    sink.publish(status)
+    return sink
+
+
+def check_golden(name: str, found: str) -> None:
+    path = GOLDEN / f"metrics.{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+def test_published_output_of_a_quiet_agent_is_the_reviewed_one(openmetrics: bool) -> None:
+    """The whole of `/metrics` when nothing is planned changes only with a reviewed diff (UPDATE_GOLDEN=1 writes it)."""
+    check_golden("empty.openmetrics" if openmetrics else "empty", scraped(golden_sink("empty"), openmetrics))
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+@pytest.mark.parametrize("name", GOLDEN_STORIES[1:])
+def test_published_output_of_a_moment_is_the_reviewed_one(name: str, openmetrics: bool) -> None:
+    """What `/metrics` says otherwise than on a quiet day changes only with a reviewed diff."""
+    quiet = set(scraped(golden_sink("empty"), openmetrics).splitlines())
+    lines = [line for line in scraped(golden_sink(name), openmetrics).splitlines() if line not in quiet]
+    check_golden(f"{name}.openmetrics" if openmetrics else name, "\n".join(lines) + "\n")
+
+
+@pytest.mark.peer("promtool")
+@pytest.mark.parametrize("name", GOLDEN_STORIES)
+def test_promtool_finds_nothing_to_say(name: str) -> None:
+    """Prometheus' own linter has neither an error nor a warning."""
+    lint(scraped(golden_sink(name)))
+
+
+@pytest.mark.peer("promtool")
+def test_process_metrics_come_along_and_lint() -> None:
+    """The agent's own CPU, memory and descriptors are there under their usual names."""
+    body = scraped(PrometheusSink("1.2.3", RULES))
+    lint(body)
+    assert "\nprocess_resident_memory_bytes " in body
+
+
+def test_both_formats_say_the_same() -> None:
+    """Whoever asks, the samples are the same ones."""
+    sink = golden_sink("started")
+    text = {(s.name, tuple(s.labels.items()), s.value) for s in samples(sink)}
+    families = parse_openmetrics(scraped(sink, True))
+    openmetrics = {(s.name, tuple(s.labels.items()), s.value) for family in families for s in family.samples}
+    assert text == openmetrics
+    assert not [name for name, _, _ in text if name.endswith("_created")]
+
+
+HOSTILE = [
+    'quote"} 1\nazure_scheduled_events_up 1',
+    "back\\slash\\",
+    "line\r\nfeed\x0b\x00\x1b[31m",
+    "Grüße 日本 \u202egnp.exe 🚀",
+    "{}=,#",
+    "x" * 100,
+]
+
+
+@pytest.mark.peer("promtool")
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
+    """An id or a name of any characters comes out of each format as it went in, and makes no series of its own."""
+    event_id = hostile.replace("\x00", "")  # an id with a NUL can't be tracked at all
+    events = [{**FREEZE, "EventId": event_id, "Description": hostile}]
+    story = Story()
+    story.read()
+    story.read(*events)
+    sink = make_sink(story.now)
+    sink.publish(story.status(vm=replace(statuses.VM, node=hostile * 9, name="shop-web_3")))
+    for transition in story.transitions:
+        sink.transition(transition)
+    sink.interruption("stall", True, 1.0, event_id)
+    text, openmetrics = scraped(sink), scraped(sink, True)
+    lint(text)
+    assert ids(sink, "event_info") == {event_id}
+    found = [s for family in parse_openmetrics(openmetrics) for s in family.samples]
+    assert {s.labels["event_id"] for s in found if "event_id" in s.labels} == {event_id}
+    assert value(sink, "up") == 1
+    assert len(next(s for s in found if s.name == PREFIX + "vm_info").labels["node"]) <= MAX_LABEL
+    exemplars = [s.exemplar.labels for s in found if s.exemplar]
+    assert exemplars == ([{"event_id": event_id}] * 2 if event_id == "x" * 100 else [])
+
+
+def test_text_that_no_output_can_encode_never_stops_a_scrape() -> None:
+    """A lone surrogate from anywhere becomes a question mark."""
+    story = statuses.empty_story()
+    sink = make_sink(story.now)
+    sink.publish(story.status(vm=replace(statuses.VM, zone="\ud800")))
+    assert 'zone="?"' in scraped(sink)
+
+
+@dataclass
+class Page:
+    """The least application: `/metrics` of one sink, in one format or in the one asked for."""
+
+    sink: PrometheusSink
+    always: Accept | None = None
+
+    def respond(self, path: str, accept: Accept) -> Response:
+        content_type, body = self.sink.render((self.always or accept) == "openmetrics")
+        return Response(200 if path == "/metrics" else 404, content_type, body)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[PrometheusSink, list[dict[str, object]]]]:
+    """A sink behind two real scrape endpoints, one of which only speaks text, and the jobs to scrape them."""
+    sink = PrometheusSink("1.2.3", RULES)
+    servers = {"chosen": WebServer("127.0.0.1:0", Page(sink)), "text": WebServer("127.0.0.1:0", Page(sink, "text"))}
+    for server in servers.values():
+        server.start()
+    try:
+        yield sink, [scrape(job, "{}:{}".format(*server.address)) for job, server in servers.items()]
+    finally:
+        for server in servers.values():
+            server.stop()
+
+
+@pytest.mark.peer("prometheus")
+def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str, object]]], tmp_path: Path) -> None:
+    """Both formats are scraped, series vanish with their event, an exemplar leads from a histogram to the event."""
+    sink, scrapes = served
+    story = Story(datetime.now(UTC))
+    not_before = format_datetime(story.now + timedelta(minutes=15), usegmt=True)
+    event = {**FREEZE, "EventId": "Grüße-1", "NotBefore": not_before}
+    hostile = {**REBOOT, "EventId": 'new\nline "quoted" \\', "NotBefore": not_before}
+    story.read()
+    story.read(event, hostile)
+    sink.publish(story.status())
+    with prometheus(tmp_path, scrapes) as server:
+        until(lambda: len(server.query(f"{PREFIX}event_info")) == 4)
+        assert {target["health"] for target in server.targets()} == {"up"}
+        found = {
+            (sample["metric"]["job"], sample["metric"]["event_id"]) for sample in server.query(f"{PREFIX}event_info")
+        }
+        assert found == {(job, item["EventId"]) for job in ("chosen", "text") for item in (event, hostile)}
+        for transition in story.transitions:
+            sink.transition(transition)  # only now, so that Prometheus saw the counter at 0
+        story.read()
+        sink.publish(story.status())
+        until(lambda: not server.query(f"{PREFIX}event_info"))
+        observed = f'increase({PREFIX}events_observed_total{{event_type="Freeze",event_source="Platform"}}[1m]) > 0'
+        until(lambda: len(server.query(observed)) == 2)
+        query = {"query": f'{PREFIX}notice_seconds_bucket{{event_type="Freeze"}}', "start": 0, "end": time.time() + 600}
+        exemplars = until(lambda: server.get("/api/v1/query_exemplars", **query)["data"])
+        assert [found["seriesLabels"]["job"] for found in exemplars] == ["chosen"]
+        assert exemplars[0]["exemplars"][0]["labels"] == {"event_id": event["EventId"]}
+        assert [sample["value"][1] for sample in server.query(f"{PREFIX}up")] == ["1", "1"]

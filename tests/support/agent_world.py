@@ -1,0 +1,353 @@
+"""The agent in a world that a test turns by hand: a clock, a scripted source, real files, a real outbox."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.agent.files import look
+from exporter.agent.loop import Agent
+from exporter.agent.ports import Options, Senses, Who
+from exporter.core.interruption import Interruption
+from exporter.core.policy import Mode, Policy
+from exporter.core.records import Record, Vm
+from exporter.core.state import Instant, State
+from exporter.errors import Failure
+from exporter.log.log import Log
+from exporter.metadata.client import Answer
+from exporter.metadata.errors import REASONS, MetadataError
+from exporter.outbox.store import Outbox
+from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
+from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.metrics_reading import value
+
+START: Final = 1_790_000_000.0
+NAME: Final = "web-1"
+VM: Final = Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11", location="westeurope")
+OTHER_VM: Final = Vm(name="web-9", id="99999999-1c1a-4a3e-9d57-0d1f4c1f2b99", location="westeurope")
+DESTINATIONS: Final = ("event_hubs", "otlp")
+CAPACITY: Final = 10 << 20
+REBOOT: Final = "A123BC45-1234-5678-AB90-ABCDEF123456"
+FREEZE: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+POST_SECONDS: Final = 5.0
+TIMEOUT: Final = MetadataError("timeout", "no answer")
+
+
+@dataclass(slots=True)
+class Clock:
+    """Wall and monotonic time, in step unless a test makes them differ."""
+
+    wall: float = START
+    mono: float = 1_000.0
+
+    def instant(self) -> Instant:
+        return Instant(self.utc(), self.mono)
+
+    def utc(self) -> datetime:
+        return datetime.fromtimestamp(self.wall, UTC)
+
+    def monotonic(self) -> float:
+        return self.mono
+
+    def go(self, seconds: float) -> None:
+        self.wall += seconds
+        self.mono += seconds
+
+
+def event(event_id: str = REBOOT, kind: str = "Reboot", *resources: str, **fields: Any) -> dict[str, Any]:
+    """A user's Reboot of this VM in fifteen minutes, which the default rules approve; `fields` go over its own."""
+    return {
+        "EventId": event_id,
+        "EventStatus": "Scheduled",
+        "EventType": kind,
+        "EventSource": "User",
+        "ResourceType": "VirtualMachine",
+        "Resources": list(resources) or [NAME],
+        "NotBefore": format_datetime(datetime.fromtimestamp(START, UTC) + timedelta(minutes=15), usegmt=True),
+        "Description": "",
+        "DurationInSeconds": -1,
+        **fields,
+    }
+
+
+def started(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**given, "EventStatus": "Started", "NotBefore": ""}
+
+
+def document(number: int, *events: Mapping[str, Any]) -> bytes:
+    return json.dumps({"DocumentIncarnation": number, "Events": list(events)}).encode()
+
+
+@dataclass(slots=True)
+class Source:
+    """Answers what it was last told to, and remembers what was approved when."""
+
+    clock: Clock
+    answer: bytes | Failure = field(default_factory=lambda: document(1))
+    refusal: Failure | None = None
+    takes: float = 0.0
+    """Seconds that an answer is on its way after its last byte was read (for freshness), on both clocks."""
+    posts: list[tuple[float, str]] = field(default_factory=list)
+    failures: int = 0
+    asked: Callable[[], None] = lambda: None
+    """Called when a POST arrives."""
+    hangs: Callable[[str], float] | None = None
+    """Seconds that the answer to a POST takes; from five on there is none. POSTs are then on threads of their own."""
+    hanging: dict[threading.Event, float] = field(default_factory=dict)
+    """Until when each POST that hangs does."""
+    polls: list[float] = field(default_factory=list)
+
+    def fetch(self) -> Answer:
+        self.polls.append(self.clock.mono)
+        if isinstance(self.answer, Failure):
+            self.failures += 1
+            if isinstance(self.answer, MetadataError):
+                self.answer.failures = self.failures
+            raise self.answer
+        self.failures = 0
+        read = self.clock.mono
+        self.clock.go(self.takes)
+        return Answer(self.answer, read, 0.01)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def approve(self, event_id: str) -> None:
+        self.posts.append((self.clock.wall, event_id))
+        self.asked()
+        seconds = self.hangs(event_id) if self.hangs else 0.0
+        if seconds:
+            end = threading.Event()
+            self.hanging[end] = self.clock.mono + seconds
+            assert end.wait(60), "nobody ended a POST that hangs"
+        if seconds >= POST_SECONDS:
+            raise MetadataError("timeout", "no answer")
+        if self.refusal is not None:
+            raise self.refusal
+
+
+class Disk(Outbox):
+    """The outbox on a disk that may take its time."""
+
+    takes: Callable[[], None] = staticmethod(lambda: None)
+
+    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+        done = super().commit(state, records)
+        self.takes()
+        return done
+
+
+class World:
+    """One VM with its disk. `restart` ends the process without a word, as a crash does, and begins another."""
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy | None = None,
+        *,
+        vm: Vm = VM,
+        all_events: bool = False,
+        poll_interval: float = 1.0,
+        capacity: int = CAPACITY,
+        path: Path | None = None,
+        boot_id: str = "boot-1",
+        source: Callable[[Clock], Source] | None = None,
+        recording: Path | None = None,
+    ) -> None:
+        self.clock = Clock()
+        self.source = source(self.clock) if source else Source(self.clock)
+        self.who = Who(vm)
+        self.path = path or folder / "outbox.db"
+        self.capacity = capacity
+        self.options = Options(
+            policy=policy or Policy(mode=Mode.ENFORCE),
+            poll_interval=poll_interval,
+            all_events=all_events,
+            version="1.0.0",
+            boot_id=boot_id,
+        )
+        self.felt: list[Interruption] = []
+        self.kept: list[bytes] = []
+        self.stopping = False
+        self.threads: list[threading.Thread] = []
+        self.no_thread = False
+        self.text = io.StringIO()
+        self.recording = recording
+        self.start()
+
+    def start(self) -> None:
+        """A process begins."""
+        rules = {rule.name: rule.event_type for rule in self.options.policy.rules}
+        self.sink = PrometheusSink(
+            "1.0.0",
+            tuple(rules),
+            rule_event_types=rules,
+            poll_failure_reasons=REASONS,
+            now=self.clock.instant,
+            include_process_metrics=False,
+        )
+        self.outbox = Disk(self.path, self.capacity, DESTINATIONS, now=self.clock.utc)
+        log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
+        source: Source | Recorded = self.source
+        self.recorder: Recorder | NoRecorder = NoRecorder()
+        if self.recording is not None:
+            interval = self.options.poll_interval
+            self.recorder = Recorder(
+                self.recording, 64 << 20, 1, log=log, who=lambda: self.who.vm, poll_interval=interval
+            )
+            source = Recorded(self.source, self.recorder, self.clock.utc)
+        senses = Senses(
+            clock=self.clock.instant,
+            who=lambda: self.who,
+            look=look,
+            interruptions=self._interruptions,
+            keep=self._keep,
+            stopping=lambda: self.stopping,
+            sent=self.recorder.sent,
+            posted=self.recorder.posted,
+            spawn=self._spawn,
+        )
+        self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id)
+        self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, senses=senses)
+
+    def _keep(self, body: bytes, read: datetime) -> None:
+        self.kept.append(body)
+        self.recorder.keep(body, read)
+
+    def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
+        self.outbox.close()
+        self.recorder.close()
+        self.clock.go(seconds)
+        self.clock.mono = 5.0  # another process, perhaps another boot: it counts from somewhere else
+        self.stopping = False
+        if boot_id is not None:
+            self.options = replace(self.options, boot_id=boot_id)
+        self.start()
+
+    def start_again(self) -> None:
+        """The same, at once and without a clock that was ever touched: the outbox is opened anew."""
+        self.outbox.close()
+        self.start()
+
+    def forget_fields(self, names: Set[str]) -> None:
+        """Makes the state on disk one of a version that did not know these fields."""
+
+        def without(found: Any) -> Any:
+            if isinstance(found, dict):
+                return {name: without(value) for name, value in found.items() if name not in names}
+            return [without(item) for item in found] if isinstance(found, list) else found
+
+        with closing(sqlite3.connect(self.path)) as db, db:
+            ((text,),) = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
+            db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (json.dumps(without(json.loads(text))),))
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.outbox.close()
+        self.recorder.close()
+        self.source.close()
+
+    def _interruptions(self) -> Sequence[Interruption]:
+        found, self.felt = self.felt, []
+        return found
+
+    def _spawn(self, task: Callable[[], None], _patience: float) -> None:
+        """Runs a POST at once, or until it hangs."""
+        if self.no_thread:
+            raise RuntimeError("can't start new thread")
+        if self.source.hangs is None:
+            task()
+            return
+        hanging = len(self.source.hanging)
+        thread = threading.Thread(target=task, daemon=True)
+        thread.start()
+        while thread.is_alive() and len(self.source.hanging) == hanging:
+            thread.join(0.001)
+        self.threads.append(thread)
+
+    def _end_posts(self) -> None:
+        """The POSTs whose time is over are answered."""
+        over = [end for end, at in self.source.hanging.items() if at <= self.clock.mono + 1e-6]
+        for end in over:
+            del self.source.hanging[end]
+            end.set()
+        while sum(thread.is_alive() for thread in self.threads) > len(self.source.hanging):
+            for thread in self.threads:
+                thread.join(0.001)
+
+    # -- turning
+
+    def see(self, answer: bytes | Failure, seconds: float = 1.0) -> None:
+        """The source answers so from now on; turn for that long."""
+        self.source.answer = answer
+        self.live(seconds)
+
+    def live(self, seconds: float) -> None:
+        """Turn as the loop does until that much time has passed."""
+        end = self.clock.mono + seconds
+        while True:
+            self._end_posts()
+            wait = self.agent.tick()
+            wait = min([wait, *(at - self.clock.mono for at in self.source.hanging.values())])
+            if self.clock.mono + max(wait, 0.01) > end + 1e-6:
+                self.clock.go(max(0.0, end - self.clock.mono))
+                return
+            self.clock.go(max(wait, 0.01))
+
+    # -- looking
+
+    def records(self, *kinds: str, destination: str = "event_hubs") -> list[Record]:
+        """All that was ever committed and is still queued for this destination, oldest first."""
+        return [found for found in queued_in(self.outbox.path, destination) if not kinds or found.kind in kinds]
+
+    @property
+    def writable(self) -> bool:
+        """What the status says of the disk."""
+        return self.agent.status.outbox.writable
+
+    def kinds(self) -> list[str]:
+        return [record.kind for record in self.records()]
+
+    def reasons(self) -> list[str | None]:
+        """The reason of each published decision, None for an approval."""
+        return [record.data["decision"]["reason"] for record in self.records("approval.decided")]
+
+    def said(self, name: str) -> list[str]:
+        """The lines of the own log with this event name."""
+        return [line for line in self.text.getvalue().splitlines() if f"event={name} " in f"{line} "]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """A sample of `/metrics`."""
+        return value(self.sink, name, **labels)
+
+
+def queued_in(path: Path, destination: str) -> list[Record]:
+    """What waits for a destination, read from the file beside the agent."""
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute(
+            "SELECT r.body FROM queue q JOIN records r USING (seq) WHERE q.destination = ? AND q.parked IS NULL"
+            " ORDER BY q.seq",
+            (destination,),
+        ).fetchall()
+    return [Record.from_json(body) for (body,) in rows]
+
+
+def policy(mode: str = "enforce", **more: Any) -> Policy:
+    return Policy(mode=Mode(mode), **more)
+
+
+def apart(posts: Iterable[tuple[float, str]]) -> list[float]:
+    """Seconds from one POST to the next."""
+    return [round(later - earlier, 3) for (earlier, _), (later, _) in pairwise(posts)]

@@ -1,0 +1,91 @@
+"""One event, one policy and the world around them: what the policy's tests decide on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from exporter.core.decision import decide
+from exporter.core.memory import with_tracked
+from exporter.core.policy import Coordination, Decision, Mode, Policy, Reason, Rule, Situation, Verdict
+from exporter.core.state import Approval, Reset, State
+from tests.support.core_documents import KEY, NOON, Watcher, event, started
+
+ANY_REBOOT = Rule("all", frozenset({"Reboot"}))
+OURS = Situation("vm-0")
+UNTRIED = Approval()
+ENFORCE = Policy(Mode.ENFORCE, Coordination.LEADER, rules=(ANY_REBOOT,))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An approvable event, its surroundings and its past, to be made unapprovable in one way or two."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[Any, ...] = ()
+    policy: Policy = ENFORCE
+    situation: Situation = OURS
+    approval: Approval = UNTRIED
+    known_for: float = 0.0
+    number_restarted: bool = False
+
+    def state(self) -> State:
+        watcher = Watcher.fresh()
+        watcher.sees(event(**self.fields), *self.others)
+        for _ in range(int(self.known_for)):
+            watcher.sees(event(**self.fields), *self.others, up=0)
+        tracked = watcher.state.tracked[KEY]
+        state = with_tracked(watcher.state, replace(tracked, approval=self.approval))
+        return replace(state, reset=Reset(state.watched)) if self.number_restarted else state
+
+    def decision(self) -> Decision:
+        decisions = decide(self.policy, self.state(), self.situation)
+        return next(found for found in decisions if found.key == KEY)
+
+    def rules(self, **more: Any) -> Case:
+        return replace(
+            self, policy=replace(self.policy, rules=tuple(replace(rule, **more) for rule in self.policy.rules))
+        )
+
+
+def told(case: Case) -> str:
+    found = case.decision()
+    assert (found.verdict is Verdict.APPROVE) == (found.reason is Reason.NONE)
+    return found.reason.value
+
+
+# -- the order of the reasons
+
+SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
+    Reason.OFF: lambda case: replace(case, policy=replace(case.policy, mode=Mode.OFF)),
+    Reason.NOT_SCHEDULED: lambda case: replace(case, fields={**case.fields, "EventStatus": "Started"}),
+    Reason.IDENTITY_UNKNOWN: lambda case: replace(case, situation=replace(case.situation, vm_name="")),
+    Reason.IDENTITY_CONFLICT: lambda case: replace(case, situation=replace(case.situation, conflict=True)),
+    Reason.NOT_THIS_VM: lambda case: replace(case, fields={**case.fields, "Resources": ["vm-1", "vm-2"]}),
+    Reason.MALFORMED: lambda case: replace(case, fields={**case.fields, "NotBefore": "soon"}),
+    Reason.UNKNOWN_TYPE: lambda case: replace(case, fields={**case.fields, "ResourceType": "Disk"}),
+    Reason.ALREADY_APPROVED: lambda case: replace(case, approval=Approval(1, accepted_at=NOON)),
+    Reason.SOURCE_RESET: lambda case: replace(case, number_restarted=True),
+    Reason.NO_RULE: lambda case: case.rules(event_type=frozenset({"Freeze"})),
+    Reason.SEVERAL_RESOURCES: lambda case: replace(
+        case,
+        fields={"Resources": ["vm-1", "vm-0"]} | dict(case.fields),
+        policy=replace(case.policy, coordination=Coordination.SINGLE),
+    ),
+    Reason.NOT_LEADER: lambda case: replace(case, fields={"Resources": ["vm-1", "vm-0"]} | dict(case.fields)),
+    Reason.SETTLING: lambda case: case.rules(settle=30.0),
+    Reason.NOT_PREPARED: lambda case: case.rules(require_file="/run/ready/{event_id}"),
+    Reason.NOT_QUIET: lambda case: replace(case.rules(when_quiet=True), others=(started("other"),)),
+    Reason.HELD: lambda case: replace(case, policy=replace(case.policy, hold_file="/etc/hold")),
+    Reason.OUTBOX_UNWRITABLE: lambda case: replace(case, situation=replace(case.situation, writable=False)),
+    Reason.DRY_RUN: lambda case: replace(case, policy=replace(case.policy, mode=Mode.DRY_RUN)),
+}
+
+
+# -- coordination
+
+
+def at_place(place: int, **policy: Any) -> Case:
+    names = [f"other-{number}" for number in range(place - 1)] + ["vm-0", "last"]
+    return Case({"Resources": names}, policy=replace(ENFORCE, **policy))

@@ -1,0 +1,122 @@
+"""Documents for the tests of the core, as bytes, and a watcher that reads them one after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from exporter.core.document import Document, DocumentError, Event, parse_document
+from exporter.core.folding import folded
+from exporter.core.lifecycle import advance
+from exporter.core.memory import number, with_tracked
+from exporter.core.state import Approval, Instant, State, Step, Transition
+
+NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
+NOT_BEFORE: Final = "Fri, 21 Nov 2025 12:15:00 GMT"
+EVENT_ID: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+KEY: Final = folded(EVENT_ID)
+
+
+def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
+    """A user's reboot of vm-0, Scheduled, NotBefore a quarter past noon; `...` as a value leaves the field out."""
+    found = {
+        "EventId": event_id,
+        "EventType": "Reboot",
+        "ResourceType": "VirtualMachine",
+        "Resources": ["vm-0"],
+        "EventStatus": "Scheduled",
+        "NotBefore": NOT_BEFORE,
+        "Description": "Virtual machine is going to be restarted as requested by authorized user.",
+        "EventSource": "User",
+        "DurationInSeconds": -1,
+    } | fields
+    return {name: value for name, value in found.items() if value is not ...}
+
+
+def started(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
+    return event(event_id, **{"EventStatus": "Started", "NotBefore": ""} | fields)
+
+
+def body(number: Any, *events: Any) -> bytes:
+    return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
+
+
+def parsed(*events: Any, number: int = 1) -> Document:
+    return parse_document(body(number, *events))
+
+
+def outcome(raw: bytes) -> str:
+    """`read`, or why it is no document."""
+    try:
+        parse_document(raw)
+    except DocumentError as error:
+        return error.reason
+    return "read"
+
+
+def one(**fields: Any) -> Event:
+    """The one event of a document, as parsed."""
+    (found,) = parsed(event(**fields)).events
+    return found
+
+
+@dataclass
+class Watcher:
+    """Reads documents a second apart unless told. `number` goes up by one with each that is shown."""
+
+    state: State
+    wall: datetime = NOON
+    mono: float | None = 100.0
+    number: int = 0
+
+    @classmethod
+    def fresh(cls, *, watching: bool = True) -> Watcher:
+        """A watcher with an empty state; `watching`: it has read an empty document already."""
+        made = cls(State(birth=NOON, vm_key="vm-key"))
+        if watching:
+            made.sees()
+        return made
+
+    def sees(self, *events: Any, after: float = 1.0, wall: float | None = None, up: int = 1) -> tuple[Transition, ...]:
+        return self.step(*events, after=after, wall=wall, up=up).transitions
+
+    def step(self, *events: Any, after: float = 1.0, wall: float | None = None, up: int = 1) -> Step:
+        self.wall += timedelta(seconds=after if wall is None else wall)
+        self.mono = None if self.mono is None else self.mono + after
+        self.number += up
+        found = advance(self.state, parsed(*events, number=self.number), Instant(self.wall, self.mono))
+        self.state = found.state
+        return found
+
+    def publishes(self) -> None:
+        """A record about each event of the document is written."""
+        for tracked in self.state.tracked.values():
+            self.state = with_tracked(self.state, number(tracked, "scheduled")[1])
+
+    def restarts(self) -> None:
+        """The monotonic clock of the last process means nothing to the next."""
+        last = self.state.last_good
+        self.state = replace(self.state, last_good=replace(last, mono=None) if last else None)
+
+
+def kinds(transitions: tuple[Transition, ...]) -> list[str]:
+    return [transition.kind.value for transition in transitions]
+
+
+def changed(transition: Transition) -> Mapping[str, tuple[Any, Any]]:
+    return transition.changed
+
+
+def only(transitions: tuple[Transition, ...]) -> Transition:
+    (found,) = transitions
+    return found
+
+
+def approved(watcher: Watcher, **fields: Any) -> None:
+    """As after our POST."""
+    tracked = watcher.state.tracked[KEY]
+    approval = Approval(attempts=1, rule="all", **fields)
+    watcher.state = with_tracked(watcher.state, replace(tracked, approval=approval))

@@ -1,0 +1,60 @@
+"""A real Prometheus that has lived through the stories: their scrapes are backfilled and the rules run on them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.support.dashboards_stories import Scrape, fleet, recorded_before, told
+from tests.support.peers import need
+
+SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
+
+
+def stamped(text: str, at: float, **target: str) -> Iterator[str]:
+    """The samples of an exposition as Prometheus would store them: with the target's labels and the scrape's time."""
+    labels = ",".join(f'{name}="{value}"' for name, value in target.items())
+    for line in text.splitlines():
+        if line.startswith("#") or not line:
+            continue
+        found = SAMPLE.match(line.split(" # ")[0])
+        if found is None:
+            raise ValueError(f"not a sample: {line!r}")
+        name, inside, value = found.groups()
+        yield f"{name}{{{labels}{',' + inside if inside else ''}}} {value} {at:.3f}\n"
+
+
+def scraped(scrapes: Iterable[Scrape]) -> Iterator[str]:
+    """All lines of these scrapes, with the `up` that Prometheus itself adds to each."""
+    for scrape in scrapes:
+        target = {"job": scrape.job, "instance": scrape.instance}
+        yield from stamped(f"up {int(scrape.text is not None)}", scrape.at, **target)
+        if scrape.text is not None:
+            yield from stamped(scrape.text, scrape.at, **target)
+
+
+def everything(end: float, folder: Path) -> Iterator[str]:
+    """All stories, and what the rules recorded before."""
+    yield from scraped(told(end, folder))
+    yield from scraped(fleet(end, folder))
+    for at, series, value in sorted(recorded_before(end)):
+        yield f"{series} {value} {at:.3f}\n"
+
+
+def backfill(lines: Iterable[str], folder: Path) -> Path:
+    """Blocks in `folder`/tsdb that hold these lines."""
+    text = folder / "stories.om"
+    with text.open("w", encoding="utf-8") as file:
+        file.writelines(lines)
+        file.write("# EOF\n")
+    # The longest block that Prometheus knows: promtool reads the whole text once per block.
+    options = ["--quiet", "--max-block-duration=744h"]
+    command = [need("promtool"), "tsdb", "create-blocks-from", "openmetrics", *options, str(text), str(folder / "tsdb")]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    text.unlink()
+    return folder / "tsdb"

@@ -1,0 +1,207 @@
+"""Lives of the real agent: the simulator's platform, a clock that a test turns, and what `/metrics` says on the way.
+
+Nothing of the agent is replaced: documents come from the simulated platform, state and queues are in a real outbox,
+the text is the real collector's. Only the wires are short: no HTTP to the platform, no backend behind a destination.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from exporter.agent.delivery import Delivery
+from exporter.agent.loop import Agent
+from exporter.agent.ports import Options, Senses, Who
+from exporter.core.interruption import Interruption, InterruptionKind
+from exporter.core.policy import DEFAULT_RULES, Mode, Policy
+from exporter.core.records import Record, Vm
+from exporter.core.state import Instant
+from exporter.errors import Permanent, Retryable
+from exporter.log.log import Log
+from exporter.metadata.client import Answer
+from exporter.metadata.errors import REASONS, MetadataError
+from exporter.outbox.store import Outbox
+from exporter.simulator.metadata.play import Play
+from exporter.simulator.metadata.story import Scenario
+from exporter.sinks.prometheus.sink import PrometheusSink
+
+POLL_SECONDS: Final = 5.0
+CAPACITY: Final = 104_857_600
+
+
+class Clock:
+    """Wall and monotonic time, in step; turned by hand."""
+
+    def __init__(self, wall: float) -> None:
+        self.wall = wall
+
+    def instant(self) -> Instant:
+        return Instant(self.utc(), self.mono())
+
+    def utc(self) -> datetime:
+        return datetime.fromtimestamp(self.wall, UTC)
+
+    def mono(self) -> float:
+        return self.wall - 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """The VM noticed that it had stood still."""
+
+    at: float
+    kind: InterruptionKind
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What happens to one VM and its agent. Times in seconds before the end of the story, so negative."""
+
+    vm: str
+    scenario: Scenario
+    began: float
+    vmss: str = ""
+    mode: Mode = Mode.DRY_RUN
+    blind_since: float = 1.0
+    down_since: float = 1.0
+    approvals_fail_since: float = 1.0
+    destination_fails_since: float = 1.0
+    refused_at: float = 1.0
+    capacity: int = CAPACITY
+    felt: tuple[Felt, ...] = ()
+    named: bool = True
+    """The metadata service tells who the VM is."""
+    prepare: Callable[[PrometheusSink, float], None] = field(default=lambda _sink, _end: None)
+
+
+class _Metadata:
+    """The metadata service as this VM reaches it: the platform's document, or no answer."""
+
+    def __init__(self, life: Life, end: float, clock: Clock) -> None:
+        self._life, self._end, self._clock = life, end, clock
+        self._play = Play(life.scenario, start=datetime.fromtimestamp(end + life.began, UTC))
+        self._failures = 0
+
+    def fetch(self) -> Answer:
+        if self._clock.wall - self._end >= self._life.blind_since:
+            self._failures += 1
+            raise MetadataError("timeout", "no answer", failures=self._failures)
+        body = json.dumps(self._play.now(self._clock.utc()).document()).encode()
+        self._clock.wall += 0.006
+        return Answer(body, self._clock.mono(), 0.006)
+
+    def approve(self, event_id: str) -> None:
+        if self._clock.wall - self._end >= self._life.approvals_fail_since:
+            raise MetadataError("server-error", "not now", status_code=500)
+        if not self._play.approve([event_id], self._clock.utc()):
+            raise MetadataError("status-400", "no such event", status_code=400)
+
+
+class _Receiver:
+    """A destination that takes what it is sent, until it fails; it refuses one record for good at a moment."""
+
+    batch_size = 50
+
+    def __init__(self, name: str, life: Life, end: float, clock: Clock) -> None:
+        self.name = name
+        self._life, self._end, self._clock = life, end, clock
+
+    def send(self, records: Sequence[Record]) -> None:
+        at = self._clock.wall - self._end
+        if self.name != "otlp":
+            return
+        if at >= self._life.destination_fails_since:
+            raise Retryable("unavailable", "not now")
+        if at >= self._life.refused_at and any(record.kind == "scheduled" for record in records):
+            raise Permanent("rejected", "never")
+
+    def idle(self) -> None:
+        """Nothing to close."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Living:
+    """One agent with its outbox, destinations and sink, on a clock that goes from poll to poll."""
+
+    def __init__(self, life: Life, end: float, folder: Path) -> None:
+        self.life, self._end = life, end
+        self.clock = clock = Clock(end + life.began)
+        log = Log(None)
+        names = ("event_hubs", "otlp")
+        self._outbox = Outbox(folder / f"{life.vm}.db", life.capacity, names, now=clock.utc)
+        rules = {rule.name: rule.event_type for rule in DEFAULT_RULES}
+        self.sink = PrometheusSink(
+            "1.0.0",
+            tuple(rules),
+            rule_event_types=rules,
+            poll_failure_reasons=REASONS,
+            now=clock.instant,
+            include_process_metrics=False,
+        )
+        life.prepare(self.sink, end)
+        self._felt = list(life.felt)
+        who = Who(
+            Vm(name=life.vm, id=f"id-of-{life.vm}", vmss_name=life.vmss, size="Standard_D2s_v5", location="westeurope")
+        )
+        who = who if life.named else Who()
+        senses = Senses(clock=clock.instant, who=lambda: who, look=lambda _paths: {}, interruptions=self._interruptions)
+        options = Options(policy=Policy(mode=life.mode), poll_interval=POLL_SECONDS, version="1.0.0")
+        metadata = _Metadata(life, end, clock)
+        self._agent = Agent(options, metadata, self._outbox, self.sink, log=log, senses=senses)
+        self._deliveries = [
+            Delivery(
+                _Receiver(name, life, end, clock),
+                self._outbox,
+                self.sink,
+                log,
+                monotonic=clock.mono,
+                now=clock.utc,
+                jitter=lambda: 0.0,
+            )
+            for name in names
+        ]
+
+    def _interruptions(self) -> list[Interruption]:
+        now = self.clock.wall - self._end
+        found = [felt for felt in self._felt if felt.at <= now]
+        self._felt = [felt for felt in self._felt if felt.at > now]
+        return [Interruption(felt.kind, felt.seconds, self.clock.instant()) for felt in found]
+
+    def live_until(self, at: float) -> None:
+        """Poll and deliver up to this moment (seconds before the end)."""
+        until = self._end + at
+        while self.clock.wall < until:
+            wait = self._agent.tick()
+            for delivery in self._deliveries:
+                while delivery.tick() == 0:
+                    pass
+            self.clock.wall = min(until, self.clock.wall + max(wait, 0.1))
+
+    def scraped(self) -> str:
+        """What `/metrics` says now, as OpenMetrics."""
+        return self.sink.render(openmetrics=True)[1].decode()
+
+    def close(self) -> None:
+        """Close the outbox."""
+        self._outbox.close()
+
+
+def scrapes(life: Life, end: float, folder: Path, moments: Sequence[float]) -> Iterator[tuple[float, str | None]]:
+    """What a scrape gets at each of these moments (seconds before the end); None while the target is down."""
+    living = Living(life, end, folder)
+    try:
+        for at in moments:
+            if at >= life.down_since:
+                yield at, None
+                continue
+            living.live_until(at)
+            yield at, living.scraped()
+    finally:
+        living.close()

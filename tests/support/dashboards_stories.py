@@ -1,0 +1,282 @@
+"""The stories that alerts and dashboards are judged on, told by the real agent: see `dashboards_lives`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.core.interruption import InterruptionKind
+from exporter.core.policy import Mode
+from exporter.simulator.metadata.scenario import load, parse
+from exporter.simulator.metadata.story import Scenario
+from exporter.sinks.prometheus.catalogue import PREFIX
+from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.dashboards_lives import Felt, Life, scrapes
+
+LENGTH: Final = 7200
+"""Seconds that a story lasts. Backfilled series have no stale marks and linger for five minutes: whatever vanishes in
+a story does so earlier than that. Prometheus is asked some time after the end, on a busy machine minutes after: no
+story hangs on that."""
+
+MOMENTS: Final = (*range(-LENGTH, -1800, 120), *range(-1800, 1, 60))
+FREEZE: Final = {"EventType": "Freeze", "DurationInSeconds": 5}
+LONG_FREEZE: Final = {"EventType": "Freeze", "DurationInSeconds": -1}
+REBOOT: Final = {"EventType": "Reboot"}
+RESTART: Final = {"EventType": "Reboot", "EventSource": "User"}
+
+
+def id_of(label: str) -> str:
+    """The EventId of the event with this label."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, label))
+
+
+def _announced(at: float, label: str, event: dict[str, Any], *vms: str, **more: Any) -> dict[str, Any]:
+    """An announcement so many seconds before the end of the story."""
+    fields = {"EventId": id_of(label), "Resources": list(vms), **event}
+    return {"at": LENGTH + at, "do": "announce", "event": label, "notice": "15m", "fields": fields, **more}
+
+
+def _scenario(name: str, *steps: dict[str, Any], vms: tuple[str, ...]) -> Scenario:
+    return parse(name, {"description": name, "vms": list(vms), "steps": list(steps)})
+
+
+def _scheduled() -> Life:
+    return Life(
+        "web_1",
+        _scenario(
+            "scheduled",
+            _announced(-6600, "past", FREEZE, "web_1", lasts=300),
+            _announced(-180, "reboot", REBOOT, "web_2", "web_1", notice="25m"),
+            _announced(-120, "next", FREEZE, "web_1", notice="30m"),
+            _announced(-60, "neighbour", REBOOT, "web_2"),
+            vms=("web_1", "web_2"),
+        ),
+        -LENGTH,
+        "web",
+    )
+
+
+def _started() -> Life:
+    return Life(
+        "web_2",
+        _scenario(
+            "started",
+            _announced(-6600, "past", FREEZE, "web_2", lasts=300, start_after_approval=100),
+            _announced(-900, "freeze", FREEZE, "web_2", lasts="1h", start_after_approval=440),
+            vms=("web_2",),
+        ),
+        -LENGTH,
+        "web",
+        Mode.ENFORCE,
+        felt=(
+            Felt(-6480, InterruptionKind.CLOCK_STEP, 4.2),
+            Felt(-425, InterruptionKind.CLOCK_STEP, 7.2),
+            Felt(-425, InterruptionKind.STALL, 7.0),
+        ),
+    )
+
+
+def _stale_scheduled() -> Life:
+    reboot = _announced(-420, "reboot", REBOOT, "blind-2", "web_9")
+    return Life("blind-2", _scenario("stale", reboot, vms=("blind-2", "web_9")), -LENGTH, "web", blind_since=-120)
+
+
+def _down() -> Life:
+    restart = _announced(-1500, "restart", RESTART, "gone-1")
+    return Life("gone-1", _scenario("down", restart, vms=("gone-1",)), -LENGTH, "web", down_since=-590)
+
+
+def _wrong() -> Life:
+    vm = "wrong-1"
+    change = {"at": LENGTH - 1500, "do": "change", "event": "changed", "fields": {"DurationInSeconds": 60}}
+    user, disk = {"EventType": "Redeploy", "EventSource": "User"}, {"EventType": "Redeploy"}
+    scenario = _scenario(
+        "wrong",
+        _announced(-7190, "endless", LONG_FREEZE, vm, lasts="5h"),
+        _announced(-1700, "changed", FREEZE, vm, start_after_approval="1h", notice="1h"),
+        change,
+        _announced(-1000, "disk", disk, vm, notice="6d"),
+        _announced(-700, "stolen", LONG_FREEZE, vm, lasts="1h"),
+        {"at": LENGTH - 420, "do": "start", "event": "stolen"},
+        _announced(-500, "waiting", user, vm),
+        _announced(-120, "evicted", {"EventType": "Preempt"}, vm, notice=30, lasts="1h"),
+        _announced(-100, "new", {"EventType": "Levitate"}, vm),
+        vms=(vm,),
+    )
+    fails = {"approvals_fail_since": -1000, "destination_fails_since": -1400, "refused_at": -1900}
+    return Life(vm, scenario, -LENGTH, "web", Mode.ENFORCE, capacity=90_112, prepare=_certificate, **fails)  # type: ignore[arg-type]  # times by name, all floats
+
+
+def _led() -> Life:
+    """A follower: the leader's approval starts what names both, and at that time what names this VM alone is due."""
+    scenario = _scenario(
+        "led",
+        _announced(-1200, "pair", LONG_FREEZE, "boss-1", "led-1", lasts="1h", notice="1h"),
+        _announced(-1200, "due", LONG_FREEZE, "led-1", lasts="1h", notice="13m"),
+        {"at": LENGTH - 425, "do": "start", "event": "pair"},
+        vms=("boss-1", "led-1"),
+    )
+    return Life("led-1", scenario, -LENGTH, mode=Mode.ENFORCE)
+
+
+def _nameless() -> Life:
+    reboot = _announced(-LENGTH, "reboot", REBOOT, "who-1", notice="3h")
+    return Life("who-1", _scenario("nameless", reboot, vms=("who-1",)), -LENGTH, named=False)
+
+
+def _certificate(sink: PrometheusSink, end: float) -> None:
+    """A certificate in its last day, that could not be renewed ten minutes ago."""
+    sink.certificate_not_after = lambda: end + 86400
+    sink.config_reload_failures = lambda: int(sink._now().wall.timestamp() > end - 600)
+
+
+LIVES: Final = {
+    "calm": Life("calm-1", load("quiet"), -LENGTH),
+    "scheduled": _scheduled(),
+    "started": _started(),
+    "stale": Life("blind-1", load("quiet"), -LENGTH, blind_since=-1200),
+    "stale-scheduled": _stale_scheduled(),
+    "warming": Life("new-1", load("quiet"), -120),
+    "down": _down(),
+    "wrong": _wrong(),
+    "nameless": _nameless(),
+    "led": _led(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What a scrape of one instance of a job got at one time; None: no answer."""
+
+    at: float
+    job: str
+    instance: str
+    text: str | None
+
+
+def told(end: float, folder: Path) -> Iterator[Scrape]:
+    """Every scrape of every story, each story in order of time."""
+    for job, life in LIVES.items():
+        moments = [at for at in MOMENTS if at >= life.began]
+        for at, text in scrapes(life, end, folder, moments):
+            yield Scrape(end + at, job, f"{life.vm}:10169", text)
+
+
+KINDS: Final = ("calm", "soon", "later", "started", "terminated", "blind", "warming", "down")
+FLEET_SIZE: Final = 1000
+
+
+def kind_of(number: int) -> str:
+    """Which of the eight lives this VM of the fleet leads: 300 to 399 are set-3, the first hundred are in no set."""
+    if 300 <= number < 400:
+        return "soon" if number < 350 else "later"
+    if 400 <= number < 500 and number % 2:
+        return "started"
+    for first, last, kind in ((42, 43, "terminated"), (970, 973, "warming"), (980, 985, "down"), (990, 997, "blind")):
+        if first <= number < last:
+            return kind
+    return "calm"
+
+
+def fleet_name(number: int) -> tuple[str, str]:
+    """The VM's name and its scale set."""
+    vmss = f"set-{number // 100}" if number >= 100 else ""
+    return f"{vmss or 'alone'}_{number:03d}", vmss
+
+
+_EVENTS: Final[dict[str, dict[str, Any]]] = {
+    "soon": _announced(-600, "soon", REBOOT, "NAME", "n2", "n3", "n4", "n5", notice=1200),
+    "later": _announced(-600, "later", REBOOT, "NAME", "n2", "n3", "n4", "n5", notice=3600),
+    "started": _announced(-1500, "started", FREEZE, "NAME", lasts="1h"),
+    "terminated": _announced(
+        -600, "terminated", {"EventType": "Terminate", "EventSource": "User"}, "NAME", notice="2h"
+    ),
+}
+
+
+def fleet(end: float, folder: Path) -> Iterator[Scrape]:
+    """One scrape of a thousand VMs. Eight agents have lived; each VM tells the life of one under its own name."""
+    texts = {kind: _life_of(kind, end, folder) for kind in KINDS}
+    for number in range(FLEET_SIZE):
+        kind, (name, vmss) = kind_of(number), fleet_name(number)
+        text = texts[kind]
+        if text is not None:
+            text = text.replace("VMSS", vmss).replace("NAME", name).replace(id_of(kind), _event_of(number))
+        yield Scrape(end, "fleet", f"{name}:10169", text)
+
+
+def _event_of(number: int) -> str:
+    """The id of the event that names this VM; a reboot of set-3 names five."""
+    kind = kind_of(number)
+    return id_of(f"{kind} {number // 5 if kind in ('soon', 'later') else number}")
+
+
+def _life_of(kind: str, end: float, folder: Path) -> str | None:
+    steps = [_EVENTS[kind]] if kind in _EVENTS else []
+    scenario = _scenario(kind, *steps, vms=("NAME", "n2", "n3", "n4", "n5"))
+    life = Life(
+        "NAME",
+        scenario,
+        -120 if kind == "warming" else -LENGTH,
+        "VMSS",
+        blind_since=-1200 if kind == "blind" else 1.0,
+        down_since=0 if kind == "down" else 1.0,
+    )
+    text = next(text for at, text in scrapes(life, end, folder / kind, [0.0]))
+    # No panel of the fleet reads a histogram, and they are half of the text.
+    return text and "".join(line for line in text.splitlines(keepends=True) if "_bucket{" not in line)
+
+
+def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
+    """What the rules had recorded: names and announcements of targets that are down now, ten days of the fleet's starts
+    and ends (28 a day). Times, series and values."""
+    for number in range(FLEET_SIZE):
+        if kind_of(number) == "down":
+            yield end - 60, _recorded_name("fleet", *fleet_name(number)), 1
+    yield end - 660, _recorded_name("down", "gone-1", "web"), 1
+    down = f'job="down",instance="{LIVES["down"].vm}:10169"'
+    yield end, f'instance_event_type:{PREFIX}event_status:announced{{{down},event_type="Reboot"}}', 1
+    yield from _recorded_sights(end)
+    for number in range(280):
+        at = end - 3600 - number * 3085
+        target = f'job="fleet",instance="{fleet_name(number * 37 % FLEET_SIZE)[0]}:10169"'
+        kind, who = ("Freeze", "Reboot", "Redeploy")[number % 3], ("us", "not_us", "time", "time")[number % 4]
+        yield at, f'instance:{PREFIX}events_started:increase5m{{{target},event_type="{kind}",approved_by="{who}"}}', 1
+        yield at, f'instance:{PREFIX}events_closed:increase5m{{{target},event_type="{kind}",outcome="completed"}}', 1
+
+
+def _recorded_name(job: str, name: str, vmss: str) -> str:
+    return f'instance:{PREFIX}vm_info:group{{job="{job}",instance="{name}:10169",vm_name="{name}",vmss_name="{vmss}"}}'
+
+
+def _recorded_sights(end: float) -> Iterator[tuple[float, str, float]]:
+    """What the rules had recorded in the six hours before: who saw, and which events of the fleet there were."""
+    for job, life in LIVES.items():
+        target = f'job="{job}",instance="{life.vm}:10169",vm_name="{life.vm}",vmss_name="{life.vmss}"'
+        for at in range(int(life.began), -60, 60):
+            sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(at < life.began + 300)
+            yield end + at, f"instance:{PREFIX}up:blindness{{{target}}}", sight
+    for number in range(FLEET_SIZE):
+        kind, (name, vmss) = kind_of(number), fleet_name(number)
+        target = f'job="fleet",instance="{name}:10169",vm_name="{name}",vmss_name="{vmss}"'
+        for at in range(-21600, -120, 240):
+            sight = 2 if kind == "blind" and at > -1200 else 0
+            yield end + at, f"instance:{PREFIX}up:blindness{{{target}}}", sight
+            if kind in _EVENTS and at > _EVENTS[kind]["at"] - LENGTH:
+                yield end + at, _recorded_event(number, target, at), 1
+
+
+def _recorded_event(number: int, target: str, at: float) -> str:
+    kind = kind_of(number)
+    fields = _EVENTS[kind]["fields"]
+    words = {
+        "event_id": _event_of(number),
+        "event_type": fields["EventType"],
+        "event_source": fields.get("EventSource", "Platform"),
+        "event_status": "Started" if kind == "started" and at > -600 else "Scheduled",
+    }
+    labels = ",".join(f'{name}="{word}"' for name, word in words.items())
+    return f"instance_event_id:{PREFIX}event_status:current{{{target},{labels}}}"

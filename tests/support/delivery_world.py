@@ -1,0 +1,111 @@
+"""A delivery from a real outbox to a real destination, on a clock that is turned from attempt to attempt."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from exporter.agent.delivery import Delivery, Destination
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.log.log import Log
+from exporter.outbox.store import Outbox
+from exporter.sinks.prometheus.sink import PrometheusSink
+from exporter.sinks.reasons import REASONS
+from tests.support.agent_world import Clock
+from tests.support.eventhubs_target import a_record
+from tests.support.metrics_reading import value
+
+
+class Line:
+    """The last part of the line: outbox, delivery, destination. `go` turns until nothing waits any more."""
+
+    def __init__(self, folder: Path, destination: Destination, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.destination = destination
+        self.name = destination.name
+        self.outbox = Outbox(folder / f"{self.name}.db", 50 << 20, (self.name,), now=self.clock.utc)
+        self.state = State(birth=self.clock.utc(), vm_key="key")
+        self.sink = PrometheusSink("1", (), include_process_metrics=False)
+        self.text = io.StringIO()
+        self.waits: list[float] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A delivery as a new process has it: it tries at once."""
+        self.delivery = Delivery(
+            self.destination,
+            self.outbox,
+            self.sink,
+            Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic),
+            monotonic=self.clock.monotonic,
+            now=self.clock.utc,
+            jitter=lambda: 0.0,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.delivery.close()
+        self.outbox.close()
+
+    def put(self, *records: Record) -> None:
+        self.outbox.commit(self.state, records)
+
+    def turn(self) -> float:
+        """One tick as the loop makes it; the clock goes on by what it asks for, and that is remembered."""
+        wait = self.delivery.tick()
+        if wait:
+            self.waits.append(round(wait, 3))
+            self.clock.go(wait)
+        return wait
+
+    def waiting(self) -> int:
+        return self.outbox.queues()[self.name].records
+
+    def parked(self) -> int:
+        return self.outbox.queues()[self.name].parked
+
+    def go(self, turns: int = 60, until: Callable[[], bool] = lambda: False) -> None:
+        """Turns until nothing waits, or until it holds; fails when that takes more than so many turns."""
+        for _ in range(turns):
+            if until() or not self.waiting():
+                return
+            self.turn()
+        raise AssertionError(f"{self.waiting()} records still wait: {self.text.getvalue()[-2000:]}")
+
+    def reasons(self) -> dict[str, int]:
+        """How often each reason was counted, those that were."""
+        counted = {reason: int(self.failures(reason)) for reason in REASONS}
+        return {reason: count for reason, count in counted.items() if count}
+
+    def failures(self, reason: str) -> float:
+        return value(self.sink, "destination_send_failures_total", destination=self.name, reason=reason) or 0.0
+
+    def sent(self) -> float:
+        return value(self.sink, "destination_records_sent_total", destination=self.name) or 0.0
+
+
+def stories(events: int = 2, each: int = 3) -> list[Record]:
+    """Records of several events, interleaved as they come."""
+    return [
+        a_record(step * 10 + number, subject=f"event-{number}")
+        for step in range(each)
+        for number in range(1, events + 1)
+    ]
+
+
+def in_order(found: Iterable[str], wanted: Sequence[Record]) -> bool:
+    """Whether each event's first copies come in the order in which its records were written, none missing."""
+    first = list(dict.fromkeys(found))
+    subjects = {record.subject for record in wanted}
+    return all(
+        [each for each in first if each in mine] == mine
+        for mine in ([record.id for record in wanted if record.subject == subject] for subject in subjects)
+    )

@@ -1,0 +1,87 @@
+"""What the doctor's tests share: settings that point at loopback alone, and the doctor run as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from exporter.commands.check.probe import Probe, run_probes
+from exporter.commands.check.report import Finding, Patience, Verdict, World
+from exporter.config.schema import Settings
+from tests.support.configuration import loaded
+
+QUICK = Patience(connect=5.0, answer=2.0, total=12.0)
+"""For peers that never answer: short, yet long enough for what does answer on a busy machine."""
+WORLD = World(patience=Patience(connect=10.0, answer=20.0, total=40.0))
+HURRIED = World(patience=QUICK)
+ROOT = Path(__file__).parents[2]
+
+
+def only(probe: Probe, settings: Settings, world: World = WORLD) -> list[Finding]:
+    """What one probe finds, run as the doctor runs it."""
+    return list(run_probes(settings, world, {"tried": probe}))
+
+
+def says(findings: Sequence[Finding], verdict: Verdict, topic: str, *words: str) -> str:
+    """The one sentence about that topic, which holds these words; fails when there is none or another verdict."""
+    found = [finding for finding in findings if finding.topic == topic]
+    assert [finding.verdict for finding in found] == [verdict], findings
+    for word in words:
+        assert word in found[0].sentence, found[0].sentence
+    return found[0].sentence
+
+
+def source(url: str, *flags: str) -> Settings:
+    return loaded(f"--source.url={url}", *flags)
+
+
+@contextmanager
+def a_port_of_ours(*, listening: bool) -> Iterator[int]:
+    """A port of loopback that nobody else gets meanwhile: refused as long as nothing listens on it."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        if listening:
+            sock.listen()
+        yield sock.getsockname()[1]
+
+
+def doctor(
+    *flags: str,
+    before: str = "",
+    isolated: str = "",
+    environ: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """`check --probe` as a process. `isolated` are the namespaces that it gets for its own (options of unshare), and
+    `before` what a shell does in them first. Skips where the system does not allow that."""
+    command = [sys.executable, "-m", "exporter", "check", "--probe", *flags]
+    if isolated:
+        _need(["unshare", isolated, "sh", "-c", before or "true"])
+        command = ["unshare", isolated, "sh", "-c", f'{before or "true"} && exec "$@"', "sh", *command]
+    found = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
+    found |= {"PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
+    return subprocess.run(command, cwd=ROOT, env=found, capture_output=True, text=True, timeout=30, check=False)
+
+
+def _need(command: Sequence[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("this system gives no namespaces of its own")
+
+
+def line(process: subprocess.CompletedProcess[str], topic: str) -> str:
+    """What the process said about that topic, verdict first."""
+    assert process.stderr == ""
+    found = [text for text in process.stdout.splitlines() if text.split()[1:2] == [topic] and text.split()[0] in _WORDS]
+    assert len(found) == 1, process.stdout
+    return " ".join(found[0].split())
+
+
+_WORDS = tuple(Verdict)

@@ -1,0 +1,92 @@
+"""Records, destinations and small measures for the tests of the Event Hubs destination."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import pytest
+
+from exporter.core.records import Record
+from exporter.errors import Failure
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.sinks.event_hubs.sink import EventHubsDestination
+from exporter.sinks.reasons import REASONS
+
+T = TypeVar("T")
+
+
+AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
+
+
+SUBJECT = "A123BC45-1234-5678-AB90-ABCDEF123456"
+
+
+EVENT: dict[str, Any] = {
+    "EventId": SUBJECT,
+    "EventType": "Reboot",
+    "EventStatus": "Scheduled",
+    "EventSource": "Platform",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-1", "web-2"],
+    "NotBefore": "Wed, 04 Mar 2026 05:21:07 GMT",
+    "DurationInSeconds": -1,
+}
+
+
+def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, message: str = "A sentence") -> Record:
+    return Record(
+        id=f"00000000-0000-5000-8000-{number:012}",
+        kind="scheduled",
+        source="urn:azure-vm:web-1",
+        subject=subject,
+        time=AT,
+        severity="WARN",
+        data={"event": event, "vm": {"name": "web-1"}, "severity": "WARN", "message": message},
+    )
+
+
+def destination(broker: Broker, **options: Any) -> EventHubsDestination:
+    return EventHubsDestination(connection_string=broker.connection_string(), **{"deadline": 5.0, **options})
+
+
+def refused(target: EventHubsDestination, *records: Record) -> Failure:
+    """The failure of one send."""
+    with pytest.raises(Failure) as caught:
+        target.send(records or [a_record()])
+    assert caught.value.reason in REASONS
+    return caught.value
+
+
+def at_once(work: Callable[[str], T], faults: Iterable[str]) -> dict[str, T]:
+    """What `work` makes of each fault, all at the same time: the SDK mostly sleeps."""
+    names = list(faults)
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(work, names), strict=True))
+
+
+def open_sockets() -> int:
+    folder = "/proc/self/fd"
+    return sum(
+        os.path.exists(f"{folder}/{fd}") and "socket" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)
+    )
+
+
+def text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class FailingCredential:
+    """An asyncio credential without any token to give."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def get_token(self, *_scopes: str, **_options: Any) -> Any:
+        raise OSError("no identity endpoint")
+
+    async def close(self) -> None:
+        self.closed = True

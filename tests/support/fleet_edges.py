@@ -1,0 +1,199 @@
+"""What stands around the agents of a fleet: the platform, and for each VM its disk, its source and its backends.
+
+Each of them misbehaves as its member says, and reports to the member's reading what could be seen of the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.errors import Permanent, Retryable
+from exporter.metadata.client import Answer
+from exporter.metadata.errors import MetadataError
+from exporter.outbox.errors import OutboxUnwritable
+from exporter.outbox.store import Outbox
+from tests.support.agent_world import CAPACITY, DESTINATIONS, START
+from tests.support.agent_world import event as an_event
+
+if TYPE_CHECKING:
+    from tests.support.fleet_world import Member
+
+BOUNDARIES: Final = ("fetch", "commit", "committed", "post", "posted", "send", "sent", "settle", "settled")
+
+
+class Killed(BaseException):
+    """SIGKILL: the process gets to say no word."""
+
+
+@dataclass
+class Azure:
+    """What the platform shows to every VM of the scale set, and what it was asked to approve."""
+
+    true: float = 0.0
+    number: int = 1
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    twin: bool = False
+    shown: list[bytes] = field(default_factory=list)
+    posts: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def announces(self, event_id: str, names: list[str], notice: int, fields: dict[str, Any]) -> None:
+        when = format_datetime(datetime.fromtimestamp(START + int(self.true) + notice, UTC), usegmt=True)
+        not_before = "" if fields["EventStatus"] == "Started" else when
+        self.events[event_id] = an_event(event_id, **fields, Resources=names, NotBefore=not_before)
+        self.number += 1
+
+    def moves(self, event_id: str, status: str, numbered: bool) -> None:
+        """By somebody's approval, by time, or in a way that cannot happen; now and then without a new number."""
+        if event_id in self.events:
+            when = format_datetime(datetime.fromtimestamp(START + int(self.true) + 900, UTC), usegmt=True)
+            self.events[event_id] |= {"EventStatus": status, "NotBefore": "" if status == "Started" else when}
+            self.number += numbered
+
+    def changes(self, event_id: str, fields: dict[str, Any], swapped: bool) -> None:
+        """Now and then the id is spelt otherwise, in the case of its letters."""
+        if event_id in self.events:
+            self.events[event_id] |= fields
+            if swapped:
+                self.events[event_id]["EventId"] = self.events[event_id]["EventId"].swapcase()
+            self.number += 1
+
+    def speaks_an_older_version(self, event_id: str) -> None:
+        for name in ("Description", "EventSource", "DurationInSeconds"):
+            self.events.get(event_id, {}).pop(name, None)
+        self.number += 1
+
+    def is_over(self, event_id: str) -> None:
+        if self.events.pop(event_id, None):
+            self.number += 1
+
+    def starts_its_number_again(self, down: int) -> None:
+        self.number -= down
+
+    def shows_its_events_backwards(self) -> None:
+        self.events = dict(reversed(self.events.items()))
+
+    def shows_twins(self, twin: bool) -> None:
+        self.twin = twin
+
+    def document(self, ago: int = 0) -> bytes:
+        """What it says now, or said so many answers ago."""
+        items = list(self.events.values())
+        if self.twin and items:
+            items.append({**items[0], "EventId": items[0]["EventId"].swapcase(), "Description": "Twin."})
+        body = json.dumps({"DocumentIncarnation": self.number, "Events": items}).encode()
+        self.shown = [*self.shown[-9:], body]
+        return self.shown[-1 - min(ago, len(self.shown) - 1)]
+
+
+class Disk(Outbox):
+    """The real outbox, on a disk that may be full, in a process that may be killed before and after each write."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        super().__init__(member.folder / "outbox.db", CAPACITY, DESTINATIONS, now=member.utc)
+
+    def load(self) -> State | None:
+        state = super().load()
+        self._member.reading.finds()
+        return state
+
+    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+        self._member.cross("commit")
+        self._member.reading.is_read(self._member.name_known)
+        self._full(OutboxUnwritable("full"))
+        done = super().commit(state, records)
+        self._member.reading.is_kept()
+        self._member.cross("committed")
+        return done
+
+    def beat(self, seen: datetime) -> None:
+        self._full(OutboxUnwritable("full"))
+        super().beat(seen)
+
+    def _settle(self, destination: str) -> None:
+        self._full(sqlite3.OperationalError("database or disk is full"))
+        super()._settle(destination)
+
+    def delivered(self, destination: str, seqs: Sequence[int]) -> None:
+        self._member.cross("settle")
+        super().delivered(destination, seqs)
+        self._member.cross("settled")
+
+    def _full(self, error: Exception) -> None:
+        if self._member.disk == "full":
+            raise error
+
+
+class Backend:
+    """One destination of one VM, with its mood; what it took and what it refused for good, in order."""
+
+    batch_size = 3
+
+    def __init__(self, name: str, member: Member) -> None:
+        self.name, self._member = name, member
+        self.mood = "fine"
+        self.told: list[Record] = []
+
+    def send(self, records: Sequence[Record]) -> None:
+        self._member.cross("send")
+        if self.mood in ("down", "busy", "denied"):
+            asked = 7.0 if self.mood == "busy" else None
+            raise Retryable("connect", retry_after=asked, slow=self.mood == "denied")
+        if self.mood == "picky" and any(record.id[0] in "048c" for record in records):
+            if len(records) == 1:
+                self.told += records
+            raise Permanent("rejected", "never this one")
+        self.told += records[:1] if self.mood == "half" else records
+        if self.mood in ("half", "mute"):
+            raise Retryable("timeout")
+        self._member.cross("sent")
+
+    def idle(self) -> None:
+        """Nothing to close."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Source:
+    """The metadata service as one VM reaches it."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._failures = 0
+
+    def fetch(self) -> Answer:
+        member = self._member
+        member.cross("fetch")
+        if member.source == "timeout":
+            self._failures += 1
+            raise MetadataError("timeout", failures=self._failures)
+        self._failures = 0
+        read = member.mono
+        if member.source == "html":
+            return Answer(b"<html>", read, 0.01)
+        body = member.azure.document(3 if member.source == "old" else 0)
+        member.reading.is_served(body, member.azure.true, member.touched)
+        member.lingers()
+        return Answer(body, read, 0.01)
+
+    def approve(self, event_id: str) -> None:
+        member = self._member
+        member.cross("post")
+        if member.answer == "refused":
+            raise MetadataError("connect")
+        member.posts(event_id)
+        member.cross("posted")
+        if member.answer == "lost":
+            raise MetadataError("timeout")
+        if member.answer != "200":
+            raise MetadataError("server-error", status_code=int(member.answer))
+        member.reading.is_accepted(event_id)

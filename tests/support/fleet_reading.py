@@ -1,0 +1,242 @@
+"""What one VM of a fleet must tell and may approve, by a reading of its own: slow, naive, nothing shared with the code.
+
+It is fed by the edges of the world alone: the bodies that were served, the answers to POSTs, and what a commit made
+durable. A killed process knows nothing but what was durable; an account is copied and thrown away accordingly.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from exporter.core.folding import folded
+from tests.support import oracle
+
+FIRST: Final = ("scheduled", "started")
+CLOSING: Final = ("completed", "ended")
+LIFE: Final = (*FIRST, "updated", *CLOSING)
+"""The transitions; `canceled` counts as `ended` here, since which of both it was depends on how well one saw."""
+RECENT: Final = 5.0
+"""Seconds up to which two good polls follow on each other."""
+
+
+@dataclass
+class Known:
+    """An event of the last document. `first` and `unchanged` are readings of `Account.watched`; `whose` is "ours",
+    "theirs" or not known; `told`: it was told to begin, and not yet to end."""
+
+    item: dict[str, Any]
+    phase: str
+    first: float
+    unchanged: float
+    whose: str = ""
+    told: bool = False
+
+
+@dataclass
+class Account:
+    """All that one VM knows, and what it has to tell of each event, in order."""
+
+    looked: bool = False
+    present: dict[str, Known] = field(default_factory=dict)
+    told: dict[str, list[str]] = field(default_factory=dict)
+    accepted: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+    """Ids that were seen Started."""
+    seen: set[str] = field(default_factory=set)
+    watched: float = 0.0
+
+    def reads(self, items: list[Any], vm_name: str, everything: bool, seconds: float) -> None:
+        """A document, that many seconds of good polling after the one before."""
+        self.looked = True
+        self.watched += seconds
+        shown: dict[str, dict[str, Any]] = {}
+        for item in items:
+            shown.setdefault(folded(item["EventId"]), item)
+        self.seen |= set(shown)
+        self.begun |= {key for key, item in shown.items() if item["EventStatus"] == "Started"}
+        for key in [key for key in self.present if key not in shown]:
+            gone = self.present.pop(key)
+            self._tell(key, "completed" if gone.phase == "Started" else "ended", gone.told)
+        for key, item in shown.items():
+            before = self.present.get(key)
+            word, known = self._follows(before, item)
+            known.whose = whose_now(before, item, vm_name)
+            known.told = everything or known.whose != "theirs"
+            self.present[key] = known
+            if before is None or before.told == known.told:
+                self._tell(key, word, known.told)
+            else:
+                self._tell(key, known.phase.lower() if known.told else "ended", True)
+            if before is not None and before.whose == "theirs" != known.whose:
+                known.first = known.unchanged = self.watched
+
+    def _follows(self, before: Known | None, item: dict[str, Any]) -> tuple[str, Known]:
+        status = item["EventStatus"]
+        known = status in ("Scheduled", "Started")
+        if before is None:
+            phase = status if known else ""
+            return phase.lower(), Known(item, phase, self.watched, self.watched)
+        after = Known(item, status if known else before.phase, before.first, before.unchanged)
+        if differs(before.item, item):
+            after.unchanged = self.watched
+        if known and not before.phase:
+            return status.lower(), after
+        if status == "Started" and before.phase == "Scheduled":
+            return "started", after
+        return "updated" if differs(before.item, item) else "", after
+
+    def _tell(self, key: str, word: str, published: bool) -> None:
+        if word and published:
+            self.told.setdefault(key, []).append(word)
+
+    def finds(self, durable: Account) -> None:
+        """What the disk held is known at last: this account, of a life without it, continues that one."""
+        if not self.looked:
+            self.__dict__ |= deepcopy(durable).__dict__
+            return
+        ended = {key for key, told in self.told.items() if {*CLOSING} & {*told}}
+        for key, told in durable.told.items():
+            now = self.told.get(key, [])
+            known = durable.present.get(key)
+            again = known is not None and known.told and goes_on(known.phase, now)
+            self.told[key] = told + (now[1:] if again else now)
+        for key, known in durable.present.items():
+            here = self.present.get(key)
+            if key not in self.seen or (here is None and known.told and key not in ended):
+                last = known.whose, known.told
+                self.present[key] = Known(known.item, known.phase, self.watched, self.watched, *last)
+            elif here is not None and key not in ended:
+                here.told = here.told or known.told
+                here.whose = "ours" if known.whose == "ours" else here.whose
+        self.seen |= durable.seen
+        self.begun |= durable.begun
+        self.accepted |= durable.accepted
+
+    def past(self, key: str) -> oracle.Past:
+        known = self.present[key]
+        known_for, unchanged_for = self.watched - known.first, self.watched - known.unchanged
+        return oracle.Past(key in self.accepted, known_for, unchanged_for, key in self.begun)
+
+
+def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether it says anything else; how an id is spelt says nothing."""
+    return {**before, "EventId": ""} != {**after, "EventId": ""}
+
+
+def whose_now(before: Known | None, item: dict[str, Any], vm_name: str) -> str:
+    """Where that can't be told it is as it was; but what was another's and names somebody else now may be ours."""
+    found = item["Resources"]
+    if vm_name and isinstance(found, list):
+        return "ours" if any(oracle.same(name, vm_name) for name in found) else "theirs"
+    if before is None or (before.whose == "theirs" and before.item["Resources"] != found):
+        return ""
+    return before.whose
+
+
+def goes_on(phase: str, now: list[str]) -> bool:
+    """Whether what was told first is a beginning that was told already, of an event last known to be in this phase."""
+    return (now[:1] == ["scheduled"] and phase != "") or (now[:1] == ["started"] and phase == "Started")
+
+
+@dataclass
+class Post:
+    """One POST that reached the platform."""
+
+    true: float
+    life: int
+    offset: float
+
+
+@dataclass
+class Reading:
+    """One VM's accounts, now and as its disk has them, and the judgement of every POST that it sends."""
+
+    everything: bool = False
+    lived: Account = field(default_factory=Account)
+    durable: Account = field(default_factory=Account)
+    events: list[Any] = field(default_factory=list)
+    """The array of the document that was read last, and when that was."""
+    read_at: float = 0.0
+    posts: dict[str, list[Post]] = field(default_factory=dict)
+    _first: dict[str, float] = field(default_factory=dict)
+    _pending: tuple[list[Any], float] | None = None
+    _last: tuple[float, int] | None = None
+
+    def begins(self) -> None:
+        """A process, which knows nothing yet."""
+        self.lived = Account()
+        self._last = self._pending = None
+
+    def finds(self) -> None:
+        self.lived.finds(self.durable)
+
+    def is_served(self, body: bytes, true: float, touched: int) -> None:
+        """A good answer is on its way; `touched` counts how often this VM's clocks were tampered with."""
+        self.events = oracle.read(body)
+        self.read_at = true
+        seconds = 0.0
+        if self._last is not None:
+            seconds = true - self._last[0]
+            if seconds > RECENT:  # clocks that lie may hide a gap, but not make one longer
+                seconds = 0.0 if touched == self._last[1] else RECENT
+        self._last = (true, touched)
+        self._pending = (self.events, seconds)
+        for item in self.events:
+            self._first.setdefault(folded(item["EventId"]), true)
+
+    def is_read(self, vm_name: str) -> None:
+        """What was served last is worked through, by a VM that knows itself by this name, or does not yet."""
+        if self._pending is None:
+            return
+        events, seconds = self._pending
+        self._pending = None
+        self.lived.reads(events, vm_name, self.everything, seconds)
+        for key in set(self._first) - set(self.lived.present):
+            del self._first[key]
+
+    def is_kept(self) -> None:
+        self.durable = deepcopy(self.lived)
+
+    def is_accepted(self, event_id: str) -> None:
+        self.lived.accepted.add(folded(event_id))
+
+    # -- judging
+
+    def judges(self, event_id: str, house: oracle.House, post: Post) -> None:
+        """A POST arrives: everything that must not stand against it."""
+        key = folded(event_id)
+        assert key in self.lived.present, "an event that is not there"
+        place = next(place for place, item in enumerate(self.events) if folded(item["EventId"]) == key)
+        assert oracle.judge(self.events, place, house, self.lived.past(key)) == ("approve", ""), "should be held"
+        assert key not in self.lived.accepted, "after a 200"
+        assert post.true - self.read_at <= RECENT, "on an old document"
+        self._in_turn(self.events[place], house, post)
+        earlier = self.posts.setdefault(key, [])
+        if earlier:
+            last, wait = earlier[-1], min(60.0, 5.0 * 2 ** (len(earlier) - 1))
+            moved = max(0.0, post.offset - last.offset) if post.life != last.life else 0.0
+            assert post.true - last.true + moved >= wait, "sooner than its backoff"
+        earlier.append(post)
+
+    def _in_turn(self, item: dict[str, Any], house: oracle.House, post: Post) -> None:
+        """By the true time, which neither stops nor jumps."""
+        k = [folded(name) for name in item["Resources"]].index(folded(house.vm_name)) + 1
+        if house.coordination == "single":
+            assert len(item["Resources"]) == 1, "an event of others as well"
+        if house.coordination != "leader" or k == 1:
+            return
+        assert item.get("EventSource") == "User", "a platform's event by one who is not first"
+        assert house.takeover_after is not None, "by one who is not first"
+        waited = post.true - self._first[folded(item["EventId"])]
+        assert waited >= (k - 1) * house.takeover_after, "before its turn"
+
+    def ought_to_be_accepted(self, house: oracle.House) -> set[str]:
+        """After a long and peaceful time: what is to be approved by this VM."""
+        found = set()
+        for place, item in enumerate(self.events):
+            ripe = oracle.Past(False, 1e9, 1e9, folded(item["EventId"]) in self.lived.begun)
+            if oracle.judge(self.events, place, house, ripe) == ("approve", ""):
+                found.add(folded(item["EventId"]))
+        return found

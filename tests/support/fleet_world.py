@@ -1,0 +1,300 @@
+"""A scale set that a test turns by hand: one platform, and on each VM a whole agent with its disk, clocks and backends.
+
+Agent, outbox and deliveries are the real ones. A process is killed at a boundary of the line by an exception that
+nothing in it catches; the next one finds what was committed. True time is counted by the test alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.agent.delivery import Delivery
+from exporter.agent.loop import Agent
+from exporter.agent.ports import Options, Senses, Who
+from exporter.core.folding import folded
+from exporter.core.policy import Presence
+from exporter.core.records import Record, Vm
+from exporter.core.state import Instant
+from exporter.log.log import Log
+from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support import oracle
+from tests.support.agent_world import DESTINATIONS, START
+from tests.support.fleet_edges import Azure, Backend, Disk, Killed, Source
+from tests.support.fleet_reading import LIFE, Post, Reading
+
+VMS: Final = ("vm-0", "vm-1", "vm-2")
+EVER: Final = 90.0
+"""Seconds after which whatever waits, waits no more: the longest backoff is 60, and `settle` at most 30."""
+
+
+class Member:
+    """One VM: what breaks around it, and the process that runs on it."""
+
+    def __init__(self, azure: Azure, name: str, root: Path, house: oracle.House, options: Options) -> None:
+        self.azure, self.name, self.house = azure, name, house
+        self.options = options
+        self.folder, self.away = root / name, root / f"{name}-away"
+        self.offset = self.stood_still = 0.0
+        self.touched = self.life = 0
+        self.source, self.answer, self.disk, self.hold = "fine", "200", "", "absent"
+        self.linger, self.frozen_until, self.knows_at = 0.0, 0.0, 0.0
+        self.fate = ("", 0)
+        self.back_at: float | None = 0.0
+        self.reading = Reading(options.all_events)
+        self.backends = [Backend(destination, self) for destination in DESTINATIONS]
+
+    # -- its senses
+
+    def utc(self) -> datetime:
+        return datetime.fromtimestamp(START + self.azure.true + self.offset, UTC)
+
+    @property
+    def mono(self) -> float:
+        return self.azure.true - self.stood_still
+
+    @property
+    def name_known(self) -> str:
+        return self.name if self.azure.true >= self.knows_at else ""
+
+    def who(self) -> Who:
+        known = self.name_known
+        return Who(Vm(name=known, id=f"id-of-{known}") if known else Vm(), self.house.conflict)
+
+    def file(self, path: str) -> str:
+        return self.hold if path == self.house.hold_file else self.house.file(path)
+
+    def house_now(self) -> oracle.House:
+        return replace(self.house, vm_name=self.name_known, file=self.file)
+
+    # -- what happens to it
+
+    def cross(self, boundary: str) -> None:
+        """Where its process may be killed."""
+        if self.fate[0] == boundary:
+            self.fate = (boundary, self.fate[1] - 1)
+            if self.fate[1] == 0:
+                raise Killed
+
+    def lingers(self) -> None:
+        """The answer is long on its way; below zero the VM is frozen meanwhile, and its clock set right afterwards."""
+        self.azure.true += abs(self.linger)
+        if self.linger < 0:
+            self.stood_still -= self.linger
+            self.touched += 1
+
+    def clock_is_set(self, seconds: float) -> None:
+        self.offset += seconds
+        self.touched += 1
+
+    def freezes(self, seconds: float, set_right: bool) -> None:
+        """Neither the process nor its monotonic clock goes on; the time of day may stay behind."""
+        self.frozen_until = self.azure.true + seconds
+        self.stood_still += seconds
+        self.clock_is_set(0.0 if set_right else -seconds)
+
+    def disk_is(self, word: str) -> None:
+        """`full`, or `gone` with all that is on it, or fine again."""
+        if (word == "gone") != (self.disk == "gone"):
+            if word == "gone":
+                shutil.move(self.folder, self.away) if self.folder.exists() else self.away.mkdir()
+                self.folder.write_text("no folder")
+            else:
+                self.folder.unlink()
+                shutil.move(self.away, self.folder)
+        self.disk = word
+
+    def posts(self, event_id: str) -> None:
+        """A POST arrives; nothing may stand against it, and its decision must be on disk."""
+        self.azure.posts.append((self.azure.true, self.name, event_id))
+        assert not self.disk, "without a disk"
+        self.reading.judges(event_id, self.house_now(), Post(self.azure.true, self.life, self.offset))
+        about = [record for record in self.on_disk() if folded(record.subject) == folded(event_id)]
+        verdicts = [record.data["decision"]["verdict"] for record in about if record.kind == "approval.decided"]
+        assert verdicts[-1:] == ["approve"], "before its decision was on disk"
+
+    def on_disk(self) -> list[Record]:
+        """Every record that was written, in that order."""
+        with closing(sqlite3.connect(self.folder / "outbox.db")) as db:
+            return [Record.from_json(body) for (body,) in db.execute("SELECT body FROM records ORDER BY seq")]
+
+    # -- its process
+
+    def begins(self) -> None:
+        self.back_at = None
+        self.life += 1
+        self.reading.begins()
+        self.outbox = Disk(self)
+        sink = PrometheusSink("1", (), include_process_metrics=False)
+        senses = Senses(
+            clock=lambda: Instant(self.utc(), self.mono),
+            who=self.who,
+            look=lambda paths: {path: Presence(self.file(path)) for path in paths},
+        )
+        self.agent = Agent(self.options, Source(self), self.outbox, sink, log=Log(None), senses=senses)
+        self.deliveries = [self._delivery(backend, sink) for backend in self.backends]
+
+    def _delivery(self, backend: Backend, sink: PrometheusSink) -> Delivery:
+        clocks: dict[str, Callable[[], Any]] = {"monotonic": lambda: self.mono, "now": self.utc}
+        return Delivery(backend, self.outbox, sink, Log(None), **clocks, jitter=lambda: 0.0)
+
+    def turns(self) -> None:
+        """As the loops do, once; dead or frozen it does not."""
+        if self.back_at is not None and self.azure.true >= self.back_at:
+            self.begins()
+        if self.back_at is not None or self.azure.true < self.frozen_until:
+            return
+        try:
+            self.agent.tick()
+            self.reading.is_read(self.name_known)
+            for delivery in self.deliveries:
+                for _ in range(12):
+                    if delivery.tick() > 0:
+                        break
+        except Killed:
+            self.dies(1.0)
+
+    def dies(self, away: float, *, rebooted: bool = False, unknown: float = 0.0) -> None:
+        """It comes back after so many seconds, and knows its own name so many seconds later."""
+        if self.back_at is None:
+            self.outbox.close()
+            self.fate = ("", 0)
+            self.back_at = self.azure.true + away
+            self.knows_at = self.back_at + unknown
+            if rebooted:
+                self.stood_still = self.back_at - 7.0
+
+    def stops(self, away: float) -> None:
+        """As on SIGTERM."""
+        if self.back_at is not None or self.azure.true < self.frozen_until:
+            return
+        with suppress(Killed):
+            self.agent.stop()
+        self.dies(away)
+
+    def rests(self) -> None:
+        """From now on nothing breaks."""
+        self.disk_is("")
+        self.source, self.linger, self.answer, self.hold, self.fate = "fine", 0.0, "200", "absent", ("", 0)
+        for backend in self.backends:
+            backend.mood = "fine"
+
+
+class Fleet:
+    """The scale set, and what may happen to it."""
+
+    def __init__(self, house: oracle.House, options: Options, size: int, root: Path) -> None:
+        self.azure = Azure()
+        self.members = [Member(self.azure, name, root, house, options) for name in VMS[:size]]
+
+    def happens(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """To the platform, or to the member that is named first."""
+        if hasattr(self.azure, name):
+            getattr(self.azure, name)(*arguments)
+            return
+        member = self.members[arguments[0] % len(self.members)]
+        getattr(self, name)(member, *arguments[1:])
+
+    def runs(self, often: int, after: float) -> None:
+        for _ in range(often):
+            self.azure.true += after
+            for member in self.members:
+                member.turns()
+
+    # -- to one member
+
+    def source_is(self, member: Member, mood: str, linger: float) -> None:
+        member.source, member.linger = mood, linger
+
+    def answers(self, member: Member, answer: str) -> None:
+        member.answer = answer
+
+    def disk_is(self, member: Member, word: str) -> None:
+        member.disk_is(word)
+
+    def starts_without_its_disk(self, member: Member, away: float) -> None:
+        """The volume goes, and so does the process; it comes back before the volume does."""
+        member.dies(away)
+        member.disk_is("gone")
+
+    def backend_is(self, member: Member, which: int, mood: str) -> None:
+        member.backends[which].mood = mood
+
+    def holds(self, member: Member, presence: str) -> None:
+        member.hold = presence
+
+    def is_doomed(self, member: Member, boundary: str, crossing: int) -> None:
+        member.fate = (boundary, crossing)
+
+    def is_killed(self, member: Member, away: float, rebooted: bool, unknown: float) -> None:
+        member.dies(away, rebooted=rebooted, unknown=unknown)
+
+    def is_stopped(self, member: Member, away: float) -> None:
+        member.stops(away)
+
+    def clock_is_set(self, member: Member, seconds: float) -> None:
+        member.clock_is_set(seconds)
+
+    def freezes(self, member: Member, seconds: float, set_right: bool) -> None:
+        member.freezes(seconds, set_right)
+
+    # -- the end of it
+
+    def ends(self) -> None:
+        for member in self.members:
+            member.dies(0.0)
+
+    def comes_to_rest(self) -> None:
+        """Nothing breaks any more, and time passes."""
+        for member in self.members:
+            member.rests()
+        self.runs(int(EVER / 2.5) + 20, 2.5)
+        for member in self.members:
+            self.all_is_told(member)
+            self.all_is_approved(member)
+        self.ids_are_facts()
+
+    def all_is_told(self, member: Member) -> None:
+        """Every destination has every transition, in order; parked ones are told as well, to a person."""
+        expected = {key: told for key, told in member.reading.lived.told.items() if told}
+        for backend in member.backends:
+            firsts = list({record.id: record for record in backend.told}.values())
+            found: dict[str, list[str]] = {}
+            for record in firsts:
+                kind = "ended" if record.kind == "canceled" else record.kind
+                if kind in LIFE:
+                    found.setdefault(folded(record.subject), []).append(kind)
+            assert found == expected, f"{member.name} to {backend.name}"
+            accepted = [folded(record.subject) for record in firsts if record.kind == "approval.accepted"]
+            assert sorted(accepted) == sorted(member.reading.lived.accepted)
+            assert in_order(firsts) == in_order(member.on_disk()), f"{member.name} to {backend.name}"
+
+    def all_is_approved(self, member: Member) -> None:
+        """What nothing stands against was approved in the end, and accepted."""
+        assert member.reading.ought_to_be_accepted(member.house_now()) <= member.reading.lived.accepted
+
+    def ids_are_facts(self) -> None:
+        """One id is one fact, of one VM, whoever tells it how often."""
+        facts: dict[str, bytes] = {}
+        for member in self.members:
+            ids = [{record.id for record in backend.told} for backend in member.backends]
+            assert ids[0] == ids[1]
+            mine = {record.id: record.to_json() for backend in member.backends for record in backend.told}
+            assert not facts.keys() & mine.keys(), "an id of two VMs"
+            for backend in member.backends:
+                assert all(mine[record.id] == record.to_json() for record in backend.told), "an id of two facts"
+            facts |= mine
+
+
+def in_order(records: list[Record]) -> dict[str, list[str]]:
+    """The ids of each event's records, one after the other."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        found.setdefault(folded(record.subject), []).append(record.id)
+    return found

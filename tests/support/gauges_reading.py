@@ -1,0 +1,195 @@
+"""What the gauges of `/metrics` must say, worked out from the last good body alone: slow, naive, nothing shared.
+
+Beside the body only moments are noted, when a poll showed something for the first time; everything else is read from
+the text of the document again and again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from exporter.core.folding import folded
+from tests.support import oracle
+
+TYPES: Final = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
+STATUSES: Final = ("Scheduled", "Started", "other")
+SOURCES: Final = ("Platform", "User", "other")
+WARMING: Final = 300.0
+MOST: Final = 50
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""A sample's name, without the common prefix, and its labels in order of their names, to its value."""
+
+
+def put(found: Series, name: str, value: float | None, **labels: str) -> None:
+    if value is not None:
+        found[name, tuple(sorted(labels.items()))] = float(value)
+
+
+def word(value: object, known: Iterable[str]) -> str:
+    return value if isinstance(value, str) and value in known else "other"
+
+
+def key_of(item: Any) -> str:
+    """The id by which an element can be followed; empty where there is none."""
+    event_id = item.get("EventId") if isinstance(item, dict) else None
+    usable = isinstance(event_id, str) and 0 < len(event_id) <= 100 and oracle.clean(event_id)
+    return folded(str(event_id)) if usable else ""
+
+
+def names_of(item: Mapping[str, Any]) -> list[str] | None:
+    found = item.get("Resources")
+    readable = isinstance(found, list) and all(oracle.clean(name) and name for name in found)
+    return found if readable else None
+
+
+@dataclass
+class Moments:
+    """When something of an event was first shown, by this VM's clock, and what it was last known to be."""
+
+    first: float
+    phase: str = ""
+    started: float | None = None
+
+
+@dataclass
+class Sheet:
+    """What was read so far. `times` says what each text of a NotBefore stands for."""
+
+    times: Mapping[str, float]
+    items: list[Any] | None = None
+    number: int = 0
+    first_answer: float | None = None
+    cold_until: float | None = None
+    """On the clock that can't be set."""
+    flowing: bool = False
+    last_good: float | None = None
+    last_poll: float | None = None
+    up: bool = False
+    decided: bool = False
+    """This process read a document, and so decided about its events."""
+    moments: dict[str, Moments] = field(default_factory=dict)
+    whose: dict[str, str] = field(default_factory=dict)
+    """By key "ours" or "theirs", as last known."""
+    accepted: dict[str, float] = field(default_factory=dict)
+
+    def fails(self, wall: float) -> None:
+        self.last_poll, self.up = wall, False
+
+    def reads(self, body: bytes, number: int, wall: float, mono: float, vm_name: str) -> None:
+        self.last_poll = self.last_good = wall
+        self.up = self.decided = True
+        if self.first_answer is None or number < self.number:
+            self.first_answer, self.cold_until, self.flowing = wall, mono + WARMING, False
+        before = self.events()
+        self.items, self.number = oracle.read(body), number
+        self.flowing = self.flowing or bool(self.items)
+        whose = {key: self._whose(key, item, before.get(key), vm_name) for key, item in self.events().items()}
+        joined = {key for key, word in whose.items() if key in before and self.whose.get(key) == "theirs" != word}
+        self.whose = whose
+        self.moments = {key: self._moments(key, item, wall, key in joined) for key, item in self.events().items()}
+
+    def _whose(self, key: str, item: Mapping[str, Any], before: Mapping[str, Any] | None, vm_name: str) -> str:
+        """What can't be told is as it was; but what was another's and names somebody else now may be anybody's."""
+        names = names_of(item)
+        if vm_name and names is not None:
+            return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
+        known = self.whose.get(key, "") if before is not None else ""
+        moved = before is not None and before.get("Resources") != item.get("Resources")
+        return "" if known == "theirs" and moved else known
+
+    def _moments(self, key: str, item: Mapping[str, Any], wall: float, joined: bool) -> Moments:
+        found = self.moments.get(key) or Moments(wall)
+        status = item.get("EventStatus")
+        if status == "Started" and found.phase != "Started":
+            found.started = wall
+        if status in ("Scheduled", "Started"):
+            found.phase = str(status)
+        if joined:  # first seen now, as what it is now
+            found = Moments(wall, found.phase, wall if found.phase == "Started" else found.started)
+        return found
+
+    def restarts(self) -> None:
+        """Another process: what it knows is what was written, and it has not asked yet."""
+        self.last_poll, self.up, self.decided = None, False, False
+
+    def begins(self, wall: float, mono: float) -> None:
+        """Another process: what was over of the five minutes, the clock on the wall says, as well as it can."""
+        if self.first_answer is not None:
+            self.cold_until = mono + WARMING - max(0.0, wall - self.first_answer)
+
+    def is_accepted(self, event_id: str, wall: float) -> None:
+        self.accepted[folded(event_id)] = wall
+
+    def events(self) -> dict[str, Mapping[str, Any]]:
+        """What can be followed: of an id that stands there twice, the first."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for item in self.items or ():
+            if key_of(item):
+                found.setdefault(key_of(item), item)
+        return found
+
+    def own(self, vm_name: str) -> dict[str, Mapping[str, Any]]:
+        """Known to name this VM: none while its name is unknown, nor where the names can't be read."""
+        found = {}
+        for key, item in self.events().items():
+            if vm_name and any(oracle.same(name, vm_name) for name in names_of(item) or ()):
+                found[key] = item
+        return found
+
+    def says(self, vm_name: str, now: float, shown: set[str]) -> Series:
+        """All of it, `now` on the clock that can't be set. `shown` are the ids that have series; which ones may is
+        judged by `fair`."""
+        found: Series = {}
+        put(found, "up", self.up)
+        put(found, "last_poll_timestamp_seconds", self.last_poll)
+        warm = self.flowing or (self.cold_until is not None and now >= self.cold_until)
+        put(found, "source_warming", not warm)
+        if self.items is not None:
+            put(found, "document_incarnation", self.number)
+            put(found, "document_events", len(self.items))
+        own = self.own(vm_name)
+        counts = Counter((word(i.get("EventType"), TYPES), word(i.get("EventStatus"), STATUSES)) for i in own.values())
+        for kind in TYPES:
+            for status in STATUSES:
+                put(found, "events", counts[kind, status], event_type=kind, event_status=status)
+        put(found, "event_series_dropped", max(0, len(own) - MOST))
+        for key, item in own.items():
+            if item["EventId"] in shown:
+                self._event(found, item, self.moments[key], self.accepted.get(key))
+        return found
+
+    def _event(self, found: Series, item: Mapping[str, Any], moments: Moments, accepted: float | None) -> None:
+        name = {"event_id": item["EventId"]}
+        kind, source = word(item.get("EventType"), TYPES), word(item.get("EventSource"), SOURCES)
+        what = word(item.get("ResourceType"), ("VirtualMachine",))
+        put(found, "event_info", 1, **name, event_type=kind, event_source=source, resource_type=what)
+        for status in STATUSES:
+            current = word(item.get("EventStatus"), STATUSES) == status
+            put(found, "event_status", current, **name, event_status=status)
+        started = moments.phase == "Started"
+        if not started and isinstance(item.get("NotBefore"), str):
+            put(found, "event_not_before_timestamp_seconds", self.times.get(item["NotBefore"]), **name)
+        seconds: Any = item.get("DurationInSeconds")
+        if oracle.is_whole_number(seconds) and seconds >= 0:
+            put(found, "event_advertised_duration_seconds", seconds, **name)
+        put(found, "event_first_seen_timestamp_seconds", moments.first, **name)
+        put(found, "event_started_timestamp_seconds", moments.started if started else None, **name)
+        put(found, "event_approved_timestamp_seconds", accepted, **name)
+        names = names_of(item)
+        put(found, "event_resources", None if names is None else len(names), **name)
+
+    def started(self, shown: set[str]) -> set[str]:
+        """Which of these ids are under way."""
+        return {item["EventId"] for key, item in self.events().items() if self.moments[key].phase == "Started"} & shown
+
+    def fair(self, vm_name: str, shown: set[str]) -> None:
+        """Only this VM's events have series, as many as there may be, and none gives way while a lesser one stays."""
+        own = {item["EventId"]: self.moments[key].phase for key, item in self.own(vm_name).items()}
+        assert shown <= set(own)
+        assert len(shown) == min(MOST, len(own))
+        if any(own[event_id] == "Started" for event_id in set(own) - shown):
+            assert all(own[event_id] == "Started" for event_id in shown)

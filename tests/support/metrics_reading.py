@@ -1,0 +1,64 @@
+"""Reads what a sink renders, for the tests of `/metrics`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Sample
+
+from exporter.core.state import Instant
+from exporter.sinks.prometheus.catalogue import PREFIX
+from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.peers import need
+from tests.support.statuses import NOON
+
+RULES = ("user-initiated", "short-freeze")
+
+
+RULE_TYPES = {"user-initiated": ("Reboot", "Redeploy"), "short-freeze": ("Freeze",)}
+
+
+parse_openmetrics: Callable[[str], Iterable[Metric]] = openmetrics_parser.text_string_to_metric_families
+
+
+def make_sink(now: datetime = NOON) -> PrometheusSink:
+    return PrometheusSink(
+        "1.2.3",
+        RULES,
+        rule_event_types=RULE_TYPES,
+        poll_failure_reasons=("timeout", "connect"),
+        now=lambda: Instant(now),
+        include_process_metrics=False,
+        python_version="3.11.0",
+    )
+
+
+def scraped(sink: PrometheusSink, openmetrics: bool = False) -> str:
+    return sink.render(openmetrics)[1].decode()
+
+
+def samples(sink: PrometheusSink) -> list[Sample]:
+    return [sample for family in parse_text(scraped(sink)) for sample in family.samples]
+
+
+def value(sink: PrometheusSink, name: str, **labels: str) -> float | None:
+    """The one sample with this name and exactly these labels; None when there is none."""
+    found = [s.value for s in samples(sink) if s.name == PREFIX + name and s.labels == labels]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def ids(sink: PrometheusSink, name: str) -> set[str]:
+    return {s.labels["event_id"] for s in samples(sink) if s.name == PREFIX + name}
+
+
+def lint(body: str) -> None:
+    done = subprocess.run(
+        [need("promtool"), "check", "metrics"], input=body, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,49 @@
+"""Records to put into an outbox, and what is found in it."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.outbox.store import Outbox
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+STATE = State(birth=NOW, vm_key="me")
+BOTH = ("event_hubs", "otlp")
+
+
+def a_record(number: int, subject: str = "event", size: int = 0, created: datetime = NOW) -> Record:
+    return Record(
+        id=f"00000000-0000-5000-8000-{number:012}",
+        kind="scheduled",
+        source="urn:azure-vm:web-1",
+        subject=subject,
+        time=created + timedelta(seconds=number),
+        severity="INFO",
+        data={"severity": "INFO", "message": "x" * size, "event": None},
+    )
+
+
+def numbers(found: list[Any]) -> list[int]:
+    return [int(queued.record.id[-12:]) for queued in found]
+
+
+def drained(outbox: Outbox, destination: str) -> list[int]:
+    """Everything that waits, in the order in which it comes, taken."""
+    found: list[int] = []
+    while batch := outbox.next(destination, 10):
+        found += numbers(batch)
+        outbox.delivered(destination, [queued.seq for queued in batch])
+    return found
+
+
+def opened(path: Path, capacity: int = 10 << 20, names: tuple[str, ...] = BOTH) -> Outbox:
+    return Outbox(path, capacity, names, now=lambda: NOW)
+
+
+def on_disk(folder: Path) -> int:
+    return sum(os.path.getsize(folder / name) for name in os.listdir(folder))

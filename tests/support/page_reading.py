@@ -1,0 +1,96 @@
+"""Reads the landing page as a document, for its tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from html.parser import HTMLParser
+
+from exporter.core.snapshot import Status
+from exporter.core.state import Instant
+from exporter.page.view import render_page
+from tests.support.statuses import NOON, Story
+
+VOID = {"meta", "link", "br"}
+
+
+@dataclass
+class Element:
+    name: str
+    attributes: dict[str, str]
+    text: str = ""
+    children: list[Element] = field(default_factory=list)
+
+    def all(self, name: str) -> Iterator[Element]:
+        for child in self.children:
+            if child.name == name:
+                yield child
+            yield from child.all(name)
+
+    def one(self, name: str) -> Element:
+        return next(self.all(name))
+
+
+class Reader(HTMLParser):
+    """The page as elements; an element that is not closed where it should be is an error."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open = [Element("", {})]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.open[-1].children.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open[-1].name == tag, f"</{tag}> closes <{self.open[-1].name}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for element in self.open:
+            element.text += data
+
+
+def read(page: bytes) -> Element:
+    reader = Reader()
+    reader.feed(page.decode())
+    assert len(reader.open) == 1
+    return reader.open[0]
+
+
+def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Element:
+    moment = at.now if at else (status.source.last_poll or NOON)
+    return read(render_page(status, Instant(moment + timedelta(seconds=later)), "1.2.3"))
+
+
+def verdict(page: Element) -> tuple[str, str]:
+    """The tone and the text of the first sentence."""
+    found = next(item for item in page.all("div") if item.attributes.get("class", "").startswith("verdict "))
+    return found.attributes["class"].removeprefix("verdict "), plain(found.text)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("\u00a0", " "))
+
+
+def terms(element: Element) -> dict[str, str]:
+    return {name.text: plain(value.text) for name, value in zip(element.all("dt"), element.all("dd"), strict=True)}
+
+
+def rows(table: Element) -> dict[str, dict[str, str]]:
+    """A table's cells by the first line of the row's name and the column."""
+    body = table.one("tbody")
+    return {
+        plain(row.one("th").one("bdi").text if list(row.one("th").all("bdi")) else row.one("th").text): {
+            cell.attributes["data-label"]: plain(cell.text) for cell in row.all("td")
+        }
+        for row in body.all("tr")
+    }
+
+
+def tables(page: Element) -> dict[str, Element]:
+    return {table.one("caption").text: table for table in page.all("table")}

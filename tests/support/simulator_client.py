@@ -1,0 +1,93 @@
+"""A bare client of the simulated metadata service, and a clock to hold it still: for the tests of the simulator."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.service import MetadataService
+
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+COMPUTE = "/metadata/instance/compute?api-version=2021-12-13"
+METADATA = {"Metadata": "true"}
+MIGRATION = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+START = 1_790_000_000.25
+
+
+class Clock:
+    """A wall clock that stands until it is moved."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Unhurried:
+    """The wall clock for a story, with every span between two looks cut to `most` seconds.
+
+    A machine that stands still for a while then misses no part of the story: it goes on where it was looked at last.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._now = time.time()
+        self._looked = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        with self._lock:
+            now = time.monotonic()
+            self._now += min(now - self._looked, self._most)
+            self._looked = now
+            return self._now
+
+
+class Reply:
+    """A whole answer as read."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(
+    service: MetadataService,
+    path: str = EVENTS,
+    method: str = "GET",
+    *,
+    headers: Mapping[str, str] = METADATA,
+    body: bytes | None = None,
+    timeout: float = 5.0,
+) -> Reply:
+    """One request on a connection of its own."""
+    connection = http.client.HTTPConnection(urlsplit(service.url).netloc, timeout=timeout)
+    try:
+        connection.request(method, path, body=body, headers=dict(headers))
+        response = connection.getresponse()
+        return Reply(response.status, dict(response.headers), response.read())
+    finally:
+        connection.close()
+
+
+def approve(service: MetadataService, *event_ids: object) -> int:
+    """The status that a POST for these ids is answered with."""
+    body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()
+    return ask(service, method="POST", body=body).status
+
+
+def playing(name: str, clock: Clock, **more: Any) -> MetadataService:
+    """A service that plays a shipped scenario on a clock of ours."""
+    return MetadataService(scenario.load(name), clock=clock, **more)

@@ -1,0 +1,202 @@
+"""Statuses for tests of `/metrics` and the landing page, made by the real core from documents: no field is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from exporter.core.decision import decide
+from exporter.core.document import parse_document
+from exporter.core.folding import folded
+from exporter.core.lifecycle import advance
+from exporter.core.memory import number, with_tracked
+from exporter.core.policy import Mode, Policy, Situation
+from exporter.core.records import Vm
+from exporter.core.snapshot import DestinationStatus, OutboxStatus, SourceStatus, Status
+from exporter.core.state import Approval, Instant, State, Transition
+from exporter.core.state_codec import dump_state, load_state
+
+NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
+VM: Final = Vm(
+    name="shop-web_3",
+    id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11",
+    subscription_id="0b1f6471-1bf0-4dda-aec3-cb9272f09590",
+    resource_group="shop-prod",
+    vmss_name="shop-web",
+    location="westeurope",
+    zone="2",
+    size="Standard_D4s_v5",
+    priority="Regular",
+)
+FREEZE: Final[dict[str, Any]] = {
+    "EventId": "A123BC45-1234-5678-AB90-ABCDEF123456",
+    "EventStatus": "Scheduled",
+    "EventType": "Freeze",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["shop-web_3"],
+    "NotBefore": "Fri, 21 Nov 2025 12:15:00 GMT",
+    "Description": "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
+    "EventSource": "Platform",
+    "DurationInSeconds": 5,
+}
+REBOOT: Final[dict[str, Any]] = {
+    **FREEZE,
+    "EventId": "C7061BAC-AFDC-4513-B24B-AA5F13A16123",
+    "EventType": "Reboot",
+    "Resources": ["shop-web_1", "shop-web_3"],
+    "NotBefore": "Fri, 21 Nov 2025 12:22:00 GMT",
+    "Description": "Host server is undergoing maintenance.",
+    "DurationInSeconds": -1,
+}
+
+
+def started(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {**event, "EventStatus": "Started", "NotBefore": ""}
+
+
+def document(number: int, *events: Mapping[str, Any]) -> bytes:
+    return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
+
+
+class Story:
+    """Documents one after the other, a second apart unless told; `state` and `transitions` are what the core made."""
+
+    def __init__(self, at: datetime = NOON) -> None:
+        self.at = at
+        self.seconds = 0.0
+        self.state = State(birth=at, vm_key="key")
+        self.number = 0
+        self.transitions: list[Transition] = []
+
+    @property
+    def now(self) -> datetime:
+        return self.at + timedelta(seconds=self.seconds)
+
+    def read(self, *events: Mapping[str, Any], after: float = 1.0) -> tuple[Transition, ...]:
+        """The next document, polled on the way there every second, so that the sight stays unbroken."""
+        whole = int(after)
+        for _ in range(whole - 1):
+            self._poll(1.0)
+        self.seconds += after - max(0, whole - 1)
+        self.number += 1
+        step = advance(self.state, parse_document(document(self.number, *events)), self._instant())
+        self.state = step.state
+        for transition in step.transitions:  # each is published: a record gives it a number
+            self.state = with_tracked(self.state, number(transition.tracked, transition.kind.value)[1])
+        self.transitions += step.transitions
+        return step.transitions
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self._poll(1.0)
+
+    def blink(self, seconds: float = 3 * 86400.0) -> None:
+        """Nobody looks for so long; the next document ends the gap."""
+        self.seconds += seconds
+
+    def restart(self, seconds: float = 3 * 86400.0) -> None:
+        """Another process after so long, with what was on disk."""
+        self.seconds += seconds
+        self.state = load_state(dump_state(self.state))
+
+    def _poll(self, seconds: float) -> None:
+        self.seconds += seconds
+        if self.state.document is not None:
+            self.state = advance(self.state, self.state.document, self._instant()).state
+
+    def _instant(self) -> Instant:
+        return Instant(self.now, 1000.0 + self.seconds)
+
+    def approved(self, event_id: str, rule: str) -> None:
+        """Azure accepted our approval of an event just now."""
+        tracked = self.state.tracked[folded(event_id)]
+        approval = Approval(1, self._instant(), self.now, rule)
+        self.state = replace(
+            self.state, tracked={**self.state.tracked, tracked.key: replace(tracked, approval=approval)}
+        )
+
+    def status(
+        self,
+        *,
+        vm: Vm = VM,
+        mode: Mode = Mode.DRY_RUN,
+        destinations: Sequence[DestinationStatus] = (),
+        source: SourceStatus | None = None,
+        outbox: OutboxStatus | None = None,
+    ) -> Status:
+        decisions = decide(Policy(mode=mode), self.state, Situation(vm_name=vm.name))
+        return Status(
+            started_at=self.at,
+            state=self.state,
+            vm=vm,
+            source=source or SourceStatus(up=True, last_poll=self.now, last_success=self.now),
+            decisions={decision.key: decision for decision in decisions},
+            mode=mode,
+            outbox=outbox or OutboxStatus(bytes=45_056, capacity=104_857_600),
+            destinations=tuple(destinations),
+        )
+
+
+def empty_story() -> Story:
+    """Ten quiet minutes: nothing is planned, and the service has long warmed up."""
+    story = Story()
+    story.read()
+    story.wait(600)
+    return story
+
+
+def scheduled_story() -> Story:
+    """Two events of ours, one of a neighbour, all still to come."""
+    story = Story()
+    story.read()
+    story.wait(5)
+    story.read(FREEZE, REBOOT, {**FREEZE, "EventId": "neighbour", "Resources": ["shop-web_9"]})
+    return story
+
+
+def started_story() -> Story:
+    """A freeze that we approved has started; a reboot comes."""
+    story = scheduled_story()
+    story.approved(FREEZE["EventId"], "short-freeze")
+    story.read(started(FREEZE), REBOOT, after=4)
+    return story
+
+
+def closed_story() -> Story:
+    """A freeze came, was approved by us, started, and is over; a reboot was canceled."""
+    story = started_story()
+    story.read(REBOOT, after=6)
+    story.read(after=30)
+    story.wait(300)
+    return story
+
+
+def crowded_story(count: int = 60) -> Story:
+    """Many events of this VM at once, the last ones to start soonest."""
+    story = Story()
+    story.read()
+    events = []
+    for place in range(count):
+        time = (NOON + timedelta(hours=24, minutes=-place)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        kind = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "Levitate")[place % 6]
+        events.append({**FREEZE, "EventId": f"event-{place:04}", "EventType": kind, "NotBefore": time})
+    story.read(*events)
+    return story
+
+
+def outputs(now: datetime) -> tuple[DestinationStatus, ...]:
+    return (
+        DestinationStatus("event_hubs", True, 0, None, 0, now - timedelta(seconds=3), ""),
+        DestinationStatus("otlp", True, 3, now - timedelta(minutes=4), 1, now - timedelta(minutes=9), "connect"),
+    )
+
+
+def failing_status(story: Story) -> Status:
+    """The source has not answered for a minute; what is known of events is a minute old."""
+    last = story.now
+    story.seconds += 60
+    source = SourceStatus(False, story.now, last, "timeout", last + timedelta(seconds=1))
+    return story.status(source=source, destinations=outputs(story.now))

@@ -1,0 +1,140 @@
+"""Killed with SIGKILL at every boundary of the line, restarted until the story is over: what must hold then."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+
+from tests.support.agent_world import DESTINATIONS
+from tests.support.crash_world import APPROVED
+from tests.support.effort import Tried
+
+SEED: Final = int(os.environ.get("CRASH_SEED", "20260304"))
+RANDOM_STORIES: Final = int(os.environ.get("CRASH_STORIES", "25"))
+
+
+class Stories:
+    """The program of `crash_world`, asked story by story."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.crash_world"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, *kills: int) -> dict[str, Any]:
+        Tried.example(steps=len(kills))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps({"kills": kills}), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        assert answer, "the program ended"
+        told: dict[str, Any] = json.loads(answer)
+        return told
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def stories() -> Iterator[Stories]:
+    told = Stories()
+    yield told
+    told.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stories: Stories) -> dict[str, Any]:
+    return stories.tell()
+
+
+def facts(sent: Sequence[Sequence[Any]]) -> dict[str, list[tuple[str, ...]]]:
+    """What each subject's first copies say, in order of arrival. What was canceled in plain sight has `ended` when a
+    restart stood between; how often an agent started is its own affair."""
+    found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    seen = set()
+    for record_id, kind, subject, words in sent:
+        if record_id in seen or kind == "agent.started":
+            continue
+        seen.add(record_id)
+        word = "ended" if kind == "canceled" else kind
+        found[subject].append((word, *(str(each) for each in words)))
+    return dict(found)
+
+
+def check(told: dict[str, Any], undisturbed: dict[str, Any]) -> None:
+    """The invariants of one story."""
+    for name in DESTINATIONS:
+        found = facts(told["sent"][name])
+        assert found == facts(undisturbed["sent"][name]), "lost, doubled under another id, or out of order"
+        copies = len(told["sent"][name]) - len({line[0] for line in told["sent"][name]})
+        assert copies <= 3 * (told["lives"] - 1), "an acknowledged record was sent again without a crash"
+    ids = {name: {line[0] for line in told["sent"][name]} for name in DESTINATIONS}
+    assert ids["event_hubs"] == ids["otlp"]
+    posts = told["posts"]
+    assert {post[0] for post in posts} == set(APPROVED.values()), "an approval was lost, or one too many"
+    for event_id, _, decided, accepted in posts:
+        assert decided, f"{event_id} was POSTed before its decision was on disk"
+        assert not accepted, f"{event_id} was POSTed after its 200 was on disk"
+    for event_id in APPROVED.values():
+        times = [at for found, at, _, _ in posts if found == event_id]
+        assert all(later - earlier >= 5 for earlier, later in pairwise(times)), "sooner than its backoff"
+        assert len(times) <= told["lives"]
+    assert not [name for name in told["left"] if ".corrupt-" in name]
+
+
+def test_undisturbed(undisturbed: dict[str, Any]) -> None:
+    """Without a crash the story is told once: one POST for each approval, no copy, every kind there."""
+    assert undisturbed["lives"] == 1
+    assert [post[0] for post in undisturbed["posts"]] == list(APPROVED.values())
+    for sent in undisturbed["sent"].values():
+        assert len(sent) == len({line[0] for line in sent})
+        assert {"scheduled", "updated", "started", "completed", "approval.decided"} <= {line[1] for line in sent}
+        assert {"approval.accepted", "source.unavailable", "source.recovered"} <= {line[1] for line in sent}
+    check(undisturbed, undisturbed)
+
+
+def test_killed_at_every_kind_of_boundary(stories: Stories, undisturbed: dict[str, Any]) -> None:
+    """At the first and the last crossing of each boundary, and at each one around an approval, nothing is lost."""
+    trace: list[str] = undisturbed["trace"]
+    points = {trace.index(name) + 1 for name in set(trace)}
+    points |= {len(trace) - trace[::-1].index(name) for name in set(trace)}
+    for index, name in enumerate(trace):
+        if name.endswith("approve"):
+            points |= set(range(index - 5, index + 8))
+    assert len(points) >= 20
+    for point in sorted(points):
+        told = stories.tell(point)
+        assert told["lives"] == 2, point
+        check(told, undisturbed)
+
+
+def test_killed_at_every_second(stories: Stories, undisturbed: dict[str, Any]) -> None:
+    """Evenly over the whole story, wherever that falls."""
+    boundaries = len(undisturbed["trace"])
+    for point in range(3, boundaries, max(1, boundaries // 25)):
+        check(stories.tell(point), undisturbed)
+
+
+def test_killed_again_and_again(stories: Stories, undisturbed: dict[str, Any]) -> None:
+    """Several crashes in one story, at random boundaries (CRASH_SEED, CRASH_STORIES)."""
+    chance = random.Random(SEED)  # noqa: S311  # where to crash is no secret
+    boundaries = len(undisturbed["trace"])
+    for number in range(RANDOM_STORIES):
+        kills = [chance.randint(1, boundaries) for _ in range(chance.randint(2, 6))]
+        told = stories.tell(*kills)
+        try:
+            check(told, undisturbed)
+        except AssertionError as error:
+            raise AssertionError(f"story {number}: kills {kills}: {error}") from error

@@ -1,0 +1,178 @@
+"""The fault matrix of Event Hubs: Azure's own SDK, a real broker that fails in every way, outbox and delivery as they
+run. Nothing is lost, only what will never be taken is parked, and each event's records arrive in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exporter.simulator.event_hubs.broker import Broker
+from tests.support.agent_world import Clock
+from tests.support.delivery_world import Line, in_order, stories
+from tests.support.eventhubs_broker import FORGETFUL, collected
+from tests.support.eventhubs_target import a_record, at_once, destination
+
+pytestmark = FORGETFUL
+_collect = pytest.fixture(autouse=True)(collected)
+
+
+def arrived(broker: Broker) -> list[str]:
+    return [str(message.message_id) for message in broker.messages()]
+
+
+WEATHER = (
+    "drop-before-store*6",
+    "drop-after-store*6",
+    "detach*6",
+    "no-disposition",
+    "released",
+    "modified",
+    "rejected:com.microsoft:server-busy*6",
+    "rejected:amqp:internal-error*6",
+    "cbs-refused*6",
+    "cbs-silent",
+    "attach-refused:amqp:unauthorized-access*6",
+    "attach-refused:amqp:not-found*6",
+    "silent",
+)
+
+
+def test_every_weather_passes(tmp_path: Path) -> None:
+    """Lost connections, links, acknowledgements, refusals, silences: afterwards everything has arrived, in order, and
+    nothing was parked or dropped."""
+
+    def through(fault: str) -> tuple[bool, int, int, int]:
+        folder = tmp_path / fault.replace(":", "-").replace("*", "-")
+        with Broker() as broker, Line(folder, destination(broker, deadline=1.5)) as line:
+            wanted = stories()
+            line.put(*wanted)
+            line.turn()  # a first batch in good weather
+            broker.fault(fault)
+            broker.drop_connections()
+            line.go()
+            return in_order(arrived(broker), wanted), line.waiting(), line.parked(), broker.pending_faults
+
+    assert at_once(through, WEATHER) == dict.fromkeys(WEATHER, (True, 0, 0, 0))
+
+
+def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
+    """Stored, but not acknowledged: the same record comes again, with the same id."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        broker.fault("drop-after-store*2")
+        line.put(a_record(1))
+        line.go()
+        assert set(arrived(broker)) == {a_record(1).id}
+        assert len(arrived(broker)) > 1
+
+
+def test_server_busy_is_left_alone(tmp_path: Path) -> None:
+    """After server-busy it waits at least 4 s."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        broker.fault("rejected:com.microsoft:server-busy*4")
+        line.put(a_record(1))
+        line.go()
+        assert line.waits
+        assert min(line.waits) >= 4
+
+
+def test_refused_for_hours(tmp_path: Path) -> None:
+    """A namespace that is away for hours: attempts go on, all records of the time arrive in order when it is back."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        broker.stop_listening()
+        wanted = []
+        for hour in range(1, 7):
+            wanted.append(a_record(hour, subject=f"event-{hour % 2}"))
+            line.put(wanted[-1])
+            line.turn()
+            line.clock.go(3600)
+        assert line.failures("connect") == 6
+        assert line.waiting() == 6
+        broker.listen_again()
+        line.go()
+        assert in_order(arrived(broker), wanted)
+        assert "event=destination.recovered" in line.text.getvalue()
+
+
+def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
+    """1, 2, 4, 8, 15, 15 s between attempts; a new process does not wait for what the old one had planned."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        broker.stop_listening()
+        line.put(a_record(1))
+        for _ in range(6):
+            line.turn()
+        assert line.waits == [1, 2, 4, 8, 15, 15]
+        line.begin()
+        broker.listen_again()
+        assert line.turn() == 0
+        assert arrived(broker) == [a_record(1).id]
+
+
+def test_too_large_is_parked_alone(tmp_path: Path) -> None:
+    """A record that the hub will never take is parked and counted; those around it arrive in order."""
+    with Broker(max_message_size=20_000) as broker, Line(tmp_path, destination(broker)) as line:
+        wanted = [a_record(number, subject="one") for number in range(1, 8)]
+        huge = a_record(99, subject="one", message="x" * 50_000)
+        line.put(*wanted[:3], huge, *wanted[3:])
+        line.go()
+        assert arrived(broker) == [record.id for record in wanted]
+        assert (line.parked(), line.failures("too-large")) == (1, 1)
+        assert "event=record.parked" in line.text.getvalue()
+        assert line.sent() == 7
+
+
+def test_a_hub_deleted_and_made_again(tmp_path: Path) -> None:
+    """While the hub does not exist everything is kept and tried again slowly; once it is back all of it arrives."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        line.put(a_record(1))
+        line.go()
+        broker.delete_hub("scheduled-events")
+        line.put(a_record(2), a_record(3))
+        line.turn()
+        assert line.waiting() == 2
+        assert line.failures("not-found") >= 1
+        assert max(line.waits) == 60
+        broker.create_hub("scheduled-events")
+        line.go()
+        assert arrived(broker) == [a_record(2).id, a_record(3).id]
+        assert line.parked() == 0
+
+
+def test_an_expired_token(tmp_path: Path) -> None:
+    """A token that expires between two records costs nothing: a new one is put."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        line.put(a_record(1))
+        line.go()
+        broker.expire_token()
+        line.put(a_record(2))
+        line.go()
+        assert arrived(broker) == [a_record(1).id, a_record(2).id]
+
+
+def test_idle_gives_the_connection_back(tmp_path: Path) -> None:
+    """After `idle_close` there is no connection any more; the next record opens one and arrives."""
+    with Broker() as broker:
+        clock = Clock()
+        target = destination(broker, idle_close=60.0, monotonic=clock.monotonic)
+        with Line(tmp_path, target, clock) as line:
+            line.put(a_record(1))
+            line.go()
+            line.turn()
+            broker.wait_connections(1, 30)
+            line.clock.go(61)
+            line.turn()
+            broker.wait_connections(0, 30)
+            line.put(a_record(2))
+            line.go()
+            assert arrived(broker) == [a_record(1).id, a_record(2).id]
+
+
+def test_dropped_between_every_two_records(tmp_path: Path) -> None:
+    """All connections lost after each record: nothing lost, nothing out of order."""
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        wanted = [a_record(number, subject="one") for number in range(1, 6)]
+        for record in wanted:
+            line.put(record)
+            line.go()
+            broker.drop_connections()
+        assert in_order(arrived(broker), wanted)

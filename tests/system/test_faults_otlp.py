@@ -1,0 +1,120 @@
+"""The fault matrix of OTLP: the SDK's exporter, a receiver that fails in every way, outbox and delivery as they run."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from exporter.sinks.otlp.sink import OtlpDestination
+from tests.support.delivery_world import Line, in_order, stories
+from tests.support.eventhubs_target import a_record
+from tests.support.otlp_receiver import Action, Drip, Drop, Hang, Raw, Receiver, Reply, attributes, success
+
+HTML: Final = Reply(200, {"Content-Type": "text/html"}, b"<html>please log in</html>")
+
+
+def target(receiver: Receiver, timeout: float = 20.0) -> OtlpDestination:
+    return OtlpDestination(receiver.url, timeout=timeout, operator={})
+
+
+def arrived(receiver: Receiver) -> list[str]:
+    return [str(attributes(log.attributes)["log.record.uid"]) for _, _, log in receiver.logs]
+
+
+# What comes instead of an answer, the word that counts it, and whether only a person can mend it.
+WEATHER: Final[dict[str, tuple[Action, str, bool]]] = {
+    "301": (Reply(301, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
+    "302": (Reply(302, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
+    "307": (Reply(307, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
+    "401": (Reply(401), "unauthorized", True),
+    "403": (Reply(403), "unauthorized", True),
+    "404": (Reply(404), "not-found", True),
+    "429": (Reply(429), "throttled", False),
+    "429-later": (Reply(429, {"Retry-After": "33"}), "throttled", False),
+    "500": (Reply(500), "other", True),
+    "502": (Reply(502), "unavailable", False),
+    "503": (Reply(503), "unavailable", False),
+    "503-later": (Reply(503, {"Retry-After": "33"}), "unavailable", False),
+    "504": (Reply(504), "unavailable", False),
+    "html": (HTML, "protocol", True),
+    "cut": (Reply(200, {"Content-Type": "application/x-protobuf"}, b"\x0a", announce=50), "connect", False),
+    "raw": (Raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "connect", False),
+    "drop": (Drop(), "connect", False),
+    "hang": (Hang(), "timeout", False),
+    "drip": (Drip(), "timeout", False),
+}
+
+
+@pytest.mark.parametrize("name", WEATHER)
+def test_every_weather_passes(tmp_path: Path, name: str) -> None:
+    """Whatever comes instead of a true success, the record is kept and sent again; all arrive in order, none parked."""
+    action, reason, slow = WEATHER[name]
+    wanted = stories()
+    # A collector may have taken what it did not acknowledge well: such doubles have the same id.
+    patience = 1.5 if reason == "timeout" else 20.0
+    with Receiver(success(), action, action) as receiver, Line(tmp_path, target(receiver, patience)) as line:
+        line.put(*wanted)
+        line.go()
+        assert in_order(arrived(receiver), wanted)
+        assert (line.waiting(), line.parked(), line.sent()) == (0, 0, len(wanted))
+        # A connection that breaks before any answer is tried again at once inside of a send.
+        assert line.reasons() in ({reason: 2}, {reason: 1})
+        if slow:
+            assert line.waits == [60, 60]
+        elif name.endswith("later"):
+            assert line.waits == [33, 33]
+        else:
+            assert line.waits in ([1, 2], [1])
+
+
+NEVER: Final[dict[str, tuple[Action, str]]] = {
+    "400": (Reply(400), "rejected"),
+    "413": (Reply(413), "too-large"),
+    "422": (Reply(422), "rejected"),
+    "partial": (success(rejected=1, message="no such attribute"), "rejected"),
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_is_never_taken_is_parked(tmp_path: Path, name: str) -> None:
+    """A record that the collector refuses for good is parked, counted and said; the others of its event arrive."""
+    action, reason = NEVER[name]
+    wanted = [a_record(number, subject="one") for number in range(1, 5)]
+    with Receiver(success(), action) as receiver, Line(tmp_path, target(receiver)) as line:
+        line.put(*wanted)
+        line.go()
+        known = [each for each in arrived(receiver) if each != wanted[1].id]
+        assert known == [wanted[0].id, wanted[2].id, wanted[3].id]
+        assert (line.parked(), line.waiting(), line.failures(reason)) == (1, 0, 1)
+        assert wanted[1].id in line.text.getvalue()
+
+
+def test_refused_for_hours(tmp_path: Path) -> None:
+    """Nobody listens for hours: kept, tried again, delivered in order by the collector that comes up on the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    destination = OtlpDestination(f"http://127.0.0.1:{port}/v1/logs", timeout=20, operator={})
+    with Line(tmp_path, destination) as line:
+        wanted = [a_record(number, subject=f"event-{number % 2}") for number in range(1, 7)]
+        for record in wanted:
+            line.put(record)
+            line.turn()
+            line.clock.go(3600)
+        assert line.failures("connect") == 6
+        with Receiver(port=port) as receiver:
+            line.go()
+            assert in_order(arrived(receiver), wanted)
+
+
+def test_a_backlog_after_an_outage(tmp_path: Path) -> None:
+    """Three hundred records of an outage arrive once each, without a pause between them."""
+    wanted = stories(events=6, each=50)
+    with Receiver(Reply(503)) as receiver, Line(tmp_path, target(receiver)) as line:
+        line.put(*wanted)
+        line.go(turns=400)
+        assert in_order(arrived(receiver), wanted)
+        assert len(arrived(receiver)) == 300
+        assert line.waits == [1]

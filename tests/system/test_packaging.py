@@ -1,0 +1,109 @@
+"""What is handed out: wheel and sdist, and that the wheel alone, in a fresh environment, is the whole agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from exporter import __version__
+
+ROOT: Final = Path(__file__).parents[2]
+CLEAN: Final = {
+    name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "PYTHON"))
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with an sdist, and the wheel that was built from that sdist alone."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, text=True, capture_output=True, env=CLEAN, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder
+
+
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def metadata(built: Path) -> Message:
+    with zipfile.ZipFile(wheel(built)) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def test_the_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
+    """Every module and data file of `exporter` is in the wheel, nothing else is: no tests, no dashboards."""
+    with zipfile.ZipFile(wheel(built)) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    package = {name for name in names if ".dist-info/" not in name}
+    files = [path for path in (ROOT / "exporter").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= package
+    assert {"exporter/py.typed", "exporter/cli.py"} <= package
+    assert any(name.startswith("exporter/schema/") and name.endswith(".json") for name in package)
+    assert any(name.startswith("exporter/simulator/metadata/scenarios/") for name in package)
+    assert all(name.startswith("exporter/") for name in package)
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_says_what_it_is(built: Path) -> None:
+    """Name, version, licence, Python, a long description in Markdown; a plain install asks for nothing for tests."""
+    told = metadata(built)
+    assert (told["Name"], told["Version"]) == ("azure-scheduled-events-exporter", __version__)
+    assert (told["License-Expression"], told["Requires-Python"]) == ("MIT", ">=3.11")
+    assert told["Description-Content-Type"] == "text/markdown"
+    plain = [line for line in told.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert not any(line.startswith(("pytest", "hypothesis", "mypy", "ruff", "azure-identity")) for line in plain)
+
+
+def test_the_sdist_can_be_tested(built: Path) -> None:
+    """The sdist brings what the tests need: themselves, the alerts, dashboards, deployment files and the Makefile."""
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"Makefile", "Dockerfile", ".ci/run", "tests/peers.py", "alerts/rules.yml", "README.md"} <= names
+    assert {"deploy/constraints.txt", "dashboards/vm.json", "CHANGELOG.md"} <= names
+    assert not any("node_modules" in name or "__pycache__" in name for name in names)
+
+
+def test_the_wheel_alone_is_the_agent(built: Path, tmp_path: Path) -> None:
+    """In a fresh environment the wheel, with nothing but the dependencies it names, tells its version and the demo."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    install = [
+        str(scripts / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        str(wheel(built)),
+    ]
+    subprocess.run(install, env=CLEAN, cwd=tmp_path, timeout=300, check=True)
+    command = str(scripts / "azure-scheduled-events-exporter")
+    told = subprocess.run([command, "--version"], text=True, capture_output=True, cwd=tmp_path, check=True, timeout=30)
+    assert told.stdout.split() == ["azure-scheduled-events-exporter", __version__]
+    demo = [command, "demo", "--speed", "4", "--web.listen-address", "127.0.0.1:0"]
+    shown = subprocess.run(demo, text=True, capture_output=True, env=CLEAN, cwd=tmp_path, timeout=90, check=False)
+    assert shown.returncode == 0, shown.stdout[-2000:] + shown.stderr[-2000:]
+    environ = CLEAN | {"SCHEDULED_EVENTS_OUTBOX_PATH": str(tmp_path / "outbox.db")}
+    run = [command, "run", "--web.listen-address", "127.0.0.1:0", "--source.url", "http://127.0.0.1:9"]
+    with subprocess.Popen(run, stderr=subprocess.PIPE, text=True, env=environ, cwd=tmp_path) as agent:
+        assert agent.stderr is not None
+        assert any("agent.listening" in line for line in agent.stderr)
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=60)
+        assert agent.returncode == 0

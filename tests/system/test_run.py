@@ -1,0 +1,352 @@
+"""`python -m exporter run` as a user runs it: three outputs, real peers, signals, exit codes, and its own health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService
+from tests.support.agent_world import document, event, queued_in, started
+from tests.support.eventhubs_client import receive
+from tests.support.otlp_receiver import Hang, Receiver, attributes
+from tests.support.peers import prometheus, scrape, until
+from tests.support.running import Run
+from tests.support.simulator_client import Unhurried
+
+HUB = "scheduled-events"
+REBOOT = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"
+
+
+def quiet() -> MetadataService:
+    """A metadata service of `vm-1` with nothing planned, until a test gives it a document."""
+    return MetadataService(load("user-reboot"), speed=0.001)
+
+
+def mine(event_id: str = REBOOT, **more: object) -> dict[str, object]:
+    return event(event_id, "Reboot", "vm-1", **more)
+
+
+def to_hub(broker: Broker) -> dict[str, str]:
+    return {"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": broker.connection_string(HUB)}
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield listener.getsockname()[1]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.peer("prometheus")
+def test_the_main_job_end_to_end(tmp_path: Path) -> None:
+    """A user's reboot is approved once, and Prometheus, a consumer of Event Hubs and an OTLP receiver are told the
+    same facts under the same ids."""
+    with (
+        MetadataService(load("user-reboot"), speed=40, clock=Unhurried(0.25)) as service,
+        Broker() as broker,
+        Receiver() as collector,
+        Run(
+            service.url,
+            tmp_path,
+            "--approval.mode=enforce",
+            f"--otlp.endpoint=http://127.0.0.1:{collector.port}",
+            environ=to_hub(broker),
+        ) as run,
+        prometheus(tmp_path / "prometheus", [scrape("agent", run.address)]) as peer,
+    ):
+        run.wait_for(lambda: run.metric("events_closed_total", event_type="Reboot", outcome="completed") == 1, 90)
+        run.wait_for(lambda: run.metric("outbox_records", destination="event_hubs") == 0)
+        run.wait_for(lambda: run.metric("outbox_records", destination="otlp") == 0)
+        closed = 'azure_scheduled_events_events_closed_total{event_type="Reboot",outcome="completed"} == 1'
+        until(lambda: peer.query(closed))
+        assert peer.query('azure_scheduled_events_up{job="agent"}')[0]["value"][1] == "1"
+        stored = len(broker.messages(HUB))
+        got = asyncio.run(receive(broker.connection_string(HUB), lambda found: len(found) >= stored))
+        bodies = [json.loads(each.body_as_str()) for _, each in got]
+        logs = [(attributes(log.attributes), log) for _, _, log in collector.logs]
+        assert run.stop() == 0
+        assert [post.event_ids for post in service.posts] == [(REBOOT,)]
+    kinds = [body["type"].split(".")[1] for body in bodies if body["subject"] == REBOOT]
+    assert kinds == ["scheduled", "approval", "approval", "started", "completed"]
+    from_hub = {body["id"] for body in bodies}
+    assert from_hub <= {found["log.record.uid"] for found, _ in logs}
+    assert {each.message_id for _, each in got} == from_hub
+    by_id = {found["log.record.uid"]: log.event_name for found, log in logs}
+    for body in bodies:
+        assert body["type"] == f"{by_id[body['id']]}.v1"
+    assert len(from_hub) == len(bodies)
+
+
+def test_the_first_scrape_does_not_wait_for_the_source(tmp_path: Path) -> None:
+    """With a metadata service that hangs, `/metrics` is served within a second of the interpreter's own start, all
+    families are there, and the agent is healthy and not ready."""
+    port = free_port()
+    with silent_port() as hanging:
+        began = time.monotonic()
+        with Run(f"http://127.0.0.1:{hanging}", tmp_path, listen=f"127.0.0.1:{port}") as run:
+
+            def scraped() -> httpx.Response | None:
+                try:
+                    return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=2, trust_env=False)
+                except httpx.TransportError:
+                    return None
+
+            body = until(scraped, every=0.01)
+            took = time.monotonic() - began
+            assert body is not None
+            assert b"azure_scheduled_events_up 0.0" in body.content
+            assert b"azure_scheduled_events_destination_sends_total" in body.content
+            assert took < 5, "far from a second even on a busy machine"
+            assert run.get("/-/healthy").status_code == 200
+            assert run.get("/-/ready").status_code == 503
+            assert run.get("/").status_code in (200, 503)
+            assert run.stop() == 0
+
+
+def test_ready_and_healthy_tell_the_truth(tmp_path: Path) -> None:
+    """Ready only after a document; destinations that are down change nothing; the source going away is seen in `up`
+    at once, and the last known truth stands."""
+    with quiet() as service:
+        service.fault("all/500")
+        with Run(
+            service.url,
+            tmp_path,
+            f"--otlp.endpoint=http://127.0.0.1:{free_port()}",
+            environ={
+                "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": f"Endpoint=sb://127.0.0.1:{free_port()};"
+                "SharedAccessKeyName=k;SharedAccessKey=a2V5a2V5;EntityPath=hub;UseDevelopmentEmulator=true"
+            },
+        ) as run:
+            assert run.get("/-/ready").status_code == 503
+            assert run.metric("up") == 0
+            service.fault(None)
+            service.set_document(document(5, mine()))
+            run.wait_for(lambda: run.get("/-/ready").status_code == 200)
+            run.wait_for(lambda: (run.metric("outbox_records", destination="otlp") or 0) > 0)
+            assert run.get("/-/healthy").status_code == 200
+            service.fault("500")
+            run.wait_for(lambda: run.metric("up") == 0)
+            assert run.metric("document_incarnation") == 5
+            assert run.metric("events", event_type="Reboot", event_status="Scheduled") == 1
+            assert run.get("/-/healthy").status_code == 200
+            assert run.stop() == 0
+
+
+HANGING = ("nobody", "silent", "slow-first")
+
+
+@pytest.mark.parametrize("world", HANGING)
+def test_ends_in_time_with_nothing_lost(tmp_path: Path, world: str) -> None:
+    """SIGTERM ends it within 5 s with exit 0 while destinations are down or hang, or the metadata service does not
+    answer; what was recorded is delivered by the next process, with the word that the first one stopped."""
+    with quiet() as service, silent_port() as silent, Broker() as broker, Receiver(Hang(), Hang()) as hanging:
+        service.set_document(document(5, mine()))
+        target = {"nobody": free_port(), "silent": silent, "slow-first": silent}[world]
+        down = broker.connection_string(HUB).replace(str(broker.port), str(target))
+        if world == "slow-first":
+            service.fault("all/hang:60")
+        flags = ("--approval.mode=dry-run",)
+        otlp = f"--otlp.endpoint=http://127.0.0.1:{hanging.port if world == 'silent' else free_port()}"
+        with Run(
+            service.url, tmp_path, *flags, otlp, environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": down}
+        ) as run:
+            if world == "slow-first":
+                run.wait_for(lambda: bool(run.address))
+            else:
+                run.wait_for(lambda: (run.metric("outbox_records", destination="event_hubs") or 0) >= 3)
+            assert run.stop(5.0) == 0
+        waiting = [record.id for record in queued_in(tmp_path / "outbox.db", "event_hubs")]
+        if world == "slow-first":
+            return
+        service.fault(None)
+        with (
+            Receiver() as collector,
+            Run(
+                service.url,
+                tmp_path,
+                *flags,
+                f"--otlp.endpoint=http://127.0.0.1:{collector.port}",
+                environ=to_hub(broker),
+            ) as again,
+        ):
+            again.wait_for(lambda: again.metric("outbox_records", destination="event_hubs") == 0)
+            again.wait_for(lambda: again.metric("outbox_records", destination="otlp") == 0)
+            stored = [json.loads(each.body) for each in broker.messages(HUB)]
+            kinds = [body["type"] for body in stored]
+            assert set(waiting) <= {body["id"] for body in stored}
+            assert kinds.count("azure_scheduled_event.agent.stopped.v1") == 1
+            assert kinds.count("azure_scheduled_event.scheduled.v1") == 1
+            assert set(waiting) <= {attributes(log.attributes)["log.record.uid"] for _, _, log in collector.logs}
+            assert again.stop() == 0
+
+
+def test_a_second_agent_does_not_start(tmp_path: Path) -> None:
+    """On the same outbox a second agent ends with exit 1 and a sentence, and the first goes on."""
+    with quiet() as service, Run(service.url, tmp_path) as first:
+        assert first.address
+        (tmp_path / "link.db").symlink_to(tmp_path / "outbox.db")
+        for name in ("outbox.db", "link.db"):
+            with Run(service.url, tmp_path, f"--outbox.path={tmp_path / name}") as second:
+                assert second.ended() == 1
+            assert "another agent works on" in second.lines[-1]
+        assert first.get("/-/healthy").status_code == 200
+        assert first.stop() == 0
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    """A port that is taken ends it with exit 1 and a sentence that names the address."""
+    with quiet() as service, silent_port() as taken:
+        with Run(service.url, tmp_path, listen=f"127.0.0.1:{taken}") as run:
+            assert run.ended() == 1
+        assert str(taken) in run.lines[-1]
+        assert "Traceback" not in "\n".join(run.lines)
+
+
+def test_bad_configuration_is_told_at_once(tmp_path: Path) -> None:
+    """Every error in one go, each with its key, exit 2."""
+    config = tmp_path / "agent.toml"
+    config.write_text('[source]\npoll_interval = "1"\n[approval]\nmode = "yes"\n[nonsense]\nx = 1\n')
+    with Run("http://127.0.0.1:1", tmp_path, f"--config.file={config}", "--outbox.max-bytes=1") as run:
+        assert run.ended() == 2
+    told = "\n".join(run.lines)
+    for key in ("[approval] mode", '"nonsense"', "--outbox.max-bytes"):
+        assert key in told
+    assert "Traceback" not in told
+
+
+def test_starts_without_an_outbox(tmp_path: Path) -> None:
+    """When the outbox can't be opened the agent polls, serves, approves nothing and says why; once it can, it does."""
+    (tmp_path / "state").write_text("no folder")
+    with quiet() as service:
+        service.set_document(document(5, mine()))
+        with Run(service.url, tmp_path, f"--outbox.path={tmp_path}/state/outbox.db", "--approval.mode=enforce") as run:
+            run.wait_for(lambda: run.get("/-/ready").status_code == 200)
+            run.wait_for(lambda: run.metric("events", event_type="Reboot", event_status="Scheduled") == 1)
+            assert run.said("outbox.unwritable")
+            held = {"decision": "hold", "reason": "outbox-unwritable", "rule": "user-initiated", "event_type": "Reboot"}
+            run.wait_for(lambda: run.metric("approval_decisions_total", **held) == 1)
+            assert not service.posts
+            (tmp_path / "state").unlink()
+            run.wait_for(lambda: len(service.posts) == 1)
+            assert run.said("outbox.recovered")
+            assert run.stop() == 0
+
+
+def test_systemd_sees_life_while_the_source_is_silent(tmp_path: Path) -> None:
+    """However short systemd's patience, a first answer that takes minutes is no reason to kill the agent."""
+    with quiet() as service, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        service.fault("all/hang")
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
+        with Run(service.url, tmp_path, environ=environ) as run:
+            assert manager.recv(1000).startswith(b"READY=1\n")
+            assert [manager.recv(1000) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            assert run.get("/-/healthy").status_code == 200
+            assert run.stop() == 0
+
+
+def test_patience_for_the_first_answer_ever_only(tmp_path: Path) -> None:
+    """A restart within an hour of a good document gives a hanging service 5 s, not the two minutes of the first."""
+    with quiet() as service:
+        service.set_document(document(5))
+        with Run(service.url, tmp_path) as run:
+            run.wait_for(lambda: run.get("/-/ready").status_code == 200, 60)
+            assert run.stop() == 0
+        service.fault("events/hang:60")
+        with Run(service.url, tmp_path) as run:
+            run.wait_for(lambda: run.metric("poll_failures_total", reason="timeout") == 1, 60)
+            assert run.stop() == 0
+
+
+def test_records_outlive_kill_nine(tmp_path: Path) -> None:
+    """Killed with SIGKILL in the middle, the next process tells the rest of the story under the same ids."""
+    with quiet() as service, Broker() as broker:
+        service.set_document(document(5, mine()))
+        with Run(service.url, tmp_path, environ=to_hub(broker)) as run:
+            run.wait_for(lambda: run.metric("events", event_type="Reboot", event_status="Scheduled") == 1)
+            run.process.kill()
+            run.process.wait(30)
+        service.set_document(document(6, started(mine())))
+        with Run(service.url, tmp_path, environ=to_hub(broker)) as run:
+            run.wait_for(lambda: run.metric("events", event_type="Reboot", event_status="Started") == 1)
+            run.wait_for(lambda: run.metric("outbox_records", destination="event_hubs") == 0)
+            assert run.stop() == 0
+    bodies = {body["id"]: body for body in (json.loads(each.body) for each in broker.messages(HUB))}
+    kinds = [body["type"] for body in bodies.values() if body["subject"] == REBOOT]
+    assert kinds == [f"azure_scheduled_event.{word}.v1" for word in ("scheduled", "approval.decided", "started")]
+
+
+def test_help_and_version_cost_no_output() -> None:
+    """`--version` and `--help` end with 0 and import none of the outputs' libraries."""
+    look = "import sys; from exporter.cli import main\ntry: main(['run', '--help'])\nexcept SystemExit: pass\n"
+    look += "assert not {'azure', 'opentelemetry', 'prometheus_client', 'httpx'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_many_scrapers_do_not_slow_the_polls(tmp_path: Path) -> None:
+    """While forty clients scrape, polls go on at their pace."""
+    with quiet() as service, Run(service.url, tmp_path) as run:
+        run.wait_for(lambda: run.get("/-/ready").status_code == 200)
+        before = len(service.requests)
+        over = threading.Event()
+
+        def scrape_on() -> None:
+            while not over.is_set():
+                run.get("/metrics")
+
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(8):
+                pool.submit(scrape_on)
+            try:
+                until(lambda: len(service.requests) >= before + 6, seconds=30)
+            finally:
+                over.set()
+        assert run.stop() == 0
+        assert os.path.getsize(tmp_path / "outbox.db") < 1 << 20
+
+
+def test_posts_that_hang_keep_neither_polls_nor_other_approvals_waiting(tmp_path: Path) -> None:
+    """Six events whose POSTs get no answer: the source stays up without a gap, another event is approved at once, and
+    a hold file made meanwhile keeps what is still to be sent."""
+    hold = tmp_path / "hold"
+    stuck = [mine(f"stuck-{number}") for number in range(6)]
+    with (
+        quiet() as service,
+        Run(service.url, tmp_path, "--approval.mode=enforce", f"--approval.hold-file={hold}") as run,
+    ):
+        run.wait_for(lambda: run.metric("up") == 1)
+        service.fault("post-hang:60*6")
+        service.set_document(document(2, *stuck))
+        run.wait_for(lambda: len(service.posts) == 6)
+        service.set_document(document(3, *stuck, mine()))
+        run.wait_for(lambda: (REBOOT,) in [post.event_ids for post in service.posts])
+        hold.touch()
+        run.wait_for(lambda: "found=present" in " ".join(run.said("approval.hold_file")))
+        sent = len(service.posts)
+        run.wait_for(lambda: (run.metric("approval_request_failures_total", reason="timeout") or 0) >= 6)
+        assert run.metric("poll_failures_total", reason="timeout") == 0
+        assert run.metric("approvals_outdated_total") == 0
+        assert len(service.posts) == sent
+        assert run.stop() == 0

@@ -1,0 +1,255 @@
+"""No command lets a stranger's text act on the terminal: whatever moves, colours, hides or turns text is escaped."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import exporter
+from exporter.commands.check.report import fail
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.log.log import Log
+from exporter.outbox.store import Outbox
+from exporter.text.terminal import complain, printable, say
+from exporter.text.timeline import record_lines
+
+HOSTILE: Final = "".join(
+    chr(code)
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        0x61C,
+        *range(0x200B, 0x2010),
+        *range(0x2028, 0x202F),
+        *range(0x2060, 0x2070),
+        0xFEFF,
+        0xE0001,
+    )
+)
+ATTACK: Final = f"vm\x1b]0;owned\x07\x9b2J\x7f{HOSTILE}"
+EVENT: Final[Mapping[str, Any]] = {
+    "EventId": f"id{ATTACK[:40]}",
+    "EventType": f"Freeze{ATTACK}",
+    "ResourceType": "VirtualMachine",
+    "Resources": [f"vm-1{ATTACK}"],
+    "EventStatus": "Scheduled",
+    "NotBefore": "",
+    "Description": ATTACK,
+    "EventSource": ATTACK,
+    "DurationInSeconds": 5,
+}
+
+
+def safe(shown: str) -> bool:
+    """Whether there is nothing in it that a terminal acts on, except the ends of lines."""
+    acting = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    return not [ch for ch in shown.replace("\r\n", "\n") if ch != "\n" and unicodedata.category(ch) in acting]
+
+
+def command(*words: str, standard_input: bytes = b"") -> str:
+    """All that a command prints on both streams."""
+    done = subprocess.run(
+        [sys.executable, "-m", "exporter", *words],
+        input=standard_input,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=120,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+    )
+    return done.stdout.decode("utf-8")
+
+
+def recording() -> bytes:
+    """A document and the lines of a recording, everything in them hostile."""
+    body = json.dumps({"DocumentIncarnation": 1, "Events": [EVENT, {"EventId": ATTACK, ATTACK: ATTACK}]})
+    own = {**EVENT, "Resources": ["other"], "EventType": "Freeze", "EventId": "second"}
+    later = json.dumps({"DocumentIncarnation": 2, "Events": [own]})
+    lines = [
+        {"began": {"boot": ATTACK}, "at": "2026-03-02T09:00:00Z"},
+        {"vm": {"name": ATTACK, "vm_id": ATTACK, "location": ATTACK}, "at": "2026-03-02T09:00:00Z"},
+        {"read_at": "2026-03-02T09:00:01Z", "body": body},
+        {"failure": ATTACK, "at": "2026-03-02T09:00:02Z"},
+        {"post": ATTACK, "status": 500, "reason": ATTACK, "at": "2026-03-02T09:00:03Z"},
+        {"interruption": {"seconds": 1.0, "kind": ATTACK}, "at": "2026-03-02T09:00:04Z"},
+        {"read_at": "2026-03-02T09:00:05Z", "body": later},
+        {"read_at": "2026-03-02T09:00:06Z", "body": ATTACK},
+    ]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
+    """Timeline, table, hints and JSON lines; the JSON still says what the document said."""
+    file = tmp_path / f"recording{chr(0x202E)}{chr(0x9B)}.jsonl"
+    file.write_bytes(recording())
+    for words in (("--json",), (), ("--vm-name", "vm-1")):
+        shown = command("replay", str(file), *words)
+        assert "Freeze" in shown
+        assert safe(shown), words
+    shown = command("replay", str(file), "--json")
+    records = [json.loads(line) for line in shown.splitlines()]
+    events = [found["data"]["event"] for found in records if found.get("data")]
+    told = ATTACK.replace("\x00", "\ufffd")
+    assert told in [event.get("Description") for event in events if event]
+
+
+def a_record(subject: str) -> Record:
+    data = {
+        "event": dict(EVENT),
+        "vm": {"name": ATTACK},
+        "severity": "WARN",
+        "message": ATTACK,
+        "account": {"a": ATTACK},
+    }
+    return Record("id-1", "completed", f"urn:{subject}", subject, datetime(2026, 3, 2, tzinfo=UTC), "WARN", data)
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "json"), ("--parked", "--format", "json"), ("--parked",)])
+def test_tail_escapes_what_the_outbox_holds(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As a timeline and as JSON lines, also why a record was parked."""
+    path = tmp_path / "outbox.db"
+    outbox = Outbox(path, max_bytes=1 << 20, destinations=("otlp",))
+    outbox.commit(State(birth=datetime(2026, 3, 2, tzinfo=UTC)), [a_record(f"s{ATTACK}")])
+    (queued,) = outbox.next("otlp", 1)
+    outbox.park("otlp", queued.seq, f"rejected: {ATTACK}")
+    outbox.close()
+    shown = command("tail", "--outbox", str(path), *words)
+    assert "completed" in shown
+    assert safe(shown)
+    if words == ("--format", "json"):
+        found = json.loads(shown.splitlines()[0])["record"]
+        assert found["data"]["message"] == ATTACK.replace("\x00", "\ufffd")
+
+
+def test_simulate_escapes_a_story(tmp_path: Path) -> None:
+    """Names, descriptions and ids of somebody's scenario file."""
+    known = json.loads(Path("exporter/simulator/metadata/scenarios/live-migration.json").read_text(encoding="utf-8"))
+    known["description"] = ATTACK
+    file = tmp_path / f"story{chr(0x202E)}.json"
+    file.write_text(json.dumps(known), encoding="utf-8")
+    shown = command("simulate", "--scenario", str(file), "--listen", "127.0.0.1:0", "--speed", "100000", "--end")
+    assert safe(shown)
+    assert shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", f"--source.url={ATTACK[:1]}{chr(0x9B)}{chr(0x202E)}"),
+        ("run", f"--wrong{chr(0x9B)}{chr(0x202E)}\x1b[2J"),
+        (f"no{chr(0x9B)}\x1b[2J",),
+        ("replay", f"missing{chr(0x9B)}{chr(0x2066)}\x1b[2J\nsecond"),
+        ("tail", "--outbox", f"missing{chr(0x9B)}{chr(0x2066)}\x1b[2J\nsecond"),
+        ("simulate", "--scenario", f"missing{chr(0x9B)}{chr(0x2066)}\x1b[2J\nsecond"),
+        ("demo", "--scenario", f"missing{chr(0x9B)}{chr(0x2066)}\x1b[2J\nsecond"),
+        ("check", "--config.file", f"missing{chr(0x9B)}{chr(0x2066)}\x1b[2J\nsecond"),
+        ("check", "--web.config.file", f"missing{chr(0x9B)}{chr(0x2066)}\x1b[2J\nsecond"),
+        ("check", f"--event-hubs.connection-string-file=missing{chr(0x9B)}{chr(0x2066)}"),
+    ],
+)
+def test_errors_escape_what_they_quote(words: tuple[str, ...]) -> None:
+    """File names, flags and values in the errors of every command."""
+    shown = command(*words)
+    assert shown
+    assert safe(shown)
+
+
+def test_check_escapes_its_summary_and_its_findings(tmp_path: Path) -> None:
+    """Paths and whatever a peer said."""
+    from exporter.commands.check.command import _say_findings  # the one way of a finding to the terminal
+
+    out = io.StringIO()
+    with redirect_stdout(out):
+        _say_findings((fail("metadata", ATTACK),), ())
+    assert safe(out.getvalue())
+    folder = tmp_path / "a\u202e\x9b"
+    folder.mkdir()
+    settings = folder / "settings.toml"
+    settings.write_text("")
+    shown = command("check", f"--config.file={settings}")
+    assert "valid" in shown
+    assert safe(shown)
+
+
+@pytest.mark.parametrize("style", ["logfmt", "json"])
+def test_the_log_escapes_values_names_and_nested_values(style: Any) -> None:
+    """In both formats."""
+    out = io.StringIO()
+    Log(out, format=style).warn(f"event{ATTACK}", value=ATTACK, nested={"a": [ATTACK]}, **{f"key{ATTACK}": 1})
+    assert safe(out.getvalue())
+    assert out.getvalue().count("\n") == 1
+
+
+def test_a_line_is_one_line_and_keeps_our_colours_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """`say` prints one line whatever is in the text, `complain` redacts; the timeline's own colours survive."""
+    say(f"a{ATTACK}b")
+    complain(f"{ATTACK} SharedAccessKey=hunter2")
+    said = capsys.readouterr()
+    assert safe(said.out)
+    assert said.out.count("\n") == 1
+    assert safe(said.err)
+    assert "hunter2" not in said.err
+    out = io.StringIO()
+    for text in record_lines(a_record("s"), colour=True):
+        say(text, out, colour=True)
+    assert "\x1b[32m" in out.getvalue()
+    assert safe(re.sub(r"\x1b\[\d{1,2}m", "", out.getvalue()))
+
+
+@pytest.mark.parametrize("text", ["Grüße, 東京 – ok", "a\u00a0b", "👩\u200d🚀", HOSTILE])
+def test_escapes_are_those_of_json(text: str) -> None:
+    """A line of JSON says the same before and after, and ordinary letters of any script stay as they are."""
+    line = json.dumps(text, ensure_ascii=False)
+    assert json.loads(printable(line)) == text
+    assert printable("Grüße, 東京 – ok") == "Grüße, 東京 – ok"
+
+
+def test_one_module_prints() -> None:
+    """Whatever a command shows goes through `exporter.text.terminal`, or through the log."""
+    folder = Path(exporter.__file__).parent
+    for path in folder.rglob("*.py"):
+        calls = [
+            node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
+        ]
+        printing = [call for call in calls if isinstance(call, ast.Name) and call.id == "print"]
+        assert path.name == "terminal.py" or not printing, path
+
+
+INVISIBLE: Final = (
+    0x34F,
+    0x115F,
+    0x1160,
+    0x17B4,
+    0x17B5,
+    *range(0x180B, 0x1810),
+    0x2800,
+    0x3164,
+    *range(0xFE00, 0xFE10),
+)
+
+
+@pytest.mark.parametrize("code", [*INVISIBLE, 0xFFA0, 0xE0100, 0xE01EF])
+def test_letters_that_show_nothing_are_escaped(code: int) -> None:
+    """Fillers and variation selectors count as letters, and hide or imitate all the same; also in the log."""
+    line = json.dumps(f"vm{chr(code)}1", ensure_ascii=False)
+    assert chr(code) not in printable(line)
+    assert json.loads(printable(line)) == f"vm{chr(code)}1"
+    out = io.StringIO()
+    Log(out).warn("event", value=f"a {chr(code)}")
+    assert chr(code) not in out.getvalue()
+    shown = "".join(record_lines(a_record(f"s{chr(code)}"), colour=False))
+    assert chr(code) not in shown

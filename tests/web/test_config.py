@@ -1,0 +1,234 @@
+"""Reading and re-reading a web-config file."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from exporter.log.log import Log
+from exporter.web.config import WebConfig, WebConfigError
+from tests.support.certificates import Authority, encrypted, ends, write
+
+HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
+TLS_LINES = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def path(tmp_path: Path, authority: Authority) -> Path:
+    """Where the file will be; beside it a certificate and a CA."""
+    write(tmp_path, "server", *authority.issue("localhost"))
+    (tmp_path / "ca.crt").write_text(authority.pem)
+    return tmp_path / "web.yml"
+
+
+def errors_of(path: Path, text: str) -> list[str]:
+    path.write_text(text)
+    with pytest.raises(WebConfigError) as caught:
+        WebConfig(path)
+    return caught.value.errors
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "tls_server_config:\nbasic_auth_users:\nrate_limit:\nhttp_server_config:\n",
+        TLS_LINES,
+        TLS_LINES + "  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.crt\n",
+        TLS_LINES + "  min_version: TLS12\n  max_version: TLS13\n",
+        f"basic_auth_users:\n  alice: {HASH}\n  123: {HASH}\n",
+        "rate_limit: {interval: 0, burst: 0}\n",
+        "rate_limit: {interval: 1m30s, burst: 5}\n",
+    ],
+)
+def test_good_files_are_taken(path: Path, text: str) -> None:
+    """What the toolkit's documentation allows is read without an error."""
+    path.write_text(text)
+    assert WebConfig(path).reload_failures == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        ("foo: 1", "line 1", "unknown key"),
+        ("[1, 2]", "", "expected a mapping"),
+        ("a: {b: [}", "line 1", "expected YAML"),
+        ("? [a]\n: 1", "line 1", "expected YAML"),
+        ("rate_limit: {burst: 1}\nrate_limit: {burst: 2}", "line 2", "given twice"),
+        (TLS_LINES + "  cert_filse: server.crt\n", "tls_server_config.cert_filse", "unknown key"),
+        ("tls_server_config: 5", "tls_server_config", "expected a mapping"),
+        ("tls_server_config: {cert_file: server.crt}", "tls_server_config.key_file", "missing"),
+        ("tls_server_config: {key_file: server.key}", "tls_server_config.cert_file", "missing"),
+        (TLS_LINES + "  cert: x\n", "tls_server_config.cert", "either"),
+        (
+            "tls_server_config: {cert_file: no.crt, key_file: server.key}",
+            "tls_server_config.cert_file",
+            "readable file",
+        ),
+        ("tls_server_config: {cert_file: server.crt, key_file: ca.crt}", "tls_server_config", "can't be used together"),
+        (TLS_LINES + "  client_ca_file: ca.crt\n", "client_auth_type", "expected a policy"),
+        (TLS_LINES + "  client_allowed_sans: [a]\n", "client_auth_type", "expected a policy"),
+        (TLS_LINES + "  client_auth_type: RequireAndVerifyClientCert\n", "client_ca_file", "expected client_ca"),
+        (TLS_LINES + "  client_auth_type: RequestClientCert\n", "client_auth_type", "without verifying"),
+        (TLS_LINES + "  client_auth_type: RequireAnyClientCert\n", "client_auth_type", "without verifying"),
+        (TLS_LINES + "  client_auth_type: Nonsense\n", "client_auth_type", "expected one of"),
+        (TLS_LINES + "  min_version: TLS14\n", "min_version", "expected one of"),
+        (TLS_LINES + "  max_version: TLS11\n", "max_version", "RFC 8996"),
+        (TLS_LINES + "  min_version: TLS13\n  max_version: TLS12\n", "min_version", "at most max_version"),
+        (TLS_LINES + "  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n", "cipher_suites", "expected of"),
+        (TLS_LINES + "  curve_preferences: [CurveP256, X25519]\n", "curve_preferences", "one curve or all"),
+        (TLS_LINES + "  prefer_server_cipher_suites: maybe\n", "prefer_server", "true or false"),
+        ("basic_auth_users: {alice: secret}", "basic_auth_users: line 1", "bcrypt"),
+        (f"basic_auth_users: {{'a:b': '{HASH}'}}", "basic_auth_users: line 1", "without a colon"),
+        (f"basic_auth_users:\n  a: {HASH}\n  b: {HASH.replace('$10$', '$18$')}", "line 3", "a cost up to 17"),
+        ("http_server_config: {headers: {Server: x}}", "http_server_config.headers: line 1", "can't be set"),
+        ("http_server_config: {headers: {X-Frame-Options: allow}}", "headers.X-Frame-Options", "deny, sameorigin"),
+        ('http_server_config: {headers: {X-XSS-Protection: "a\\r\\nb"}}', "headers.X-XSS-Protection", "one line"),
+        ("rate_limit: {interval: soon, burst: 1}", "rate_limit.interval", "expected a duration"),
+        ("rate_limit: {interval: 1s, burst: 0}", "rate_limit.burst", "at least 1"),
+    ],
+)
+def test_bad_files_are_refused_with_file_key_and_what_was_expected(
+    path: Path, text: str, key: str, expected: str
+) -> None:
+    """Each error is one sentence with the file, the key and what would have been right."""
+    errors = errors_of(path, text)
+    assert len(errors) == 1, errors
+    assert errors[0].startswith(f"{path}: ")
+    assert key in errors[0]
+    assert expected in errors[0]
+
+
+def test_all_errors_are_told_at_once_and_none_tells_a_secret(path: Path) -> None:
+    """A file with many faults gives them all; neither a password nor a key is shown."""
+    text = "tls_server_config: {cert_file: no.crt, key: [hunter2], min_version: TLS9}\n"
+    text += "basic_auth_users: {alice: hunter2}\nrate_limit: {burst: hunter2}\nfoo: 1\n"
+    errors = errors_of(path, text)
+    assert len(errors) >= 6
+    assert "hunter2" not in str(errors)
+    assert "hunter2" not in str(errors_of(path, "key: 'hunter2\nfoo: ]"))
+
+
+def test_a_missing_file_is_an_error_in_a_sentence(tmp_path: Path) -> None:
+    """No traceback's words: the path and the reason."""
+    with pytest.raises(WebConfigError, match="expected a readable file: No such file"):
+        WebConfig(tmp_path / "none.yml")
+
+
+def test_an_encrypted_key_is_refused_and_not_asked_for(path: Path, authority: Authority) -> None:
+    """A key with a passphrase is an error; nobody is prompted."""
+    certificate, key = authority.issue("localhost")
+    write(path.parent, "server", certificate, encrypted(key))
+    assert "can't be used" in errors_of(path, TLS_LINES)[0]
+
+
+def test_inline_certificates_are_taken(path: Path, authority: Authority) -> None:
+    """`cert`, `key` and `client_ca` as PEM texts do what the files do."""
+
+    def block(key: str, pem: str) -> str:
+        return f"  {key}: |\n" + "".join(f"    {line}\n" for line in pem.splitlines())
+
+    certificate, key = authority.issue("localhost")
+    text = "tls_server_config:\n  client_auth_type: RequireAndVerifyClientCert\n"
+    path.write_text(text + block("cert", certificate) + block("key", key) + block("client_ca", authority.pem))
+    assert WebConfig(path).certificate_not_after == ends(certificate)
+    assert "PRIVATE" not in repr(WebConfig(path))
+
+
+@pytest.mark.parametrize("days", [1, 365 * 24, 365 * 60], ids=["soon", "2050", "after-2050"])
+def test_the_end_of_the_certificate_is_told(path: Path, authority: Authority, days: int) -> None:
+    """Both ways in which DER writes times (before and from 2050 on) are read as cryptography reads them."""
+    certificate, key = authority.issue("localhost", lasting=timedelta(days=days))
+    write(path.parent, "server", certificate, key)
+    path.write_text(TLS_LINES)
+    assert WebConfig(path).certificate_not_after == ends(certificate)
+
+
+def test_without_tls_there_is_no_end(path: Path) -> None:
+    """A file without TLS has no certificate to tell of."""
+    path.write_text("")
+    assert WebConfig(path).certificate_not_after is None
+
+
+class Clock:
+    """Monotonic seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authority: Authority) -> None:
+    """It is counted, logged once however long it lasts, tried again later, and over when it is mended."""
+    path.write_text(TLS_LINES)
+    clock, said = Clock(), io.StringIO()
+    web_config = WebConfig(path, log=Log(said), clock=clock)
+    old = web_config.current
+    (path.parent / "server.crt").write_text("broken")
+    for _ in range(5):
+        web_config.refresh()
+    assert (web_config.current, web_config.reload_failures) == (old, 1)
+    clock.now += 31
+    web_config.refresh()
+    assert web_config.reload_failures == 2
+    assert said.getvalue().count("event=web.config_broken") == said.getvalue().count("\n") == 1
+    certificate, key = authority.issue("localhost", lasting=timedelta(days=7))
+    write(path.parent, "server", certificate, key)
+    web_config.refresh()
+    assert web_config.current is not old
+    assert web_config.certificate_not_after == ends(certificate)
+    assert "event=web.config_mended" in said.getvalue()
+
+
+def test_a_change_of_users_is_taken_over(path: Path) -> None:
+    """A new user is known after the next look, without TLS or the others changing."""
+    path.write_text(f"basic_auth_users: {{alice: '{HASH}'}}")
+    web_config = WebConfig(path)
+    path.write_text(f"basic_auth_users: {{alice: '{HASH}', bob: '{HASH}'}}")
+    web_config.refresh()
+    assert set(web_config.current.users) == {b"alice", b"bob"}
+
+
+@pytest.mark.parametrize("less", ["", TLS_LINES])
+def test_protection_is_never_taken_away_without_a_restart(path: Path, less: str) -> None:
+    """A file that was emptied, or that has lost all its users, leaves what was protected protected, and is counted."""
+    path.write_text(TLS_LINES + f"basic_auth_users: {{alice: '{HASH}'}}")
+    web_config = WebConfig(path)
+    path.write_text(less)
+    web_config.refresh()
+    assert web_config.reload_failures == 1
+    assert web_config.current.users
+    assert web_config.current.tls is not None
+
+
+def test_a_file_that_vanishes_is_a_failure_and_its_return_is_noticed(path: Path) -> None:
+    """Kubernetes and configuration tools replace files in steps: in between the old settings serve."""
+    path.write_text(TLS_LINES)
+    web_config = WebConfig(path)
+    path.unlink()
+    web_config.refresh()
+    assert web_config.reload_failures == 1
+    path.write_text(TLS_LINES)
+    before = web_config.current
+    web_config.refresh()
+    assert web_config.current is not before
+
+
+def test_nothing_is_read_while_nothing_changes(path: Path) -> None:
+    """Looking costs a few stats, not a new context."""
+    path.write_text(TLS_LINES)
+    web_config = WebConfig(path)
+    before = web_config.current
+    web_config.refresh()
+    assert web_config.current is before

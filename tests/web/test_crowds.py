@@ -1,0 +1,149 @@
+"""Crowds that take all the room of the scrape endpoint, with the limits as shipped, and the scraper among them.
+
+Each crowd fills the room and then sends 100 newcomers a second; the scraper is 30 ms away, as Prometheus may be.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from tests.support.certificates import Authority, write
+from tests.support.web_crowd import ROOM, Crowd, First, hosts, scraper
+from tests.support.web_target import ASK, Target, target
+
+SECONDS = 2.0
+PASSWORD = "correct horse"
+SLOW_HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
+HOME = ["127.0.0.1"]
+"""Where the scraper itself comes from."""
+
+
+def authorization(password: str) -> bytes:
+    return b"Authorization: Basic " + base64.b64encode(f"prometheus:{password}".encode()) + b"\r\n"
+
+
+def silent(_: int) -> bytes:
+    return b""
+
+
+def half_a_head(_: int) -> bytes:
+    return b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: "
+
+
+def half_a_body(_: int) -> bytes:
+    return b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\nabc"
+
+
+def unread(_: int) -> bytes:
+    return ASK % b""
+
+
+def guessing(number: int) -> bytes:
+    return ASK % authorization(f"wrong {number}")
+
+
+def guessing_together(number: int) -> bytes:
+    """So many wait for one comparison that the bound on questions does not send them away."""
+    return ASK % authorization(f"wrong {number // 16}")
+
+
+FROM = [pytest.param(hosts(1), id="one"), pytest.param(hosts(200), id="200"), pytest.param(HOME, id="scrapers-own")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate and web-config files for TLS and passwords."""
+    folder, authority = tmp_path_factory.mktemp("web"), Authority()
+    write(folder, "server", *authority.issue("localhost", "127.0.0.1"))
+    (folder / "ca.crt").write_text(authority.pem)
+    (folder / "tls.yml").write_text("tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n")
+    (folder / "auth.yml").write_text(f"basic_auth_users:\n  prometheus: {SLOW_HASH}\n")
+    return folder
+
+
+@pytest.fixture
+def plain() -> Iterator[Target]:
+    with target("--kib", "300") as running:
+        yield running
+
+
+@pytest.fixture
+def tls(folder: Path) -> Iterator[Target]:
+    with target("--kib", "300", "--nofile", "512", "--web-config", str(folder / "tls.yml")) as running:
+        yield running
+
+
+@pytest.fixture
+def guarded(folder: Path) -> Iterator[Target]:
+    with target("--web-config", str(folder / "auth.yml")) as running:
+        yield running
+
+
+def nearly_all(answers: list[bool]) -> bool:
+    """One of them may be missing, on a machine that stalls."""
+    return len(answers) > 1 and sum(answers) >= len(answers) - 1
+
+
+@pytest.mark.parametrize("sources", FROM)
+@pytest.mark.parametrize("first", [silent, unread])
+def test_no_crowd_cuts_a_scraper_off(plain: Target, first: First, sources: list[str]) -> None:
+    """Whatever the crowd does, and also where it shares the scraper's address, the scrapes are answered."""
+    with Crowd(plain.address, first, sources=sources), scraper(plain.address) as prometheus:
+        assert nearly_all(prometheus.answered(SECONDS))
+
+
+@pytest.mark.parametrize("first", [silent, half_a_head, half_a_body, unread])
+def test_no_crowd_cuts_off_who_connects_for_each_scrape(plain: Target, first: First) -> None:
+    """A scraper that keeps no connection is answered as well, from the address where the crowd is."""
+    with Crowd(plain.address, first, sources=HOME), scraper(plain.address, keep=False) as prometheus:
+        assert nearly_all(prometheus.answered(SECONDS))
+
+
+@pytest.mark.parametrize("sources", FROM)
+def test_no_crowd_cuts_a_scraper_off_where_descriptors_are_few(sources: list[str]) -> None:
+    """With room for 32, and a third of a second until a newcomer is the oldest, the scrapes are answered too."""
+    with (
+        target("--kib", "300", "--nofile", "64") as running,
+        Crowd(running.address, unread, sources=sources, size=64),
+        scraper(running.address) as prometheus,
+    ):
+        assert nearly_all(prometheus.answered(SECONDS))
+
+
+@pytest.mark.parametrize("sources", FROM)
+@pytest.mark.parametrize("first", [silent, unread])
+def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: First, sources: list[str]) -> None:
+    """The same with TLS, where a scraper needs two more journeys before it can ask; half the room fills sooner."""
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    with (
+        Crowd(tls.address, first, sources=sources, context=context, size=ROOM // 2),
+        scraper(tls.address, context=context) as prometheus,
+    ):
+        assert nearly_all(prometheus.answered(SECONDS))
+
+
+@pytest.mark.parametrize("sources", FROM)
+@pytest.mark.parametrize("first", [guessing, guessing_together])
+def test_no_crowd_cuts_off_whose_password_is_known(guarded: Target, first: First, sources: list[str]) -> None:
+    """A scraper that got in before the crowd came is answered all the time."""
+    with scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus:
+        assert prometheus.scrape()
+        with Crowd(guarded.address, first, sources=sources, rate=200):
+            assert nearly_all(prometheus.answered(SECONDS))
+
+
+@pytest.mark.parametrize("sources", FROM)
+def test_a_scraper_whose_password_is_not_known_yet_gets_in(guarded: Target, sources: list[str]) -> None:
+    """A scraper that comes for the first time when the crowd is there waits for its turn, and is known from then on."""
+    with (
+        Crowd(guarded.address, guessing, sources=sources),
+        scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus,
+    ):
+        assert any(prometheus.scrape() for _ in range(4))
+        assert nearly_all(prometheus.answered(SECONDS))

@@ -1,0 +1,324 @@
+"""The scrape endpoint as good clients meet it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.log.log import Log
+from exporter.web.connection import Limits
+from exporter.web.responses import Accept, Response, choose_accept, takes_gzip
+from exporter.web.server import WebServer, parse_listen_address
+from tests.support.peers import until
+from tests.support.web_target import ASK, METRICS, OPENMETRICS, TEXT, Pages, connect, read_all, serving
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.fixture
+def pages() -> Pages:
+    return Pages()
+
+
+@pytest.fixture
+def client(pages: Pages) -> Iterator[httpx.Client]:
+    with serving(pages) as (host, port), httpx.Client(base_url=f"http://{host}:{port}") as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready", "/metrics?name[]=x"])
+def test_the_four_pages_are_served_to_get_and_head(client: httpx.Client, path: str) -> None:
+    """Each route answers GET with its body and HEAD with the same head and no body, on one connection."""
+    got, head = client.get(path), client.head(path)
+    assert (got.status_code, head.status_code) == (200, 200)
+    assert got.content
+    assert head.content == b""
+    assert {**got.headers, "date": ""} == {**head.headers, "date": ""}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("GET", "/metrics/", 404),
+        ("GET", "/-/../metrics%00", 404),
+        ("POST", "/metrics", 405),
+        ("OPTIONS", "/", 405),
+        ("DELETE", "/nope", 404),
+    ],
+)
+def test_everything_else_is_refused_by_its_right_name(
+    client: httpx.Client, method: str, path: str, status: int
+) -> None:
+    """Other paths are 404, other methods 405 with Allow, and the connection goes on."""
+    answer = client.request(method, path)
+    assert answer.status_code == status
+    assert status != 405 or answer.headers["allow"] == "GET, HEAD"
+    assert client.get("/metrics").status_code == 200
+
+
+def test_an_announced_body_is_not_taken(client: httpx.Client) -> None:
+    """A request with a body is 413, whether it says its length or comes in chunks."""
+    assert client.post("/metrics", content=b"x" * 100_000).status_code == 413
+    assert client.post("/metrics", content=iter([b"x", b"y"])).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("header", "accept"),
+    [
+        (PROMETHEUS_2, "openmetrics"),
+        (PROMETHEUS_3, "openmetrics"),
+        ("application/openmetrics-text", "openmetrics"),
+        ('Application/OpenMetrics-Text; Version="1.0.0"', "openmetrics"),
+        ("application/openmetrics-text;version=0.0.1", "text"),
+        ("application/openmetrics-text;version=abc", "text"),
+        ("application/openmetrics-text;version=1.0.0;q=0", "text"),
+        ("application/openmetrics-text;q=0.2,text/plain;q=0.9", "text"),
+        ("application/openmetrics-text;q=nan", "text"),
+        ("text/html,*/*;q=0.8", "text"),
+        ("", "text"),
+        (";;;,,,=;q=", "text"),
+    ],
+)
+def test_openmetrics_is_given_to_who_likes_it_best(client: httpx.Client, header: str, accept: Accept) -> None:
+    """OpenMetrics 1.0.0 goes to a scraper that prefers it, text to all others, each with its content type."""
+    answer = client.get("/metrics", headers={"Accept": header})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == (OPENMETRICS if accept == "openmetrics" else TEXT)
+    assert answer.text.endswith("# EOF\n") is (accept == "openmetrics")
+
+
+@given(st.text() | st.text("openmetrics-x/;=,.q01 \"'"))
+def test_no_accept_header_is_an_error(header: str) -> None:
+    """Whatever the header says, one of the two formats comes out and nothing is raised."""
+    assert choose_accept(header) in ("text", "openmetrics")
+    takes_gzip(header)
+
+
+def test_gzip_is_sent_only_to_who_takes_it(client: httpx.Client) -> None:
+    """The body is packed for a client that accepts gzip, as it is for one that does not, and the same when unpacked."""
+    packed = client.get("/metrics", headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < len(METRICS) / 3
+    assert packed.content == METRICS
+    for refusing in ("identity", "gzip;q=0", "br"):
+        answer = client.get("/metrics", headers={"Accept-Encoding": refusing})
+        assert "content-encoding" not in answer.headers
+        assert answer.content == METRICS
+        assert "Accept-Encoding" in answer.headers["vary"]
+
+
+def test_a_storm_of_scrapes_renders_once(pages: Pages) -> None:
+    """Within the time a page is fresh it is rendered once per format, however many ask."""
+    with serving(pages, limits=Limits(fresh_seconds=600)) as (host, port), httpx.Client() as client:
+        for header in ["text/plain", "application/openmetrics-text"] * 20:
+            client.get(f"http://{host}:{port}/metrics", headers={"Accept": header})
+    assert sorted(pages.asked) == [("/metrics", "openmetrics"), ("/metrics", "text")]
+
+
+def test_a_page_is_never_old_by_more_than_a_blink() -> None:
+    """Whoever has just seen a fact elsewhere finds it on the page a fifth of a second later."""
+    assert Limits().fresh_seconds <= 0.2
+
+
+def test_a_page_is_rendered_again_when_it_is_no_longer_fresh(pages: Pages) -> None:
+    """A later scrape gets a new page."""
+    with serving(pages, limits=Limits(fresh_seconds=0)) as (host, port):
+        for _ in range(3):
+            assert httpx.get(f"http://{host}:{port}/metrics").status_code == 200
+    assert len(pages.asked) == 3
+
+
+class Moody:
+    """Raises while it is told to."""
+
+    broken = True
+
+    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+        if self.broken:
+            raise RuntimeError("the secret reason")
+        return Response(200, "text/plain", b"fine again")
+
+
+def test_a_page_that_raises_is_a_500_that_tells_nothing() -> None:
+    """The scraper gets a 500 without the reason, the log gets it once and says when it is over, the failures count."""
+    moody, said = Moody(), io.StringIO()
+    server = WebServer("127.0.0.1:0", moody, limits=Limits(fresh_seconds=0), log=Log(said))
+    server.start()
+    url = "http://{}:{}/metrics".format(*server.address)
+    answers = [httpx.get(url) for _ in range(3)]
+    moody.broken = False
+    good = httpx.get(url)
+    server.stop()
+    assert [answer.status_code for answer in answers] == [500] * 3
+    assert not any("secret" in answer.text or "Traceback" in answer.text for answer in answers)
+    assert good.text == "fine again"
+    assert server.render_failures == 3
+    failed, mended = said.getvalue().splitlines()
+    assert "level=error event=web.page_failed" in failed
+    assert "the secret reason" in failed
+    assert "where=test_web.py:" in failed
+    assert "event=web.page_works_again" in mended
+    assert "failures=3" in mended
+
+
+class Stuck:
+    """Does not come back from `/metrics` until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+        if path == "/metrics":
+            self.released.wait(30)
+        return Response(200, "text/plain", b"fine")
+
+
+def test_a_page_that_hangs_holds_up_nothing_else() -> None:
+    """The hanging page is 503 after a while, others are served, no threads pile up, stopping does not wait."""
+    stuck = Stuck()
+    before = threading.active_count()
+    server = WebServer("127.0.0.1:0", stuck, limits=Limits(render_seconds=0.4))
+    server.start()
+    url = "http://{}:{}".format(*server.address)
+    assert [httpx.get(url + "/metrics").status_code for _ in range(5)] == [503] * 5
+    until(lambda: httpx.get(url + "/-/healthy").status_code == 200)  # a machine may stall for longer than 0.4 s
+    until(lambda: threading.active_count() <= before + 2)
+    begun = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begun < 10  # the page hangs for 30 s
+    stuck.released.set()
+
+
+def test_headers_of_the_application_are_sent() -> None:
+    """What the application adds, such as a landing page's Content-Security-Policy, reaches the client."""
+
+    class Page:
+        def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+            return Response(
+                503, "text/html; charset=utf-8", b"<p>", (("Content-Security-Policy", "default-src 'none'"),)
+            )
+
+    with serving(Page()) as (host, port):
+        answer = httpx.get(f"http://{host}:{port}/")
+    assert answer.status_code == 503
+    assert answer.headers["content-security-policy"] == "default-src 'none'"
+
+
+def test_a_scraper_keeps_its_connection() -> None:
+    """Several requests, one after the other, use one connection; HTTP/1.0 and `Connection: close` end it."""
+    with serving() as address:
+        sock = connect(address)
+        sock.settimeout(30)
+        for _ in range(3):
+            sock.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        sock.sendall(ASK % b"Connection: close\r\n")
+        assert read_all(sock).endswith(METRICS)
+        old = connect(address, b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert read_all(old).endswith(METRICS)
+        sock.close()
+        old.close()
+
+
+def test_an_absolute_target_is_understood() -> None:
+    """A request as proxies write it (RFC 9112, 3.2.2) finds its page."""
+    with serving() as address:
+        sock = connect(address, b"GET http://x:1/-/ready?a HTTP/1.1\r\nHost: x:1\r\nConnection: close\r\n\r\n")
+        assert read_all(sock).endswith(b"fine\n")
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:10169", ("0.0.0.0", 10169)),
+        (":10169", ("", 10169)),
+        ("[::]:10169", ("::", 10169)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("localhost:10169", ("localhost", 10169)),
+    ],
+)
+def test_listen_addresses_are_read_as_prometheus_writes_them(text: str, address: tuple[str, int]) -> None:
+    """Each usual form gives its host and port."""
+    assert parse_listen_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "10169", "host:", "host:http", "::1:80", "host:65536", "host:-1", "host:٣"])
+def test_other_listen_addresses_are_refused(text: str) -> None:
+    """Anything else is an error that shows the form."""
+    with pytest.raises(ValueError, match=r"expected host:port"):
+        parse_listen_address(text)
+
+
+@pytest.mark.parametrize("text", [":0", "[::]:0", "localhost:0", "0.0.0.0:0"])
+def test_a_server_on_any_form_answers_on_loopback(text: str) -> None:
+    """Each form serves IPv4 loopback; those for all interfaces serve IPv6 too where there is any."""
+    server = WebServer(text, Pages())
+    server.start()
+    try:
+        port = server.address[1]
+        assert httpx.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
+        if text in (":0", "[::]:0") and socket.has_dualstack_ipv6():
+            assert httpx.get(f"http://[::1]:{port}/metrics").status_code == 200
+    finally:
+        server.stop()
+
+
+def test_a_taken_port_is_said_at_once() -> None:
+    """Starting on a port that another program has raises OSError with the address and the reason."""
+    with serving() as (host, port):
+        second = WebServer(f"{host}:{port}", Pages())
+        with pytest.raises(OSError, match=rf"cannot listen on {host}:{port}: .*another program has this port"):
+            second.start()
+
+
+def test_stopping_closes_what_is_open_and_frees_the_port() -> None:
+    """After `stop` connections are closed and the same port can be served again; nothing is waited for.""" ""
+    server = WebServer("127.0.0.1:0", Pages(), limits=Limits(head_seconds=60, exchange_seconds=60, idle_seconds=60))
+    server.start()
+    idle = connect(server.address)
+    begun = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begun < 30
+    assert read_all(idle) == b""
+    idle.close()
+    again = WebServer(f"127.0.0.1:{server.address[1]}", Pages())
+    again.start()
+    assert httpx.get("http://{}:{}/metrics".format(*again.address)).status_code == 200
+    again.stop()
+
+
+def test_packed_bodies_are_the_same_bytes_each_time() -> None:
+    """gzip bodies carry no time stamp, so that an unchanged page is unchanged on the wire."""
+    with serving(limits=Limits(fresh_seconds=0)) as address:
+        bodies = set()
+        for _ in range(2):
+            sock = connect(address, ASK % b"Accept-Encoding: gzip\r\nConnection: close\r\n")
+            bodies.add(read_all(sock).partition(b"\r\n\r\n")[2])
+            sock.close()
+    assert [gzip.decompress(body) for body in bodies] == [METRICS]
+
+
+def test_without_a_web_config_nothing_for_it_is_imported() -> None:
+    """An agent without TLS and passwords loads neither PyYAML nor bcrypt."""
+    code = "import sys, exporter.web.server, exporter.web.config; print(sorted({'yaml', 'bcrypt'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
