@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.agent.persistence import Keeper
-from exporter.agent.ports import Log, Metrics, Options, Senses, Source, Turn
+from exporter.agent.ports import Metrics, Options, Senses, Source, Turn
 from exporter.core.attempts import FRESH_SECONDS, accepted, attempt_due, attempting, not_accepted
 from exporter.core.decision import decide, decide_one, files_to_look_at, reconsidered
 from exporter.core.document import Document, Event
@@ -21,6 +21,7 @@ from exporter.core.memory import memory_full, with_tracked
 from exporter.core.policy import NOT_PUBLISHED, Decision, Presence, Reason, Situation, Verdict
 from exporter.core.state import Approval, Instant, StartedBy, Tracked
 from exporter.errors import Failure
+from exporter.log.protocol import Logger
 
 ACCEPTED: Final = 200
 PATIENCE_SECONDS: Final = 0.25
@@ -58,7 +59,7 @@ class Approver:
     """The policy applied: one decision per event and turn, and a POST for those that are approved, committed, due."""
 
     def __init__(
-        self, options: Options, source: Source, keeper: Keeper, metrics: Metrics, *, log: Log, senses: Senses
+        self, options: Options, source: Source, keeper: Keeper, metrics: Metrics, *, log: Logger, senses: Senses
     ) -> None:
         self._policy = options.policy
         self._history_bytes = options.history_bytes
@@ -301,8 +302,7 @@ class Approver:
         """The next wait begins with the answer, or, where there was none, with the POST: it was waited for already."""
         turn = self._turn()
         tracked = turn.state.history(flight.decision.key) or flight.tracked
-        status = getattr(failure, "status_code", None)
-        wait = getattr(failure, "retry_after", None) or 0.0
+        status, wait = failure.status_code, failure.retry_after or 0.0
         self._senses.posted(turn.now.wall, flight.decision.event.event_id, status, failure.reason)
         news = tracked.approval.last_failure != failure.reason
         approval = not_accepted(tracked.approval, failure.reason, status, wait)

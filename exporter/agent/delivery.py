@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from exporter.core.records import Record
 from exporter.errors import Failure, Permanent, Retryable
+from exporter.log.protocol import Logger
 from exporter.outbox.queue import Queued
 from exporter.outbox.store import Outbox
+from exporter.retry import Backoff
 
-FIRST_SECONDS: Final = 1.0
-MOST_SECONDS: Final = 15.0
+SEND_BACKOFF: Final = Backoff(1.0, 15.0)
 SLOW_SECONDS: Final = 60.0
 IDLE_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 60.0
@@ -46,16 +47,10 @@ class Metrics(Protocol):
     def dropped(self, destination: str, reason: str, records: int) -> None: ...
 
 
-class Log(Protocol):
-    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
-    def over(self, key: str, event: str, **fields: Any) -> None: ...
-    def error(self, event: str, **fields: object) -> None: ...
-
-
 def backoff(failures: int, failure: Retryable, jitter: float) -> float:
     """Seconds to wait after the n-th failure in a row: 1, 2, 4, 8, 15, 15, … each shortened by up to a fifth by
     `jitter` (0 to 1), 60 where only a person can mend it, and never less than the destination asked for."""
-    own = SLOW_SECONDS if failure.slow else min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 10))
+    own = SLOW_SECONDS if failure.needs_operator else SEND_BACKOFF.after(failures)
     return max(own * (1 - 0.2 * jitter), failure.retry_after or 0.0)
 
 
@@ -67,7 +62,7 @@ class Delivery:
         destination: Destination,
         outbox: Outbox,
         metrics: Metrics,
-        log: Log,
+        log: Logger,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -138,20 +133,20 @@ class Delivery:
         try:
             settle()
         except Failure as failure:
-            self._log.trouble(self._disk, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
+            self._log.failing(self._disk, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
         else:
-            self._log.over(self._disk, "outbox.recovered", quiet=QUIET_SECONDS, destination=self.name)
+            self._log.recovered(self._disk, "outbox.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
     def _well(self) -> None:
         """What waits is delivered, or nothing waits: said once that is so for good, not each time of a limit's."""
-        self._log.over(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
+        self._log.recovered(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
     def _later(self, failure: Retryable) -> float:
         self._failures += 1
         delay = backoff(self._failures, failure, self._jitter())
         self._due = self._monotonic() + delay
         self._metrics.send_failed(self.name, failure.reason)
-        self._log.trouble(
+        self._log.failing(
             self.name, "destination.failed", destination=self.name, reason=failure.reason, detail=failure.detail
         )
         with suppress(Failure):  # the disk is told of by the agent, whose records it refuses as well
@@ -160,7 +155,7 @@ class Delivery:
 
     def broke(self, error: Exception) -> float:
         """A mistake of ours came out of `tick`: counted, said, and tried again slowly. Answers the delay in seconds."""
-        return self._later(Retryable("internal", f"{type(error).__name__}: {error}"[:200], slow=True))
+        return self._later(Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True))
 
     def close(self) -> None:
         self._destination.close()

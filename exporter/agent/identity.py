@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from exporter.agent.ports import Who
 from exporter.core.folding import alike
 from exporter.core.records import Vm
 from exporter.errors import Failure
+from exporter.log.protocol import Logger
 from exporter.metadata.client import Compute
 
 REFRESH_SECONDS: Final = 300.0
@@ -18,13 +19,6 @@ RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 class Source(Protocol):
     def instance(self) -> Compute: ...
     def abort(self) -> None: ...
-
-
-class Log(Protocol):
-    def info(self, event: str, **fields: object) -> None: ...
-    def error(self, event: str, **fields: object) -> None: ...
-    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
-    def over(self, key: str, event: str, **fields: Any) -> None: ...
 
 
 def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: bool = True) -> Who:
@@ -55,7 +49,7 @@ def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: 
 class Identity:
     """Keeps `who` current: asked until it is known, then every five minutes. The last known answer stays."""
 
-    def __init__(self, source: Source, log: Log, *, vm_name: str = "", node: str = "") -> None:
+    def __init__(self, source: Source, log: Logger, *, vm_name: str = "", node: str = "") -> None:
         self._source = source
         self._log = log
         self._vm_name = vm_name
@@ -109,7 +103,7 @@ class Identity:
         if not found.name and not found.vm_id:
             return self._not_known("malformed", "the instance document names no VM")
         self._failures = 0
-        self._log.over("identity", "identity.recovered")
+        self._log.recovered("identity", "identity.recovered")
         if found != self._compute:
             self._compute = found
             self._who = who_is(self._vm_name, self._node, found, silent=self._silent)
@@ -118,7 +112,7 @@ class Identity:
 
     def _not_known(self, reason: str, detail: str) -> float:
         if not self._stop.is_set():
-            self._log.trouble("identity", "identity.failed", reason=reason, detail=detail)
+            self._log.failing("identity", "identity.failed", reason=reason, detail=detail)
         self._failures += 1
         return RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
 

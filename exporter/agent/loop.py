@@ -15,7 +15,7 @@ from typing import Any, Final
 from exporter.agent.approvals import Approver
 from exporter.agent.attribution import Attribution
 from exporter.agent.persistence import Keeper
-from exporter.agent.ports import Log, Metrics, Options, Senses, Source, Store, Turn
+from exporter.agent.ports import Metrics, Options, Senses, Source, Store, Turn
 from exporter.agent.source_health import SourceHealth, reason_of
 from exporter.core import records as published
 from exporter.core.continuity import EVERYDAY
@@ -26,6 +26,7 @@ from exporter.core.scope import Tale, tale_of
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, State, Step
 from exporter.errors import Failure
+from exporter.log.protocol import Logger
 
 SPEAK_SECONDS: Final = 10.0
 SLOW_FIRST_ANSWER_SECONDS: Final = 5.0
@@ -35,7 +36,7 @@ class Agent:
     """One VM's agent. `tick` never raises for anything that the outside does."""
 
     def __init__(
-        self, options: Options, source: Source, store: Store, metrics: Metrics, *, log: Log, senses: Senses
+        self, options: Options, source: Source, store: Store, metrics: Metrics, *, log: Logger, senses: Senses
     ) -> None:
         self._options = options
         self._source = source

@@ -14,9 +14,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from exporter.core.interruption import TICK_SECONDS, Detector, Interruption, read_clocks
+from exporter.log.protocol import Logger
 
 KEPT: Final = 100
 STOP_SECONDS: Final = 2.0
@@ -28,10 +29,6 @@ _TFD_CLOEXEC: Final = 0o2000000
 _TFD_TIMER_ABSTIME: Final = 1
 _TFD_TIMER_CANCEL_ON_SET: Final = 2
 _FAR: Final = 2**33  # the year 2242
-
-
-class Log(Protocol):
-    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
 
 
 class Alarm(Protocol):
@@ -111,7 +108,7 @@ class Observer:
 
     def __init__(
         self,
-        log: Log,
+        log: Logger,
         alarm: Callable[[], Alarm] = ClockAlarm,
         sleep: Callable[[float], None] = time.sleep,
         mono: Callable[[], int] = time.monotonic_ns,
@@ -189,4 +186,4 @@ class Observer:
             self._broke(error)
 
     def _broke(self, error: Exception) -> None:
-        self._log.trouble("observer", "observer.failed", reason=type(error).__name__, detail=str(error)[:300])
+        self._log.failing("observer", "observer.failed", reason=type(error).__name__, detail=str(error)[:300])

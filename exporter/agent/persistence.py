@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from exporter.agent.ports import Log, Metrics, Senses, Store, Turn
+from exporter.agent.ports import Metrics, Senses, Store, Turn
 from exporter.core.folding import alike, folded
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.memory import without_histories
@@ -20,6 +20,7 @@ from exporter.core.records import Record
 from exporter.core.snapshot import DestinationStatus, OutboxStatus
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Reset, State, Tracked, Whose
 from exporter.errors import Failure
+from exporter.log.protocol import Logger
 
 BEAT_SECONDS: Final = 60.0
 BEAT_SECONDS_WITH_EVENTS: Final = 5.0
@@ -162,7 +163,7 @@ class Keeper:
     """The one place that commits. Without a disk nothing is lost but durability: records wait in memory, bounded."""
 
     def __init__(  # what it is connected to
-        self, store: Store, metrics: Metrics, log: Log, senses: Senses, history_bytes: int = HISTORY_BYTES
+        self, store: Store, metrics: Metrics, log: Logger, senses: Senses, history_bytes: int = HISTORY_BYTES
     ) -> None:
         self._store = store
         self._history_bytes = history_bytes
@@ -229,7 +230,7 @@ class Keeper:
         self._news = self._news or bool(self._unsaved)
         self._unsaved.clear()
         self.writable = True
-        self._log.over("outbox", "outbox.recovered")
+        self._log.recovered("outbox", "outbox.recovered")
         for name, count in dropped.items():
             self._metrics.dropped(name, "outbox-full", count)
             self._log.error("outbox.dropped", destination=name, records=count, reason="outbox-full")
@@ -262,7 +263,7 @@ class Keeper:
 
     def _failed(self, failure: Failure) -> None:
         self.writable = False
-        self._log.trouble("outbox", "outbox.unwritable", reason=failure.reason, detail=failure.detail)
+        self._log.failing("outbox", "outbox.unwritable", reason=failure.reason, detail=failure.detail)
 
     def renew(self, state: State) -> None:
         """Everything kept so far is another VM's: it is set aside, and `state` begins anew."""

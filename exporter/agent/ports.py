@@ -16,6 +16,7 @@ from exporter.core.record_factory import Writer
 from exporter.core.records import Record, Vm
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, State, Tracked, Transition
+from exporter.log.protocol import Logger
 
 
 class Answer(Protocol):
@@ -76,14 +77,6 @@ class Metrics(Protocol):
     def approval_postponed(self) -> None: ...
     def interruption(self, kind: str, attributed: bool, seconds: float, event_id: str) -> None: ...
     def dropped(self, destination: str, reason: str, records: int) -> None: ...
-
-
-class Log(Protocol):
-    def info(self, event: str, **fields: object) -> None: ...
-    def warn(self, event: str, **fields: object) -> None: ...
-    def error(self, event: str, **fields: object) -> None: ...
-    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
-    def over(self, key: str, event: str, **fields: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +174,7 @@ class Turn:
             incarnation = state.document.incarnation
         return cls(state, Writer(senses.who().vm, at.wall, incarnation, mode, evidence), at)
 
-    def announce_all(self, log: Log) -> None:
+    def announce_all(self, log: Logger) -> None:
         """Counts and logs what this turn found: after it was committed, or as well as it could be."""
         for fact in self.announcements:
             fact()

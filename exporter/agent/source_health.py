@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from exporter.agent.ports import Log, Metrics, Turn
+from exporter.agent.ports import Metrics, Turn
 from exporter.core.document import DocumentError
 from exporter.core.records import DOCUMENT_REJECTED
 from exporter.core.snapshot import SourceStatus
 from exporter.core.state import Instant, Outage, State
-from exporter.errors import Failure, backoff
+from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
+from exporter.log.protocol import Logger
 
 UNAVAILABLE_SECONDS: Final = 10.0
 SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
@@ -25,7 +26,7 @@ Speak = Callable[[Turn], bool]
 class SourceHealth:
     """Tells an outage once when it is 10 s old, and its end once."""
 
-    def __init__(self, metrics: Metrics, log: Log) -> None:
+    def __init__(self, metrics: Metrics, log: Logger) -> None:
         self._metrics = metrics
         self.status = SourceStatus()
         self._log = log
@@ -38,9 +39,8 @@ class SourceHealth:
         """
         if isinstance(failure, DocumentError):
             self._malformed += 1
-            return backoff(self._malformed)
-        delay = getattr(failure, "delay", None)
-        return delay() if delay else backoff(1)
+            return SOURCE_BACKOFF.after(self._malformed)
+        return failure.delay() if isinstance(failure, SourceFailure) else SOURCE_BACKOFF.after(1)
 
     def failed(self, turn: Turn, failure: Failure | DocumentError, began: Instant, speak: Speak) -> None:
         """A poll that began then has failed."""
@@ -54,7 +54,7 @@ class SourceHealth:
             failing_since=since.wall,
             failing_since_mono=since.mono,
         )
-        self._log.trouble("source", "poll.failed", reason=reason, detail=failure.detail)
+        self._log.failing("source", "poll.failed", reason=reason, detail=failure.detail)
         outage = turn.state.outage
         if outage is None:
             turn.become(replace(turn.state, outage=Outage(began, reason)))
@@ -103,7 +103,7 @@ class SourceHealth:
             failure="",
             failing_since=None,
         )
-        self._log.over("source", "poll.recovered", quiet=UNAVAILABLE_SECONDS)
+        self._log.recovered("source", "poll.recovered", quiet=UNAVAILABLE_SECONDS)
         outage = turn.state.outage
         if outage is None:
             return

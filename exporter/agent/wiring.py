@@ -149,7 +149,7 @@ class DeliveryThread:
                 self._delivery = Delivery(self._make(), self._outbox, self._metrics, self._log)
             except Exception as error:  # the same loop, before it turns
                 self._metrics.send_failed(self.name, "configuration")
-                self._log.trouble(self.name, "destination.failed", destination=self.name, detail=str(error)[:300])
+                self._log.failing(self.name, "destination.failed", destination=self.name, detail=str(error)[:300])
                 self._drained.set()
                 self._stop.wait(RETRY_SECONDS)
             else:

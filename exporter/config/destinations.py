@@ -15,7 +15,7 @@ from exporter.config.event_hubs import (
 )
 from exporter.config.schema import EventHubsSettings, OtlpSettings, Setting, catalogue
 from exporter.config.sources import MAX_SECRET_BYTES, Picked, ReadFile, Sources, read_text
-from exporter.config.types import Kind, Text, Unfit, describe, format_duration, is_loopback, otlp_exact
+from exporter.config.types import InvalidValue, Kind, Text, describe, format_duration, is_loopback, otlp_exact
 from exporter.secrets import Secret
 
 _PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -66,7 +66,7 @@ def _connect(sources: Sources, picked: dict[str, Picked], read_file: ReadFile) -
             secret = Secret(read_text(path, MAX_SECRET_BYTES, read_file).strip())
             origin = f"{origin}: {path}"
         connection = parse_connection_string(secret.reveal())
-    except Unfit as error:
+    except InvalidValue as error:
         unread = path and not secret
         sources.errors.append(
             f"{origin}: {error}" if unread else f"{origin}: expected {error}; what was found is not shown"
@@ -76,7 +76,7 @@ def _connect(sources: Sources, picked: dict[str, Picked], read_file: ReadFile) -
     try:
         if connection.emulator:
             refuse_azure_without_tls(urlsplit(endpoint.value).hostname or "")
-    except Unfit as error:
+    except InvalidValue as error:
         sources.errors.append(f"{endpoint.origin}: expected {error}")
         return {"connection": None}
     sources.warnings += [f"{origin}: {text}" for text in connection_warnings(connection, endpoint.value)]
@@ -90,7 +90,7 @@ def _resolve_hub(sources: Sources, pick: Picked, values: dict[str, Any]) -> None
     connection: ConnectionString | None = values.get("connection")
     try:
         values["event_hub"] = resolve_hub(connection.event_hub if connection else "", values["event_hub"])
-    except Unfit as error:
+    except InvalidValue as error:
         if pick.ok:
             sources.errors.append(f"{pick.origin}: expected {error}, found {describe(pick.value)}")
 

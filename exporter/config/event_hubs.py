@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from exporter.config.types import Unfit, is_loopback, quote
+from exporter.config.types import InvalidValue, is_loopback, quote
 from exporter.secrets import Secret
 
 AMQP_PORT = 5672
@@ -52,14 +52,14 @@ class ConnectionString:
 
 
 def parse_connection_string(text: str) -> ConnectionString:
-    """Read a connection string. Raises `Unfit`, whose sentence never repeats any part of it."""
+    """Read a connection string. Raises `InvalidValue`, whose sentence never repeats any part of it."""
     found = _fields(text)
     emulator = _emulator(found)
     host, port = _endpoint(found)
     if emulator:
         refuse_azure_without_tls(host)
     if port is not None and not emulator:
-        raise Unfit(
+        raise InvalidValue(
             "no port in Endpoint unless UseDevelopmentEmulator=true stands beside it (the SDK ignores the port, goes "
             f"to {AMQPS_PORT}); use event_hubs.custom_endpoint to reach another address"
         )
@@ -67,9 +67,9 @@ def parse_connection_string(text: str) -> ConnectionString:
         found.get(word, "") for word in ("sharedaccesskeyname", "sharedaccesskey", "sharedaccesssignature")
     )
     if bool(name) != bool(key):
-        raise Unfit("SharedAccessKeyName and SharedAccessKey together, or neither")
+        raise InvalidValue("SharedAccessKeyName and SharedAccessKey together, or neither")
     if bool(key) == bool(signature):
-        raise Unfit("either SharedAccessKeyName with SharedAccessKey, or SharedAccessSignature")
+        raise InvalidValue("either SharedAccessKeyName with SharedAccessKey, or SharedAccessSignature")
     hub = found.get("entitypath", "")
     return ConnectionString(
         Secret(text.strip()),
@@ -89,14 +89,14 @@ def _fields(text: str) -> dict[str, str]:
     expected = f"a connection string such as {_SAMPLE}"
     stripped = text.strip()
     if stripped[:1] in ("'", '"'):
-        raise Unfit(expected + ", without quotation marks around it")
+        raise InvalidValue(expected + ", without quotation marks around it")
     if not stripped.isprintable() or not stripped:
-        raise Unfit(expected + ", on one line")
+        raise InvalidValue(expected + ", on one line")
     found: dict[str, str] = {}
     for part in stripped.rstrip(";").split(";"):
         name, equals, value = part.partition("=")
         if not equals or not name or not value or name.lower() in found:
-            raise Unfit(expected + ": fields of the form Name=value, each once, with semicolons between")
+            raise InvalidValue(expected + ": fields of the form Name=value, each once, with semicolons between")
         found[name.lower()] = value
     return found
 
@@ -104,7 +104,7 @@ def _fields(text: str) -> dict[str, str]:
 def _emulator(found: dict[str, str]) -> bool:
     value = found.get("usedevelopmentemulator")
     if value not in (None, "true", "false"):
-        raise Unfit(
+        raise InvalidValue(
             'UseDevelopmentEmulator to be exactly "true" or "false" in lower case (with any other spelling the SDK '
             "would speak TLS to the emulator without a word)"
         )
@@ -117,21 +117,21 @@ def _endpoint(found: dict[str, str]) -> tuple[str, int | None]:
         parts = urlsplit(found.get("endpoint", ""))
         port = parts.port
     except ValueError:
-        raise Unfit(expected) from None
+        raise InvalidValue(expected) from None
     host = parts.hostname or ""
     if ":" in host:
-        raise Unfit(expected + ": an IPv6 literal is not understood by the SDK, use a name or an IPv4 address")
+        raise InvalidValue(expected + ": an IPv6 literal is not understood by the SDK, use a name or an IPv4 address")
     if parts.scheme not in ("sb", "amqps", "amqp") or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}", host):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or port == 0:
-        raise Unfit(expected + " and nothing after it")
+        raise InvalidValue(expected + " and nothing after it")
     return host, port
 
 
 def refuse_azure_without_tls(host: str) -> None:
-    """Raises `Unfit` for a namespace of Azure's beside UseDevelopmentEmulator=true, which switches TLS off."""
+    """Raises `InvalidValue` for a namespace of Azure's beside UseDevelopmentEmulator=true, which switches TLS off."""
     if _AZURE.search(host):
-        raise Unfit(
+        raise InvalidValue(
             f"no UseDevelopmentEmulator=true for {host}, which is a namespace of Azure: it switches TLS off, and the "
             "key and every record would go in clear; remove it from the connection string"
         )
@@ -154,9 +154,10 @@ def connection_warnings(connection: ConnectionString, custom_endpoint: str = "")
 
 
 def resolve_hub(entity_path: str, event_hub: str) -> str:
-    """The event hub's name from the connection string and from `event_hub`. Raises `Unfit`."""
+    """The event hub's name from the connection string and from `event_hub`. Raises `InvalidValue`."""
     if entity_path and event_hub and entity_path.lower() != event_hub.lower():
-        raise Unfit(f"the same event hub as EntityPath in the connection string ({quote(entity_path)}), or nothing")
+        expected = f"the same event hub as EntityPath in the connection string ({quote(entity_path)}), or nothing"
+        raise InvalidValue(expected)
     if not entity_path and not event_hub:
-        raise Unfit("the name of the event hub here, or as EntityPath in the connection string")
+        raise InvalidValue("the name of the event hub here, or as EntityPath in the connection string")
     return entity_path or event_hub

@@ -38,7 +38,7 @@ from exporter.config.sources import (
     read_capped,
     read_toml,
 )
-from exporter.config.types import KNOWN_API_VERSIONS, Unfit
+from exporter.config.types import KNOWN_API_VERSIONS, InvalidValue
 
 
 class ConfigError(Exception):
@@ -65,7 +65,7 @@ def load(
     try:
         path = config_path(flags, environ)
         document = read_toml(path, read_file) if path else {}
-    except Unfit as error:
+    except InvalidValue as error:
         errors.append(str(error))
     sources = Sources(given_flags(flags), environ, document, path, errors)
     sources.check_names()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from exporter.config.types import Duration, Unfit
+from exporter.config.types import Duration, InvalidValue
 from exporter.secrets import HIDDEN, Secret
 
 _MAX_HEADERS = 64
@@ -28,7 +28,7 @@ class HeadersKind:
                 continue
             name, equals, value = part.partition("=")
             if not equals:
-                raise Unfit('headers as "name=value,name=value"')
+                raise InvalidValue('headers as "name=value,name=value"')
             found[_header_name(unquote(name.strip()))] = _header_value(unquote(value.strip()))
         return _capped(found)
 
@@ -36,7 +36,7 @@ class HeadersKind:
         if isinstance(value, str):
             return self.from_text(value)
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            raise Unfit('a table of strings or "name=value,name=value"')
+            raise InvalidValue('a table of strings or "name=value,name=value"')
         return _capped({_header_name(name): _header_value(item) for name, item in value.items()})
 
     def show(self, value: tuple[tuple[str, Secret], ...]) -> str:
@@ -45,19 +45,19 @@ class HeadersKind:
 
 def _header_name(name: str) -> str:
     if not _TOKEN.fullmatch(name):
-        raise Unfit("header names of letters, digits and dashes")
+        raise InvalidValue("header names of letters, digits and dashes")
     return name.lower()
 
 
 def _header_value(value: str) -> Secret:
     if not value.isascii() or not value.isprintable():
-        raise Unfit("header values of printable ASCII, on one line")
+        raise InvalidValue("header values of printable ASCII, on one line")
     return Secret(value.strip())
 
 
 def _capped(found: dict[str, Secret]) -> tuple[tuple[str, Secret], ...]:
     if len(found) > _MAX_HEADERS:
-        raise Unfit(f"at most {_MAX_HEADERS} headers")
+        raise InvalidValue(f"at most {_MAX_HEADERS} headers")
     return tuple(found.items())
 
 
@@ -76,7 +76,7 @@ class Milliseconds:
         except ValueError:
             number = 0.0
         if not 0 < number < float("inf"):
-            raise Unfit("a number of milliseconds")
+            raise InvalidValue("a number of milliseconds")
         seconds = number / 1000 if number >= TIMEOUT.minimum * 1000 else number
         return min(TIMEOUT.maximum, max(TIMEOUT.minimum, seconds))
 

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from exporter.config.types import Duration, Integer, Misplaced, Unfit, describe, is_absolute, quote, refuse_secrets
+from exporter.config.types import (
+    Duration,
+    Integer,
+    InvalidValue,
+    Misplaced,
+    describe,
+    is_absolute,
+    quote,
+    refuse_secrets,
+)
 
 # Words that match exactly. Others pass with a warning, since Azure may add words; a near miss is named in it.
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
@@ -43,17 +52,17 @@ DEFAULT_RULES = (
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value):
-        raise Unfit("1 to 64 letters, digits, dots, dashes and underscores")
+        raise InvalidValue("1 to 64 letters, digits, dots, dashes and underscores")
     return value
 
 
 def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
     expected = "a non-empty list of words, such as " + ", ".join(quote(word) for word in known)
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_WORDS:
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     for word in value:
         if not isinstance(word, str) or not word.isprintable() or not word.strip():
-            raise Unfit(expected)
+            raise InvalidValue(expected)
     return tuple(dict.fromkeys(value))
 
 
@@ -83,19 +92,19 @@ def _require_file(value: object) -> str:
         'name, such as "/run/app/ready/{event_id}"'
     )
     if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_PATH or not is_absolute(value):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     *folders, last = re.split(r"[/\\]", value)
     if not last or ".." in (*folders, last) or value.count("{event_id}") > 1:
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     rest = "".join(folder for folder in folders if folder != "{event_id}") + last.replace("{event_id}", "")
     if "{" in rest or "}" in rest:
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return value
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise Unfit("true or false")
+        raise InvalidValue("true or false")
     return value
 
 
@@ -155,7 +164,7 @@ def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], Rule
             found[key] = reader(value)
         except Misplaced as error:
             errors.append(f"{where}: {key}: {error}")
-        except Unfit as error:
+        except InvalidValue as error:
             errors.append(f"{where}: {key}: expected {error}, found {describe(error.found or value)}")
     errors += [
         f"{where}: {field}: missing, every rule names its {'own name' if field == 'name' else 'event types'}"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from exporter.config.rules import unknown
 from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue
-from exporter.config.types import Kind, Misplaced, Unfit, describe, describe_type, refuse_unfit
+from exporter.config.types import InvalidValue, Kind, Misplaced, describe, describe_type, refuse_unfit
 from exporter.secrets import redact
 from exporter.text.terminal import printable
 
@@ -41,29 +41,29 @@ def read_capped(path: str, limit: int) -> bytes:
 
 
 def read_text(path: str, limit: int, read_file: ReadFile) -> str:
-    """A small UTF-8 file. Raises `Unfit` with a sentence that names the path and never the content."""
+    """A small UTF-8 file. Raises `InvalidValue` with a sentence that names the path and never the content."""
     try:
         content = read_file(path, limit)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
-        raise Unfit(f"{path}: cannot be read: {reason}") from None
+        raise InvalidValue(f"{path}: cannot be read: {reason}") from None
     if len(content) > limit:
-        raise Unfit(f"{path}: expected at most {limit} bytes, found more")
+        raise InvalidValue(f"{path}: expected at most {limit} bytes, found more")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unfit(f"{path}: expected UTF-8, found another byte at offset {error.start}") from None
+        raise InvalidValue(f"{path}: expected UTF-8, found another byte at offset {error.start}") from None
 
 
 def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
-    """The settings file. Raises `Unfit` with a sentence that names the path and, for a syntax error, the line."""
+    """The settings file. Raises `InvalidValue` with a sentence that names the path, and the line of a syntax error."""
     text = read_text(path, MAX_CONFIG_BYTES, read_file)
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise Unfit(f"{path}: expected TOML, found too deep a nesting") from None
+        raise InvalidValue(f"{path}: expected TOML, found too deep a nesting") from None
     except ValueError as error:
-        raise Unfit(f"{path}: expected TOML: {redact(str(error))}") from None
+        raise InvalidValue(f"{path}: expected TOML: {redact(str(error))}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Sources:
         except Misplaced as error:
             self.errors.append(f"{picked.origin}: {error}")
             return Picked(setting.default, picked.origin, picked.layer, ok=False)
-        except Unfit as error:
+        except InvalidValue as error:
             shown = f"{describe_type(found)} that is not shown" if setting.secret else describe(found)
             self.errors.append(f"{picked.origin}: expected {error}, found {shown}")
             return Picked(setting.default, picked.origin, picked.layer, ok=False)
@@ -223,14 +223,14 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
 def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
     """The settings file: of the flag, else of the environment; "" for none. An empty flag means none, too.
 
-    Raises `Unfit` with a sentence for what is a secret and no path.
+    Raises `InvalidValue` with a sentence for what is a secret and no path.
     """
     given: str | None = getattr(flags, "config.file", None)
     path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
     try:
         refuse_unfit(path, "a path")
     except Misplaced as error:
-        raise Unfit(f"{origin}: {error}") from None
+        raise InvalidValue(f"{origin}: {error}") from None
     return path
 
 

@@ -1,7 +1,7 @@
 """The kinds of value a setting can have: each reads text (flag, environment) and TOML, and writes itself as TOML.
 
-A kind raises `Unfit` with what it expected, worded to follow "expected"; what was found is said by the caller, who
-knows whether it may be shown.
+A kind raises `InvalidValue` with what it expected, worded to follow "expected"; what was found is said by the caller,
+who knows whether it may be shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BREAKS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _MAX_SHOWN = 80  # of a value, in an error of one line
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """A value is not what a setting takes: the message says what was expected, `found` which part of it is wrong."""
 
     def __init__(self, expected: str, found: object = None) -> None:
@@ -44,7 +44,7 @@ class Unfit(ValueError):
         self.found = found
 
 
-class Misplaced(Unfit):
+class Misplaced(InvalidValue):
     """What must not be shown, such as a secret where none belongs. The message is a whole sentence."""
 
 
@@ -75,22 +75,22 @@ class Kind(Protocol):
     """How one kind of value is read and written."""
 
     def from_text(self, text: str) -> Any:
-        """The value of a flag or an environment variable. Raises `Unfit`."""
+        """The value of a flag or an environment variable. Raises `InvalidValue`."""
 
     def from_toml(self, value: object) -> Any:
-        """The value of a TOML key. Raises `Unfit`."""
+        """The value of a TOML key. Raises `InvalidValue`."""
 
     def show(self, value: Any) -> str:
         """The value as one would write it in the TOML file; secrets as a placeholder."""
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a duration as Prometheus writes it: `100ms`, `1m30s`, `2h`, `0`. Raises `Unfit`."""
+    """Seconds of a duration as Prometheus writes it: `100ms`, `1m30s`, `2h`, `0`. Raises `InvalidValue`."""
     if text == "0":
         return 0.0
     match = _DURATION.fullmatch(text)
     if not text or match is None:
-        raise Unfit('a duration such as "100ms", "1s" or "1m30s"')
+        raise InvalidValue('a duration such as "100ms", "1s" or "1m30s"')
     milliseconds = sum(int(match[unit] or 0) * size for unit, size in _UNITS_MS)
     return milliseconds / 1000
 
@@ -153,7 +153,7 @@ def describe_type(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string, checked and perhaps rewritten by `check`, which raises `Unfit`. Empty passes when `optional`."""
+    """A string, checked and perhaps rewritten by `check`, which raises `InvalidValue`. Empty passes when `optional`."""
 
     expected: str = "a string"
     check: Callable[[str], str] = str
@@ -173,7 +173,7 @@ class Text:
 
     def from_toml(self, value: object) -> str:
         if not isinstance(value, str):
-            raise Unfit("a string")
+            raise InvalidValue("a string")
         return self.from_text(value)
 
     def show(self, value: str) -> str:
@@ -188,7 +188,7 @@ class Choice:
 
     def from_text(self, text: str) -> str:
         if text not in self.words:
-            raise Unfit("one of " + ", ".join(quote(word) for word in self.words))
+            raise InvalidValue("one of " + ", ".join(quote(word) for word in self.words))
         return text
 
     def from_toml(self, value: object) -> str:
@@ -216,17 +216,17 @@ class Duration:
             return None
         try:
             seconds = parse_duration(text)
-        except Unfit:
-            raise Unfit(
+        except InvalidValue:
+            raise InvalidValue(
                 f'{self.expected}, such as "{format_duration(max(self.minimum, min(self.maximum, 30)))}"'
             ) from None
         if not self.minimum <= seconds <= self.maximum:
-            raise Unfit(self.expected)
+            raise InvalidValue(self.expected)
         return seconds
 
     def from_toml(self, value: object) -> float | None:
         if not isinstance(value, str):
-            raise Unfit(f"{self.expected}, as a string with a unit")
+            raise InvalidValue(f"{self.expected}, as a string with a unit")
         return self.from_text(value)
 
     def show(self, value: float | None) -> str:
@@ -247,12 +247,12 @@ class Integer:
 
     def from_text(self, text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", text):
-            raise Unfit(self.expected)
+            raise InvalidValue(self.expected)
         return self.from_toml(int(text))
 
     def from_toml(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
-            raise Unfit(self.expected)
+            raise InvalidValue(self.expected)
         return value
 
     def show(self, value: int) -> str:
@@ -270,7 +270,7 @@ class Hidden:
 
     def from_toml(self, value: object) -> Secret:
         if not isinstance(value, str):
-            raise Unfit(self.expected)
+            raise InvalidValue(self.expected)
         return self.from_text(value)
 
     def show(self, value: Secret) -> str:
@@ -303,10 +303,10 @@ def is_absolute(path: str) -> bool:
 def absolute_path(path: str) -> str:
     """A path that means the same file whatever the working directory becomes: a relative one is of the present one.
 
-    Raises `Unfit` for no path at all.
+    Raises `InvalidValue` for no path at all.
     """
     if not path:
-        raise Unfit("a path")
+        raise InvalidValue("a path")
     return path if is_absolute(path) else os.path.abspath(path)
 
 
@@ -318,16 +318,16 @@ _MAX_PORT = 65535
 
 
 def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult:
-    """A URL with a host and a usable port. Raises `Unfit` with `expected`, which never repeats the URL."""
+    """A URL with a host and a usable port. Raises `InvalidValue` with `expected`, which never repeats the URL."""
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise Unfit(expected) from None
+        raise InvalidValue(expected) from None
     if parts.scheme not in schemes or not parts.hostname or port == 0 or any(ch.isspace() for ch in text):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     if not _HOST.fullmatch(parts.hostname) and not _is_ipv6(parts.hostname):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return parts
 
 
@@ -354,7 +354,7 @@ def source_url(text: str) -> str:
     expected = 'an http or https URL without path, query or user, such as "http://169.254.169.254"'
     parts = split_url(text, ("http", "https"), expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or text.endswith(("?", "#")):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -363,7 +363,7 @@ def otlp_base(text: str) -> str:
     expected = 'an http or https URL without query, such as "http://127.0.0.1:4318"'
     parts = split_url(text, ("http", "https"), expected)
     if parts.query or parts.fragment:
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return text
 
 
@@ -371,7 +371,7 @@ def otlp_exact(text: str) -> str:
     """A collector's whole URL for logs, used as is; without a path it means the root [OTLP exporter, Endpoint URLs]."""
     parts = split_url(text, ("http", "https"), 'an http or https URL, such as "http://127.0.0.1:4318/v1/logs"')
     if parts.fragment:
-        raise Unfit("a URL without a fragment")
+        raise InvalidValue("a URL without a fragment")
     return text if parts.path else parts._replace(path="/").geturl()
 
 
@@ -382,20 +382,20 @@ def api_version(text: str) -> str:
             raise ValueError
         date.fromisoformat(text)
     except ValueError:
-        raise Unfit('a date such as "2020-07-01"') from None
+        raise InvalidValue('a date such as "2020-07-01"') from None
     return text
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[::]:port` or `:port`; an empty host means all addresses. Raises `Unfit`."""
+    """Host and port of `host:port`, `[::]:port` or `:port`; an empty host is every address. Raises `InvalidValue`."""
     expected = '"host:port", "[::]:port" or ":port", such as "0.0.0.0:10169"'
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]*)):([0-9]{1,5})", text)
     if match is None or int(match[3]) > _MAX_PORT:
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     if match[1] is not None and not _is_ipv6(match[1]):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     if match[2] and not _HOST.fullmatch(match[2]):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return match[1] or match[2] or "", int(match[3])
 
 
@@ -409,21 +409,21 @@ def namespace(text: str) -> str:
     """The host name of an Event Hubs namespace."""
     expected = 'a host name alone, without "sb://", port or slash, such as "contoso.servicebus.windows.net"'
     if not _HOST.fullmatch(text) or "." not in text:
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return text
 
 
 def hub_name(text: str) -> str:
     """The name of an event hub: the rules are Azure's own."""
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?", text):
-        raise Unfit("the name of an event hub: letters, digits, dots, dashes and underscores")
+        raise InvalidValue("the name of an event hub: letters, digits, dots, dashes and underscores")
     return text
 
 
 def consumer_group(text: str) -> str:
     """The name of a consumer group."""
     if not re.fullmatch(r"\$Default|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", text):
-        raise Unfit('the name of a consumer group, such as "$Default"')
+        raise InvalidValue('the name of a consumer group, such as "$Default"')
     return text
 
 
@@ -432,12 +432,12 @@ def custom_endpoint(text: str) -> str:
     expected = 'a URL of scheme and host, such as "sb://10.1.2.3:5671"'
     parts = split_url(text if "//" in text else f"sb://{text}", ("sb", "amqps", "https"), expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or _is_ipv6(parts.hostname or ""):
-        raise Unfit(expected)
+        raise InvalidValue(expected)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def service_name(text: str) -> str:
     """OpenTelemetry's `service.name`: anything but nothing."""
     if not text.strip():
-        raise Unfit("a name")
+        raise InvalidValue("a name")
     return text.strip()

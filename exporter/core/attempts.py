@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import Final
 
 from exporter.core.state import Approval, Instant, Tracked
+from exporter.retry import Backoff
 
 FRESH_SECONDS: Final = 5.0
-RETRY_FIRST_SECONDS: Final = 5.0
-RETRY_MOST_SECONDS: Final = 60.0
+POST_BACKOFF: Final = Backoff(5.0, 60.0)
 NEVER_LEFT: Final = frozenset({"connect", "dns", "tls"})
 """Failures of a POST before there was a connection to send it on."""
 
 
 def retry_delay(attempts: int) -> float:
     """Seconds to wait after the n-th POST that was not answered 200: 5, 10, 20, 40, 60, 60, …"""
-    return min(RETRY_MOST_SECONDS, RETRY_FIRST_SECONDS * 2.0 ** max(0, min(attempts, 10) - 1))
+    return POST_BACKOFF.after(attempts)
 
 
 def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:

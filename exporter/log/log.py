@@ -9,9 +9,9 @@ counted and said (`log.lines_lost`) once there is room again.
 
 A failure that repeats is said once, then counted, then said to be over:
 
-    log.trouble("poll", "poll.failed", reason="timeout")   a line; again: silence, and each hour a line with repeated=N
-    log.over("poll", "poll.recovered")                     a line with failures=N and lasted_seconds, only after trouble
-    log.over("poll", "poll.recovered", quiet=60)           the same, once it is over for real: what flaps is told once
+    log.failing("poll", "poll.failed", reason="timeout")   a line; again: silence, and each hour a line with repeated=N
+    log.recovered("poll", "poll.recovered")                a line with failures=N and lasted_seconds, after a failure
+    log.recovered("poll", "poll.recovered", quiet=60)      the same, once it has lasted: what flaps is told once
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Log:
         """Something was lost, or needs a person."""
         self._log("error", event, fields)
 
-    def trouble(self, key: str, event: str, level: Level = "warn", **fields: object) -> None:
+    def failing(self, key: str, event: str, level: Level = "warn", **fields: object) -> None:
         """A failure that may repeat: said when it begins, when its `reason` field is a new one, then once an hour."""
         reason = _text(fields.get("reason", ""))[:64]
         now = self._monotonic()
@@ -135,7 +135,7 @@ class Log:
             fields["repeated"] = repeated
         self._log(level, event, fields)
 
-    def over(self, key: str, event: str, *, quiet: float = 0.0, **fields: object) -> None:
+    def recovered(self, key: str, event: str, *, quiet: float = 0.0, **fields: object) -> None:
         """The failure `key` has ended: said with how often and how long, and only if there was one.
 
         With `quiet`, one that was there for less than so many seconds may come again at once: that it is over is said

@@ -23,14 +23,14 @@ import httpx
 from exporter.http.deadline import Aborted, Resolve, Stage, Wire, http_client
 from exporter.metadata.errors import (
     FOREIGN,
+    RETRY_AFTER_SECONDS,
     MetadataError,
     is_page,
     one_line,
-    parse_date,
-    parse_retry_after,
     status_reason,
     translate,
 )
+from exporter.retry import parse_http_date, parse_retry_after
 
 BODY_BYTES = 4 * 1024 * 1024
 DEADLINE_SECONDS = 5.0
@@ -263,8 +263,9 @@ class MetadataClient:
         if code == httpx.codes.OK:
             return
         # By the clock of who asks us to wait, where it is told: ours may have been set.
-        now = parse_date(response.headers.get("date", ""))
-        retry_after = parse_retry_after(response.headers.get("retry-after", ""), self._clock() if now is None else now)
+        now = parse_http_date(response.headers.get("date", ""))
+        now = self._clock() if now is None else now
+        retry_after = parse_retry_after(response.headers.get("retry-after", ""), now, RETRY_AFTER_SECONDS)
         detail = f"HTTP {code} {self._snippet(wire, response)}".rstrip()
         raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 

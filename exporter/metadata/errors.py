@@ -1,7 +1,8 @@
 """Every way in which the metadata service can fail us, and how long to leave it alone then.
 
 Failure
-└── MetadataError    reason: one of REASONS · status_code, retry_after, failures, delay()
+└── SourceFailure
+    └── MetadataError    reason: one of REASONS · status_code, retry_after, failures, delay()
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from email.utils import parsedate_to_datetime
 from typing import Literal, get_args
 
 import httpcore
 import httpx
 
-from exporter.errors import Failure, backoff
+from exporter.errors import SourceFailure
 from exporter.http.deadline import Aborted, Flooded, Stage, Wire
 
 Reason = Literal[
@@ -55,58 +55,22 @@ _STATUS_REASONS: dict[int, Reason] = {
 _CLASS_REASONS: dict[int, Reason] = {3: "redirect", 5: "server-error"}
 
 
-class MetadataError(Failure):
+class MetadataError(SourceFailure):
     """The metadata service gave no usable answer. The detail is for a person and holds nothing of our request.
 
     `status_code` is what was answered, if anything was. `retry_after` is what the source asked for, in seconds (0 to
     60). `failures` says how many polls in a row have failed, this one included.
     """
 
-    reason: Reason
-
-    def __init__(
-        self,
-        reason: Reason,
-        detail: str = "",
-        *,
-        status_code: int | None = None,
-        retry_after: float | None = None,
-        failures: int = 1,
-    ) -> None:
-        super().__init__(reason, detail)
-        self.status_code = status_code
-        self.retry_after = retry_after
-        self.failures = failures
-
     def delay(self) -> float:
         """Seconds to leave the service alone: less than 2, 30 when refused, or as it asks."""
-        own = FORBIDDEN_SECONDS if self.reason == "forbidden" else backoff(self.failures)
-        return max(own, self.retry_after or 0.0)
+        return max(FORBIDDEN_SECONDS if self.reason == "forbidden" else 0.0, super().delay())
 
 
 def status_reason(code: int) -> Reason:
     """The word for a status other than 200."""
     return _STATUS_REASONS.get(code) or _CLASS_REASONS.get(code // 100, "status-other")
 
-
-def parse_retry_after(text: str, now: float) -> float | None:
-    """Seconds from `now` (POSIX), 0 to 60, out of either form of the header (RFC 9110 §10.2.3); None for nonsense."""
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:_DIGITS]), RETRY_AFTER_SECONDS) if text[_DIGITS:] == "" else RETRY_AFTER_SECONDS
-    instant = parse_date(text)
-    return None if instant is None else min(max(instant - now, 0.0), RETRY_AFTER_SECONDS)
-
-
-def parse_date(text: str) -> float | None:
-    """POSIX seconds out of a date as HTTP writes it; None for nonsense."""
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-_DIGITS = 9
 
 FOREIGN = (
     Aborted,

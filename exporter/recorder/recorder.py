@@ -24,22 +24,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
 from exporter.core.records import Vm, timestamp
 from exporter.errors import Failure
+from exporter.log.protocol import Logger
 from exporter.recorder.files import Files, Line
 
 BEAT: Final = timedelta(seconds=60)
 QUEUE_ITEMS: Final = 256
 QUEUE_BYTES: Final = 32 << 20
 STOP_SECONDS: Final = 1.0
-
-
-class Log(Protocol):
-    def trouble(self, key: str, event: str, **fields: Any) -> None: ...
-    def over(self, key: str, event: str, **fields: Any) -> None: ...
 
 
 class Answer(Protocol):
@@ -63,7 +59,7 @@ class Recorder:
         max_bytes: int,
         files: int,
         *,
-        log: Log,
+        log: Logger,
         who: Callable[[], Vm] = Vm,
         poll_interval: float = 1.0,
     ) -> None:
@@ -183,7 +179,7 @@ class Recorded:
 class _Writer:
     """Takes lines to the files on a thread of its own."""
 
-    def __init__(self, files: Files, log: Log) -> None:
+    def __init__(self, files: Files, log: Logger) -> None:
         self._files = files
         self._log = log
         self._queue: queue.SimpleQueue[tuple[Line, bytes] | None] = queue.SimpleQueue()
@@ -201,7 +197,7 @@ class _Writer:
                 self._waiting += 1
                 self._bytes += len(body)
         if not room:
-            self._log.trouble("recorder", "recorder.failed", path=str(self._files.path), detail="the disk is too slow")
+            self._log.failing("recorder", "recorder.failed", path=str(self._files.path), detail="the disk is too slow")
             return False
         self._queue.put((line, body))
         return True
@@ -217,9 +213,9 @@ class _Writer:
                 self._files.write(line, body)
             except (OSError, ValueError) as error:
                 detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self._log.trouble("recorder", "recorder.failed", path=str(self._files.path), detail=detail)
+                self._log.failing("recorder", "recorder.failed", path=str(self._files.path), detail=detail)
             else:
-                self._log.over("recorder", "recorder.recovered")
+                self._log.recovered("recorder", "recorder.recovered")
             with self._lock:
                 self._waiting -= 1
                 self._bytes -= len(body)

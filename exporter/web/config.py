@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from exporter.log.protocol import Log, Silence
+from exporter.log.protocol import Logger, NullLogger
 from exporter.web.config_file import WebSettings, read_web_file
 from exporter.web.tls import not_after
 
@@ -42,7 +42,7 @@ class WebConfig:
     """A web-config file as it is now. `current` is replaced as a whole by `refresh` and may be read from any thread."""
 
     path: Path
-    log: Log = field(default_factory=Silence)
+    log: Logger = field(default_factory=NullLogger)
     clock: Callable[[], float] = time.monotonic
     reload_failures: int = field(default=0, init=False)
     current: WebSettings = field(init=False)
@@ -79,7 +79,7 @@ class WebConfig:
                 return
             self.current = settings
             self.log.info("web.config_read_again", file=str(self.path))
-            self.log.over("web.config", "web.config_mended", file=str(self.path))
+            self.log.recovered("web.config", "web.config_mended", file=str(self.path))
             self._failed_at = None
 
     def _read(self) -> tuple[WebSettings | None, list[str]]:
@@ -102,7 +102,7 @@ class WebConfig:
     def _failed(self, errors: list[str]) -> None:
         self.reload_failures += 1
         sentence = "the settings before go on serving: " + "; ".join(errors)
-        self.log.trouble("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
+        self.log.failing("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
         self._failed_at = self.clock()
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol, TypeVar
 
-from exporter.log.protocol import Log
+from exporter.log.protocol import Logger
 
 Accept = Literal["text", "openmetrics"]
 """The two answers `/metrics` has: Prometheus' text format 0.0.4, and OpenMetrics 1.0.0."""
@@ -144,7 +144,7 @@ class Answers:
     """The application's pages, each at most `fresh_seconds` old. Used on the server's loop only."""
 
     application: Application
-    log: Log
+    log: Logger
     fresh_seconds: float = 0.2
     patience_seconds: float = 3.0
     clock: Callable[[], float] = time.monotonic
@@ -180,8 +180,8 @@ class Answers:
             self.failures += 1
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.lineno}"
-            self.log.trouble(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
+            self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
             return plain(500, "This page could not be produced; the agent's log says why.")
-        self.log.over(f"web{path}", "web.page_works_again", path=path)
+        self.log.recovered(f"web{path}", "web.page_works_again", path=path)
         worth_it = len(response.body) >= NOT_WORTH_PACKING
         return Answer(response, gzip.compress(response.body, 5, mtime=0) if worth_it else None)

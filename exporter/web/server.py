@@ -26,7 +26,7 @@ import threading
 from typing import Final
 
 from exporter.config.types import describe
-from exporter.log.protocol import Log, Silence
+from exporter.log.protocol import Logger, NullLogger
 from exporter.web.auth import Passwords, TokenBucket
 from exporter.web.config import WebConfig
 from exporter.web.config_file import WebSettings
@@ -96,12 +96,12 @@ class WebServer:
         *,
         web_config: WebConfig | None = None,
         limits: Limits | None = None,
-        log: Log | None = None,
+        log: Logger | None = None,
     ) -> None:
         self.host, self.port = parse_listen_address(listen_address)
         self._config = web_config
         self._limits = limits or Limits()
-        self._log = log or Silence()
+        self._log = log or NullLogger()
         self._answers = Answers(application, self._log, self._limits.fresh_seconds, self._limits.render_seconds)
         self._room = room_for(self._limits.connections)
         self._open: dict[asyncio.Task[None], Connection] = {}
@@ -175,7 +175,7 @@ class WebServer:
         if error.errno not in NO_ROOM:
             await asyncio.sleep(BREATH_SECONDS)  # the client left before it was accepted
             return
-        self._log.trouble("web.room", "web.out_of_file_descriptors", open=len(self._open), error=error.strerror)
+        self._log.failing("web.room", "web.out_of_file_descriptors", open=len(self._open), error=error.strerror)
         if self._open:
             await self._make_room()
         else:
@@ -209,7 +209,7 @@ class WebServer:
             return
         error = task.exception()
         if error is not None:
-            self._log.trouble("web.connection", "web.connection_failed", level="error", error=repr(error))
+            self._log.failing("web.connection", "web.connection_failed", level="error", error=repr(error))
 
     async def _look_at_config(self) -> None:
         while self._config is not None:
@@ -217,7 +217,7 @@ class WebServer:
             try:
                 await in_thread(self._config.refresh, "web-config")
             except Exception as error:  # the loop goes on: a file system may fail in ways nobody has listed
-                self._log.trouble("web.config", "web.config_unseen", level="error", error=repr(error))
+                self._log.failing("web.config", "web.config_unseen", level="error", error=repr(error))
 
     async def _answer(self, request: Request) -> Answer:
         settings = self._settings

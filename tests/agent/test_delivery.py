@@ -54,10 +54,10 @@ class Shop:
         (5_000, Retryable("connect"), 0.0, 15.0),
         (5, Retryable("connect"), 1.0, 12.0),
         (1, Retryable("connect"), 1.0, 0.8),
-        (1, Retryable("not-found", slow=True), 0.0, 60.0),
+        (1, Retryable("not-found", needs_operator=True), 0.0, 60.0),
         (1, Retryable("throttled", retry_after=33.0), 1.0, 33.0),
         (9, Retryable("throttled", retry_after=4.0), 0.0, 15.0),
-        (1, Retryable("unauthorized", retry_after=120.0, slow=True), 0.0, 120.0),
+        (1, Retryable("unauthorized", retry_after=120.0, needs_operator=True), 0.0, 120.0),
     ],
 )
 def test_backoff(failures: int, failure: Retryable, jitter: float, seconds: float) -> None:

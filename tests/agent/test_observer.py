@@ -24,6 +24,7 @@ from exporter.agent.observer import KEPT, PAUSE_AFTER_TROUBLE, ClockAlarm, Obser
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.core.interruption import TICK_SECONDS, InterruptionKind
 from exporter.core.records import Record
+from exporter.log.protocol import NullLogger
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.core_documents import event, started
@@ -36,13 +37,13 @@ ROOT = Path(__file__).parents[2]
 STOPPED_SECONDS = 1.2
 
 
-class Troubles:
+class Troubles(NullLogger):
     """A log that remembers what failed."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def trouble(self, key: str, event: str, **fields: Any) -> None:
+    def failing(self, key: str, event: str, **fields: Any) -> None:
         assert (key, event) == ("observer", "observer.failed")
         self.reasons.append(str(fields["reason"]))
 
@@ -230,7 +231,7 @@ OBSERVING = """
 import json, time
 from exporter.agent.observer import Observer
 class Log:
-    def trouble(self, *words, **fields): print(json.dumps([str(words), 0]), flush=True)
+    def failing(self, *words, **fields): print(json.dumps([str(words), 0]), flush=True)
 observer = Observer(Log())
 observer.start()
 time.sleep(0.3)

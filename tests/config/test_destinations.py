@@ -10,7 +10,7 @@ import pytest
 from exporter.config.event_hubs import parse_connection_string
 from exporter.config.load import to_toml
 from exporter.config.schema import Settings
-from exporter.config.types import Unfit
+from exporter.config.types import InvalidValue
 from exporter.secrets import Secret
 from tests.support.configuration import CONNECTION, KEY, errors, loaded
 
@@ -73,7 +73,7 @@ def test_a_namespace_needs_a_hub() -> None:
 )
 def test_a_trap_in_a_connection_string_is_a_sentence(text: str, words: str) -> None:
     """Each known mistake is answered with what to do, and without the key."""
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(InvalidValue) as caught:
         parse_connection_string(text)
     assert words in str(caught.value)
     assert KEY not in str(caught.value)

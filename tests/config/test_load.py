@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.config.load import settings_table, to_toml
 from exporter.config.schema import SECTIONS, Settings, catalogue
-from exporter.config.types import Unfit, format_duration, parse_duration, split_address
+from exporter.config.types import InvalidValue, format_duration, parse_duration, split_address
 from exporter.secrets import Secret
 from tests.support.configuration import DATA, KEY, errors, loaded, parser, refused
 
@@ -205,7 +205,7 @@ def test_durations_are_read_as_prometheus_reads_them(text: str, seconds: float) 
 @pytest.mark.parametrize("text", ["", "1", "1.5s", "-1s", "1s1m", "1 s", "s", "1S", "١s", "9" * 5000 + "s", "1s\n"])
 def test_other_durations_are_refused(text: str) -> None:
     """Numbers without a unit, fractions, signs and wrong orders are no durations."""
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         parse_duration(text)
 
 
@@ -228,7 +228,7 @@ def test_addresses_are_taken_apart(text: str, address: tuple[str, int]) -> None:
 )
 def test_other_addresses_are_refused(text: str) -> None:
     """What could mean two addresses, or none, is not guessed."""
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidValue):
         split_address(text)
 
 

@@ -160,10 +160,10 @@ def test_a_trouble_lasts_as_long_as_it_does(stream: io.StringIO, clock: Clock, s
     later = Clock()
     log = Log(stream, format="json", clock=clock, monotonic=later)
     for _ in range(3):
-        log.trouble("poll", "poll.failed", reason="timeout")
+        log.failing("poll", "poll.failed", reason="timeout")
         clock.now += step
         later.now += 1
-    log.over("poll", "poll.recovered")
+    log.recovered("poll", "poll.recovered")
     said = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in said] == ["poll.failed", "poll.recovered"]
     assert said[-1]["lasted_seconds"] == 3.0
@@ -172,10 +172,10 @@ def test_a_trouble_lasts_as_long_as_it_does(stream: io.StringIO, clock: Clock, s
 def test_a_trouble_is_said_once_then_counted_then_over(log: Log, stream: io.StringIO, clock: Clock) -> None:
     """A failure each second gives one line, one more an hour, and one when it ends."""
     for _ in range(int(REMIND_SECONDS) + 1):
-        log.trouble("poll", "poll.failed", reason="timeout")
+        log.failing("poll", "poll.failed", reason="timeout")
         clock.now += 1
-    log.over("poll", "poll.recovered", source="x")
-    log.over("poll", "poll.recovered")
+    log.recovered("poll", "poll.recovered", source="x")
+    log.recovered("poll", "poll.recovered")
     said = [{k: v for k, v in line.items() if k != "ts"} for line in lines(stream)]
     assert said == [
         {"level": "warn", "event": "poll.failed", "reason": "timeout"},
@@ -187,41 +187,41 @@ def test_a_trouble_is_said_once_then_counted_then_over(log: Log, stream: io.Stri
 def test_a_new_reason_is_said_and_flapping_is_not(log: Log, stream: io.StringIO) -> None:
     """Each reason is said once, however often they take turns; a reason of each failure's own can't flood."""
     for _ in range(100):
-        log.trouble("a", "a.failed", level="error", reason="timeout")
-        log.trouble("a", "a.failed", level="error", reason="refused")
+        log.failing("a", "a.failed", level="error", reason="timeout")
+        log.failing("a", "a.failed", level="error", reason="refused")
     assert [line["reason"] for line in lines(stream)] == ["timeout", "refused"]
     for number in range(1000):
-        log.trouble("b", "b.failed", reason=f"number {number}")
-        log.trouble(f"key {number}", "c.failed")
+        log.failing("b", "b.failed", reason=f"number {number}")
+        log.failing(f"key {number}", "c.failed")
     assert len([line for line in lines(stream) if line["event"] == "b.failed"]) < 20
 
 
 def test_what_flaps_is_said_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
     """With `quiet`, what comes and goes is one failure, over when it stayed away for so long; a long one at once."""
     for _ in range(28):
-        log.trouble("a", "a.failed", reason="limit")
+        log.failing("a", "a.failed", reason="limit")
         clock.now += 5
-        log.over("a", "a.back", quiet=60)
+        log.recovered("a", "a.back", quiet=60)
         clock.now += 20
-        log.over("a", "a.back", quiet=60)
+        log.recovered("a", "a.back", quiet=60)
     assert [line["event"] for line in lines(stream)] == ["a.failed"]
     clock.now += 41
-    log.over("a", "a.back", quiet=60)
-    log.over("a", "a.back", quiet=60)
+    log.recovered("a", "a.back", quiet=60)
+    log.recovered("a", "a.back", quiet=60)
     (_, back) = lines(stream)
     assert (back["event"], back["failures"], back["lasted_seconds"]) == ("a.back", 28, 27 * 25 + 5)
-    log.trouble("a", "a.failed", reason="limit")
+    log.failing("a", "a.failed", reason="limit")
     clock.now += 60
-    log.over("a", "a.back", quiet=60)
-    log.trouble("a", "a.failed", reason="limit")
+    log.recovered("a", "a.back", quiet=60)
+    log.failing("a", "a.failed", reason="limit")
     assert [line["event"] for line in lines(stream)][2:] == ["a.failed", "a.back", "a.failed"]
-    log.over("a", "a.back", quiet=60)
+    log.recovered("a", "a.back", quiet=60)
     clock.now += 3600
-    log.trouble("a", "a.failed", reason="limit")
+    log.failing("a", "a.failed", reason="limit")
     assert [line["event"] for line in lines(stream)][5:] == ["a.back", "a.failed"]
-    log.over("a", "a.back", quiet=60)
+    log.recovered("a", "a.back", quiet=60)
     clock.now -= 7200
-    log.over("a", "a.back", quiet=60)
+    log.recovered("a", "a.back", quiet=60)
     assert [line["event"] for line in lines(stream)][7:] == ["a.back"]
 
 

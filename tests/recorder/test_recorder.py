@@ -32,6 +32,7 @@ from exporter.config.sources import FlagParser
 from exporter.core.records import Record, Vm
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
+from exporter.log.protocol import NullLogger
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
@@ -44,18 +45,18 @@ def at(seconds: float) -> datetime:
     return AT + timedelta(seconds=seconds)
 
 
-class _Log:
+class _Log(NullLogger):
     """What was said, and a way to wait for it."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, dict[str, Any]]] = []
         self.spoken = threading.Event()
 
-    def trouble(self, key: str, event: str, **fields: Any) -> None:  # noqa: ARG002  # the real log's shape
+    def failing(self, key: str, event: str, **fields: Any) -> None:  # noqa: ARG002  # the real log's shape
         self.said.append((event, fields))
         self.spoken.set()
 
-    def over(self, key: str, event: str, **fields: Any) -> None:  # noqa: ARG002  # as above
+    def recovered(self, key: str, event: str, **fields: Any) -> None:  # noqa: ARG002  # as above
         if self.said and self.said[-1][0] != event:
             self.said.append((event, fields))
 

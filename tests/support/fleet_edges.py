@@ -146,7 +146,7 @@ class Backend:
         self._member.cross("send")
         if self.mood in ("down", "busy", "denied"):
             asked = 7.0 if self.mood == "busy" else None
-            raise Retryable("connect", retry_after=asked, slow=self.mood == "denied")
+            raise Retryable("connect", retry_after=asked, needs_operator=self.mood == "denied")
         if self.mood == "picky" and any(record.id[0] in "048c" for record in records):
             if len(records) == 1:
                 self.told += records

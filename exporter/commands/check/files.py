@@ -18,7 +18,7 @@ from exporter.config.destinations import event_hubs, otlp, settings_of
 from exporter.config.otlp import variables
 from exporter.config.schema import Setting, Settings
 from exporter.config.sources import Sources, config_path, given_flags, read_capped, read_toml
-from exporter.config.types import Text, Unfit
+from exporter.config.types import InvalidValue, Text
 from exporter.web.config import WebConfig, WebConfigError
 from exporter.web.config_file import read_web_file
 
@@ -61,7 +61,7 @@ def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_i
 def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
     """Where values come from. A settings file that can't be read is an error elsewhere, and here an empty one."""
     path, document = "", {}
-    with contextlib.suppress(Unfit):
+    with contextlib.suppress(InvalidValue):
         path = config_path(args, environ)
         document = read_toml(path, read_capped) if path else {}
     return Sources(given_flags(args), environ, document, path)

@@ -73,7 +73,9 @@ class Address:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             why = "no CA certificates in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
             raise Retryable(
-                "configuration", f"event_hubs.certificate {self.certificate_file} cannot be used: {why}", slow=True
+                "configuration",
+                f"event_hubs.certificate {self.certificate_file} cannot be used: {why}",
+                needs_operator=True,
             ) from error
 
     def _options(self) -> dict[str, Any]:

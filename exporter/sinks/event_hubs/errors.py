@@ -25,7 +25,7 @@ _MAX_CHAIN: Final = 20
 class _Meaning:
     reason: Reason
     permanent: bool = False
-    slow: bool = False
+    needs_operator: bool = False
     retry_after: float | None = None
 
 
@@ -34,9 +34,9 @@ _TOO_LARGE: Final = _Meaning("too-large", permanent=True)
 _BUSY: Final = _Meaning("throttled", retry_after=BUSY_SECONDS)
 _UNAVAILABLE: Final = _Meaning("unavailable")
 _LOST: Final = _Meaning("connect")
-_UNAUTHORIZED: Final = _Meaning("unauthorized", slow=True)
-_NOT_FOUND: Final = _Meaning("not-found", slow=True)
-_UNKNOWN: Final = _Meaning("other", slow=True)
+_UNAUTHORIZED: Final = _Meaning("unauthorized", needs_operator=True)
+_NOT_FOUND: Final = _Meaning("not-found", needs_operator=True)
+_UNKNOWN: Final = _Meaning("other", needs_operator=True)
 
 _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     # the record's own
@@ -59,9 +59,9 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     "publisher-revoked": _UNAUTHORIZED,
     "not-found": _NOT_FOUND,
     "resource-deleted": _NOT_FOUND,
-    "entity-disabled": _Meaning("unavailable", slow=True),
-    "connection:redirect": _Meaning("redirect", slow=True),
-    "link:redirect": _Meaning("redirect", slow=True),
+    "entity-disabled": _Meaning("unavailable", needs_operator=True),
+    "connection:redirect": _Meaning("redirect", needs_operator=True),
+    "link:redirect": _Meaning("redirect", needs_operator=True),
 }
 
 # Conditions that the SDK makes up for what it met itself: what stands underneath says more, if anything does.
@@ -97,7 +97,7 @@ def translate(error: BaseException) -> Failure:
     detail = f"{sentence} ({condition or type(error).__name__})"
     if meaning.permanent:
         return Permanent(meaning.reason, detail)
-    return Retryable(meaning.reason, detail, retry_after=meaning.retry_after, slow=meaning.slow)
+    return Retryable(meaning.reason, detail, retry_after=meaning.retry_after, needs_operator=meaning.needs_operator)
 
 
 def _by_cause(error: BaseException) -> _Meaning | None:
@@ -106,9 +106,9 @@ def _by_cause(error: BaseException) -> _Meaning | None:
         if isinstance(cause, socket.gaierror):
             return _Meaning("dns")
         if isinstance(cause, ImportError):  # the SDK imports late what it needs for a websocket
-            return _Meaning("configuration", slow=True)
+            return _Meaning("configuration", needs_operator=True)
         if isinstance(cause, ssl.SSLError):
-            return _Meaning("tls", slow=True)
+            return _Meaning("tls", needs_operator=True)
         if isinstance(cause, TimeoutError):
             return _Meaning("timeout")
         if isinstance(cause, OSError):

@@ -240,7 +240,7 @@ def _failure(error: BaseException, *, sending: bool) -> BaseException:
         return Retryable("timeout", "Event Hubs did not answer in time")
     failure = translate(error)
     if isinstance(failure, Permanent) and not sending:
-        return Retryable("configuration", f"Event Hubs refuses the connection ({failure.detail})", slow=True)
+        return Retryable("configuration", f"Event Hubs refuses the connection ({failure.detail})", needs_operator=True)
     return failure
 
 

@@ -9,8 +9,6 @@ everything else (401 403 404 3xx 500 HTML …)   Retryable, slowly: a person has
 
 from __future__ import annotations
 
-import email.utils
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # gene
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from exporter.errors import Failure, Permanent, Retryable
+from exporter.retry import parse_retry_after
 from exporter.sinks.reasons import Reason
 
 MAX_RETRY_AFTER: Final = 300.0  # seconds; no collector may silence us for longer in one answer
@@ -68,12 +67,12 @@ def _refusal(answer: Answer, now: float) -> Failure:
     detail = f"HTTP {status}: {told}" if told else f"HTTP {status}"
     if status in _PERMANENT:
         return Permanent(_PERMANENT[status], detail)
-    wait = retry_after(answer.retry_after, now)
+    wait = parse_retry_after(answer.retry_after, now, MAX_RETRY_AFTER)
     if status in _WEATHER:
         return Retryable(_WEATHER[status], detail, retry_after=wait)
     redirect = 300 <= status < 400  # noqa: PLR2004  # what HTTP calls a redirection
     reason: Reason = "redirect" if redirect else _FOR_A_PERSON.get(status, "other")
-    return Retryable(reason, detail, retry_after=wait, slow=True)
+    return Retryable(reason, detail, retry_after=wait, needs_operator=True)
 
 
 def _decode(answer: Answer) -> ExportLogsServiceResponse:
@@ -86,9 +85,13 @@ def _decode(answer: Answer) -> ExportLogsServiceResponse:
             json_format.Parse(answer.content, decoded)
         elif answer.content or answer.media not in (*_SAYS_NOTHING, _JSON):
             shown = re.sub(r"[^\w/+.-]", "?", answer.media)[:60] or "without a content type"
-            raise Retryable("protocol", f"a success that is not OTLP ({shown}); is it the right address?", slow=True)
+            raise Retryable(
+                "protocol", f"a success that is not OTLP ({shown}); is it the right address?", needs_operator=True
+            )
     except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise Retryable("protocol", f"a success that cannot be decoded as {answer.media}", slow=True) from error
+        raise Retryable(
+            "protocol", f"a success that cannot be decoded as {answer.media}", needs_operator=True
+        ) from error
     return decoded
 
 
@@ -104,24 +107,12 @@ def _status_message(answer: Answer) -> str:
     return str(status.message)
 
 
-def retry_after(value: str, now: float) -> float | None:
-    """Seconds to wait, by either form of the header (RFC 9110, 10.2.3), capped; None when absent or unreadable."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
-        except (ValueError, TypeError, OverflowError, OSError):
-            return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER) if math.isfinite(seconds) else None
-
-
 def unanswered(error: Exception) -> Retryable:
     """What it means when requests raises. Its texts are not repeated: they hold whole addresses and headers."""
     names = _names(error)
     last = names[-1]
     if {"SSLCertVerificationError", "CertificateError"} & set(names):
-        return Retryable("tls", "the collector's certificate is not trusted", slow=True)
+        return Retryable("tls", "the collector's certificate is not trusted", needs_operator=True)
     if isinstance(error, requests.exceptions.SSLError):
         return Retryable("tls", f"TLS could not be agreed ({last})")
     if isinstance(error, requests.Timeout | TimeoutError) or "ReadTimeoutError" in names:
@@ -133,9 +124,11 @@ def unanswered(error: Exception) -> Retryable:
     if isinstance(error, requests.ConnectionError | urllib3.exceptions.ProtocolError | ConnectionError):
         return Retryable("connect", f"the collector cannot be reached or hung up ({last})")
     if isinstance(error, ValueError):  # every complaint of requests about an address or a header is one
-        return Retryable("configuration", f"an address or header that cannot work ({last})", slow=True)
+        return Retryable("configuration", f"an address or header that cannot work ({last})", needs_operator=True)
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        return Retryable("configuration", f"a certificate or key file that cannot be read ({last})", slow=True)
+        return Retryable(
+            "configuration", f"a certificate or key file that cannot be read ({last})", needs_operator=True
+        )
     return Retryable("other", last)
 
 

@@ -275,16 +275,16 @@ def _plain(content: bytes, encoding: str) -> bytes:
     if encoding in ("", "identity") or not content:
         return content
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Retryable("protocol", "an answer in an encoding that was not asked for", slow=True)
+        raise Retryable("protocol", "an answer in an encoding that was not asked for", needs_operator=True)
     unpacking = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_OR_ZLIB)
     try:
         plain = unpacking.decompress(content, MAX_RESPONSE_BYTES + 1)
     except zlib.error:
-        raise Retryable("protocol", f"an answer that is not {encoding} as it says", slow=True) from None
+        raise Retryable("protocol", f"an answer that is not {encoding} as it says", needs_operator=True) from None
     if len(plain) > MAX_RESPONSE_BYTES:
-        raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", slow=True)
+        raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", needs_operator=True)
     if not unpacking.eof:
-        raise Retryable("protocol", f"an answer that is not {encoding} as it says", slow=True)
+        raise Retryable("protocol", f"an answer that is not {encoding} as it says", needs_operator=True)
     return plain
 
 
@@ -294,7 +294,7 @@ def _read(response: requests.Response) -> bytes:
     try:
         content: bytes = raw.read(MAX_RESPONSE_BYTES + 1, decode_content=False)
         if len(content) > MAX_RESPONSE_BYTES:
-            raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", slow=True)
+            raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", needs_operator=True)
         if not _whole(response, content):
             raise ConnectionError("the answer ended early")
         content = _plain(content, response.headers.get("Content-Encoding", "").strip().lower())

@@ -38,7 +38,7 @@ def test_weather_that_passes_is_not_even_a_failure() -> None:
 
 def test_a_lasting_failure_is_what_it_is() -> None:
     """Each condition is told apart as the record's own, weather or a person's to mend, and leaves no connection."""
-    expected = {
+    expected: dict[str, tuple[type[Failure], str, bool | None]] = {
         "rejected:com.microsoft:server-busy": (Retryable, "throttled", False),
         "rejected:amqp:resource-limit-exceeded": (Retryable, "throttled", False),
         "rejected:com.microsoft:timeout": (Retryable, "timeout", False),
@@ -60,7 +60,7 @@ def test_a_lasting_failure_is_what_it_is() -> None:
             error = refused(target)
             broker.wait_connections(0, 30)
             target.close()
-            return type(error), error.reason, getattr(error, "slow", None)
+            return type(error), error.reason, getattr(error, "needs_operator", None)
 
     assert at_once(failure, expected) == expected
 
@@ -89,7 +89,7 @@ def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
             target.send([a_record(2)])
             target.close()
             assert isinstance(error, Retryable)
-            return error.reason, error.slow, took < 30, broker.messages()[-1].message_id
+            return error.reason, error.needs_operator, took < 30, broker.messages()[-1].message_id
 
     assert at_once(outcome, faults) == dict.fromkeys(faults, ("timeout", False, True, a_record(2).id))
 
@@ -103,7 +103,7 @@ def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
     for _ in range(2):
         error = refused(target, a_record(2))
         assert isinstance(error, Retryable)
-        assert (error.reason, error.slow) == ("connect", False)
+        assert (error.reason, error.needs_operator) == ("connect", False)
     broker.listen_again()
     target.send([a_record(2)])
     assert len(broker.messages()) == 2
@@ -117,7 +117,7 @@ def test_an_unknown_event_hub(broker: Broker) -> None:
     error = refused(target)
     target.close()
     assert isinstance(error, Retryable)
-    assert (error.reason, error.slow) == ("not-found", True)
+    assert (error.reason, error.needs_operator) == ("not-found", True)
 
 
 def test_an_unknown_host() -> None:
@@ -137,7 +137,7 @@ def test_a_peer_without_tls(broker: Broker) -> None:
     error = refused(target)
     target.close()
     assert isinstance(error, Retryable)
-    assert (error.reason, error.slow) == ("tls", True)
+    assert (error.reason, error.needs_operator) == ("tls", True)
 
 
 @pytest.mark.parametrize("fault", ["silent", "no-disposition"])
@@ -210,7 +210,7 @@ def test_what_is_not_known_is_kept_and_tried_again_slowly() -> None:
     """An error of a kind never seen is not the record's fault, and its text is not repeated."""
     failure = translate(RuntimeError("SharedAccessKey=s3cr3t"))
     assert isinstance(failure, Retryable)
-    assert (failure.reason, failure.slow) == ("other", True)
+    assert (failure.reason, failure.needs_operator) == ("other", True)
     assert "s3cr3t" not in str(failure)
 
 

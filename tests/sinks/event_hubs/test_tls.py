@@ -98,7 +98,7 @@ def test_without_the_right_ca_nothing_is_said(network: Inspected, transport: str
     flags = network.flags(transport, network.stranger if trusted == "a stranger" else "")
     with pytest.raises(Retryable) as caught:
         send(*flags)
-    assert (caught.value.reason, caught.value.slow) == ("tls", True)
+    assert (caught.value.reason, caught.value.needs_operator) == ("tls", True)
     (finding,) = only(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), WORLD)
     assert finding.verdict is Verdict.FAIL
     assert "event_hubs.certificate" in finding.sentence
@@ -120,7 +120,7 @@ def test_a_ca_file_that_cannot_be_used_is_named(network: Inspected, tmp_path: Pa
     flags = network.flags("amqp", str(file))
     with pytest.raises(Retryable, match=r"event_hubs\.certificate .*wrong\.pem cannot be used") as caught:
         send(*flags)
-    assert (caught.value.reason, caught.value.slow) == ("configuration", True)
+    assert (caught.value.reason, caught.value.needs_operator) == ("configuration", True)
     code, said = tail(*flags)
     assert (code, "wrong.pem cannot be used" in said) == (1, True), said
     said_by_check, before = io.StringIO(), dict(os.environ)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from exporter.errors import Failure, Permanent, Retryable
-from exporter.sinks.otlp.answers import MAX_RETRY_AFTER, retry_after
+from exporter.retry import parse_retry_after
+from exporter.sinks.otlp.answers import MAX_RETRY_AFTER
 from exporter.sinks.otlp.session import MAX_RESPONSE_BYTES
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.sinks.otlp.test_sink import a_record, refused, status
@@ -71,7 +72,7 @@ def test_an_answer_is_what_it_is(action: Action, failure: type[Failure], reason:
     assert len(receiver.requests) == 1, "neither the SDK nor we try again inside a send, nor follow a redirect"
     assert type(error) is failure
     assert error.reason == reason
-    assert getattr(error, "slow", None) is slow
+    assert getattr(error, "needs_operator", None) is slow
 
 
 @pytest.mark.parametrize(
@@ -142,15 +143,15 @@ def test_retry_after_as_a_date() -> None:
         ("soon", None),
         ("nan", None),
         ("inf", None),
-        ("-5", 0.0),
-        ("1e9", MAX_RETRY_AFTER),
+        ("-5", None),
+        ("1000000000", MAX_RETRY_AFTER),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 0.0),
         ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_RETRY_AFTER),
     ],
 )
 def test_retry_after_is_capped_and_never_believed_blindly(value: str, expected: float | None) -> None:
     """Nonsense is no wish, the past is now, and for ever is five minutes."""
-    assert retry_after(value, 1_800_000_000.0) == expected
+    assert parse_retry_after(value, 1_800_000_000.0, MAX_RETRY_AFTER) == expected
 
 
 def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
@@ -168,7 +169,7 @@ def test_a_collector_that_always_hangs_up_is_weather() -> None:
     with Receiver(Drop(), Drop()) as receiver:
         error = refused(receiver)
     assert isinstance(error, Retryable)
-    assert (error.reason, error.slow, len(receiver.requests)) == ("connect", False, 2)
+    assert (error.reason, error.needs_operator, len(receiver.requests)) == ("connect", False, 2)
 
 
 @pytest.mark.parametrize("action", [Hang(), Drip(), Drip(0.001)])
@@ -178,7 +179,7 @@ def test_a_send_ends_by_its_deadline(action: Action) -> None:
     with Receiver(action) as receiver:
         error = refused(receiver, timeout=0.3)
     assert isinstance(error, Retryable)
-    assert (error.reason, error.slow) == ("timeout", False)
+    assert (error.reason, error.needs_operator) == ("timeout", False)
     assert time.monotonic() - begun < 20  # it would go on for ever
 
 
@@ -189,7 +190,7 @@ def test_refused_then_up() -> None:
     destination = OtlpDestination(f"http://127.0.0.1:{port}/v1/logs")
     with pytest.raises(Retryable) as caught:
         destination.send([a_record()])
-    assert (caught.value.reason, caught.value.slow) == ("connect", False)
+    assert (caught.value.reason, caught.value.needs_operator) == ("connect", False)
     with Receiver(port=port) as receiver:
         destination.send([a_record()])
         assert len(receiver.logs) == 1
@@ -223,7 +224,7 @@ def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_pat
         with pytest.raises(Retryable) as caught:
             destination.send([a_record()])
         destination.close()
-    assert (caught.value.reason, caught.value.slow) == ("configuration", True)
+    assert (caught.value.reason, caught.value.needs_operator) == ("configuration", True)
 
 
 def test_close_ends_a_send_that_is_under_way() -> None:

@@ -56,7 +56,7 @@ def test_a_collector_that_nobody_vouches_for_is_for_a_person_to_mend(tmp_path: P
     """An unknown certificate is refused before any header is sent, and the record is kept."""
     with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
         error = refused(OtlpDestination(receiver.url, headers={"Authorization": "Bearer s3cr3t"}))
-        assert (error.reason, error.slow) == ("tls", True)
+        assert (error.reason, error.needs_operator) == ("tls", True)
         assert "trusted" in str(error)
         assert receiver.requests == []
 
@@ -99,7 +99,7 @@ def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Dri
     with Receiver(action, tls=server_context(certificate, key)) as receiver:
         begun = time.monotonic()
         error = refused(OtlpDestination(receiver.url, certificate_file=certificate, timeout=0.5))
-        assert (error.reason, error.slow) == ("timeout", False)
+        assert (error.reason, error.needs_operator) == ("timeout", False)
         assert time.monotonic() - begun < 20  # it would go on for ever
 
 
