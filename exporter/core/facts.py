@@ -1,0 +1,118 @@
+"""What happened, as frozen values: counted by the metrics and written to the log, after it is on disk.
+
+A run of the cycle returns its facts; the agent publishes them once the state is committed and the approvals are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exporter.core.policy import Decision
+from exporter.core.state import Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A poll has ended after `duration` seconds. `failure` is the reason of one that gave no document, else None."""
+
+    duration: float
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChanged:
+    """A good document differs from the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalyObserved:
+    """The source did what it does not do normally; `anomaly` is one of `continuity.ANOMALIES`."""
+
+    anomaly: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownValueObserved:
+    """A field of an event has a value that this version does not know. `field` is Azure's name of it."""
+
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventTransitioned:
+    """An event of this VM began, changed or ended."""
+
+    transition: Transition
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """The decision on an event differs from the one before."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """A POST has left."""
+
+    event_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFailed:
+    """A POST was not answered 200. `reason` is a closed word."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalOutdated:
+    """An event that was approved has changed so that the rules would hold it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalPostponed:
+    """An approval was due and was not sent: something changed after it was decided."""
+
+    event_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptionObserved:
+    """The VM stood still for `seconds`. `event_id` is the event that it is attributed to, empty where there is none."""
+
+    kind: str
+    seconds: float
+    event_id: str = ""
+
+    @property
+    def attributed(self) -> bool:
+        """Whether an event explains it."""
+        return bool(self.event_id)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsDropped:
+    """Records that a destination will never get. `reason` is a closed word."""
+
+    destination: str
+    reason: str
+    records: int
+
+
+Fact = (
+    Polled
+    | DocumentChanged
+    | AnomalyObserved
+    | UnknownValueObserved
+    | EventTransitioned
+    | DecisionMade
+    | ApprovalRequested
+    | ApprovalFailed
+    | ApprovalOutdated
+    | ApprovalPostponed
+    | InterruptionObserved
+    | RecordsDropped
+)
+"""Everything that can be counted."""
