@@ -33,9 +33,8 @@ from exporter.agent.ports import Options, Senses
 from exporter.agent.systemd import Notifier
 from exporter.agent.wiring import STOP_SECONDS, DeliveryThread, boot_id, destinations_from, history_bytes, policy_from
 from exporter.config.schema import Settings
-from exporter.core.interruption import Interruption
 from exporter.core.snapshot import Status
-from exporter.core.state import Instant
+from exporter.core.state import Instant, Interruption
 from exporter.log.log import Log
 from exporter.metadata.client import Answer, MetadataClient
 from exporter.metadata.errors import REASONS

@@ -6,8 +6,8 @@ from collections import deque
 from typing import Final
 
 from exporter.agent.ports import Metrics, Senses, Turn
-from exporter.core.interruption import WINDOW_BEFORE_POLLS, Interruption, attribute, felt
-from exporter.core.state import Kind, Step, Tracked
+from exporter.core.interruption import WINDOW_BEFORE_POLLS, attribute, felt
+from exporter.core.state import Interruption, Kind, Step, Tracked
 
 PENDING: Final = 100
 TOLD_AN_HOUR: Final = 20

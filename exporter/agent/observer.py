@@ -14,11 +14,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from exporter.core.interruption import TICK_SECONDS, Detector, Interruption, read_clocks
+from exporter.core.interruption import THRESHOLD_SECONDS
+from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.log.protocol import Logger
 
+TICK_SECONDS: Final = 0.1
+FOLLOWED_PPM: Final = 1000
+"""Twice the fastest slew that an NTP client may ask of a kernel (500 ppm): a clock that is slewed never adds up to a
+step, and steps too small to be told still do where they come close together."""
+_NANO: Final = 1_000_000_000
+_TICK: Final = round(TICK_SECONDS * _NANO)
+_THRESHOLD: Final = round(THRESHOLD_SECONDS * _NANO)
+_GOOD_SPREAD: Final = _NANO // 1000
+_USABLE_SPREAD: Final = _NANO // 20
+_READINGS: Final = 5
 KEPT: Final = 100
 STOP_SECONDS: Final = 2.0
 PAUSE_AFTER_TROUBLE: Final = 1.0
@@ -29,6 +42,85 @@ _TFD_CLOEXEC: Final = 0o2000000
 _TFD_TIMER_ABSTIME: Final = 1
 _TFD_TIMER_CANCEL_ON_SET: Final = 2
 _FAR: Final = 2**33  # the year 2242
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Both clocks at one moment, in nanoseconds. The wall clock was read at most `spread` after the monotonic one."""
+
+    mono: int
+    real: int
+    spread: int = 0
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(datetime.fromtimestamp(self.real / _NANO, UTC), self.mono / _NANO)
+
+
+def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], int] = time.time_ns) -> Reading:
+    """Both clocks, read so close together that their difference means something.
+
+    A process that is stopped between the two reads would else see a step that never was: the best of a few is taken.
+    """
+    best: Reading | None = None
+    for _ in range(_READINGS):
+        before, wall, after = mono(), real(), mono()
+        if best is None or after - before < best.spread:
+            best = Reading(before, wall, after - before)
+        if best.spread <= _GOOD_SPREAD:
+            break
+    assert best is not None  # noqa: S101  # the loop turns at least once
+    return best
+
+
+class Detector:
+    """The two signals. Pure: what it sees are readings, in order; whoever has them need not be on time."""
+
+    def __init__(self, first: Reading) -> None:
+        self._last = first.mono
+        self._followed = first.mono
+        self._offset = first.real - first.mono
+
+    def quiet(self, mono: int, real: int, after: int) -> bool:
+        """Whether a tick has plainly nothing to tell; if not, `look`. `mono` was read before `real`, and again after.
+
+        Nearly every tick ends here. Ten times a second it is the memory touched that costs: hence bare numbers.
+        """
+        if (
+            mono - self._last < _TICK + _THRESHOLD
+            and mono - self._followed < _NANO
+            and after - mono < _GOOD_SPREAD
+            and -_THRESHOLD < real - mono - self._offset < _THRESHOLD
+        ):
+            self._last = mono
+            return True
+        return False
+
+    def look(self, now: Reading) -> list[Interruption]:
+        """What the reading tells, compared with those before. It may come before the tick, when the clock was set."""
+        found = [(InterruptionKind.STALL, self._late(now)), (InterruptionKind.CLOCK_STEP, self._step(now))]
+        return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in found if nanoseconds]
+
+    def _late(self, now: Reading) -> int:
+        late = now.mono - self._last - _TICK
+        self._last = now.mono
+        return late if late >= _THRESHOLD else 0
+
+    def _step(self, now: Reading) -> int:
+        if now.spread > _USABLE_SPREAD:
+            return 0
+        step = now.real - now.mono - self._offset
+        unseen, self._followed = max(0, now.mono - self._followed), now.mono
+        # After a long stall, what a slew may have done meanwhile is no step either.
+        if abs(step) >= _THRESHOLD + _slewed(unseen - 2 * _NANO):
+            self._offset += step
+            return step
+        self._offset += max(-_slewed(unseen), min(_slewed(unseen), step))
+        return 0
+
+
+def _slewed(nanoseconds: int) -> int:
+    return max(0, nanoseconds) * FOLLOWED_PPM // 1_000_000
 
 
 class Alarm(Protocol):

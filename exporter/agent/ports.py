@@ -8,14 +8,13 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from exporter.core.interruption import Interruption
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Decision, Mode, Policy, Presence
 from exporter.core.record_factory import Writer
 from exporter.core.records import Record, Vm
 from exporter.core.snapshot import Status
-from exporter.core.state import Instant, State, Tracked, Transition
+from exporter.core.state import Instant, Interruption, State, Tracked, Transition
 from exporter.log.protocol import Logger
 
 

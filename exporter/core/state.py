@@ -86,6 +86,23 @@ class Instant:
         return passed if passed >= 0 else None
 
 
+class InterruptionKind(StrEnum):
+    CLOCK_STEP = "clock_step"
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """One interruption, noticed `at`. `seconds` is negative for a clock that was set back.
+
+    A stall began up to one tick earlier than it can be told to have: its seconds are "at least".
+    """
+
+    kind: InterruptionKind
+    seconds: float
+    at: Instant
+
+
 @dataclass(frozen=True, slots=True)
 class Approval:
     """What we did about an event. `unanswered`: a POST got no clear status, so Azure may or may not have taken it."""

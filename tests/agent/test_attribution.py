@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from exporter.agent.attribution import TOLD_AN_HOUR
-from exporter.core.interruption import Interruption, InterruptionKind
 from exporter.core.records import Record
+from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.sentences import felt

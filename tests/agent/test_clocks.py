@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exporter.core.interruption import Interruption, InterruptionKind
+from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.timeline import record_lines

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from exporter.agent.ports import Who
-from exporter.core.interruption import Interruption, InterruptionKind
 from exporter.core.policy import Reason
 from exporter.core.records import Vm
+from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import (
     FREEZE,

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from exporter.agent.observer import KEPT, PAUSE_AFTER_TROUBLE, ClockAlarm, Observer
+from exporter.agent.observer import KEPT, PAUSE_AFTER_TROUBLE, TICK_SECONDS, ClockAlarm, Observer
 from exporter.commands.tail.outbox import OutboxReader
-from exporter.core.interruption import TICK_SECONDS, InterruptionKind
 from exporter.core.records import Record
+from exporter.core.state import InterruptionKind
 from exporter.log.protocol import NullLogger
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService

@@ -11,19 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from exporter.core.interruption import (
-    THRESHOLD_SECONDS,
-    TICK_SECONDS,
-    Detector,
-    Interruption,
-    InterruptionKind,
-    Reading,
-    attribute,
-    felt,
-    read_clocks,
-)
+from exporter.agent.observer import TICK_SECONDS, Detector, Reading, read_clocks
+from exporter.core.interruption import THRESHOLD_SECONDS, attribute, felt
 from exporter.core.records import Vm
-from exporter.core.state import Instant, State
+from exporter.core.state import Instant, Interruption, InterruptionKind, State
 from tests.support.core_documents import NOON, Watcher, event, started
 
 SECOND = 1_000_000_000

@@ -18,10 +18,9 @@ from typing import Any, Final
 from exporter.agent.files import look
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Options, Senses, Who
-from exporter.core.interruption import Interruption
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, Vm
-from exporter.core.state import Instant, State
+from exporter.core.state import Instant, Interruption, State
 from exporter.errors import Failure
 from exporter.log.log import Log
 from exporter.metadata.client import Answer

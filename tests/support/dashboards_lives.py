@@ -16,10 +16,9 @@ from typing import Final
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Options, Senses, Who
-from exporter.core.interruption import Interruption, InterruptionKind
 from exporter.core.policy import DEFAULT_RULES, Mode, Policy
 from exporter.core.records import Record, Vm
-from exporter.core.state import Instant
+from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.errors import Permanent, Retryable
 from exporter.log.log import Log
 from exporter.metadata.client import Answer

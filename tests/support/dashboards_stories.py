@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.core.interruption import InterruptionKind
 from exporter.core.policy import Mode
+from exporter.core.state import InterruptionKind
 from exporter.simulator.metadata.scenario import load, parse
 from exporter.simulator.metadata.story import Scenario
 from exporter.sinks.prometheus.catalogue import PREFIX

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from exporter.commands.replay.entries import Entry, Felt, Reading, Steady, Unreadable
-from exporter.core.interruption import InterruptionKind
-from exporter.core.state import Instant
+from exporter.core.state import Instant, InterruptionKind
 
 
 class Clock:

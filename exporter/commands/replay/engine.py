@@ -34,14 +34,14 @@ from exporter.core.continuity import EVERYDAY, aged
 from exporter.core.decision import Explanation, explain, files_to_look_at, match, reconsidered, turning_points
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.folding import alike, folded
-from exporter.core.interruption import Interruption, InterruptionKind, attribute, felt
+from exporter.core.interruption import attribute, felt
 from exporter.core.lifecycle import advance
 from exporter.core.memory import with_tracked
 from exporter.core.policy import NOT_PUBLISHED, Policy, Presence, Reason, Situation
 from exporter.core.record_factory import Writer
 from exporter.core.records import DOCUMENT_REJECTED, Record, Vm
 from exporter.core.scope import tale_of
-from exporter.core.state import Approval, Instant, Outage, StartedBy, State, Tracked
+from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, Outage, StartedBy, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
 
 Look = Callable[[Iterable[str]], Mapping[str, Presence]]
