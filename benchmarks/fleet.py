@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from exporter.agent.files import look
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Options, Senses, Who
+from exporter.agent.ports import Environment, Options
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant
 from exporter.log.log import Log
 from exporter.metadata.client import Answer
@@ -126,10 +126,10 @@ class Fleet:
         self.ticks = 0
 
     def _member(self, folder: Path, name: str, options: Options, log: Log, mute: bool) -> Member:
-        who = Who(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
+        who = VmIdentity(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
         outbox = Outbox(folder / f"{name}.db", CAPACITY, (DESTINATION,))
-        senses = Senses(clock=self.clock.now, who=lambda: who, look=look)
-        agent = Agent(options, Source(self.platform, name, mute), outbox, NoMetrics(), log=log, senses=senses)
+        environment = Environment(clock=self.clock.now, identity=lambda: who, look_at_files=look)
+        agent = Agent(options, Source(self.platform, name, mute), outbox, NoMetrics(), log=log, environment=environment)
         return Member(name, agent, outbox)
 
     def second(self) -> None:

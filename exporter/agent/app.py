@@ -29,7 +29,7 @@ from exporter.agent.files import Looker
 from exporter.agent.identity import Identity
 from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
-from exporter.agent.ports import Options, Senses
+from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
 from exporter.agent.wiring import STOP_SECONDS, DeliveryThread, boot_id, destinations_from, history_bytes, policy_from
 from exporter.config.schema import Settings
@@ -183,22 +183,22 @@ class App:
         )
         self._recorder = self._make_recorder()
         self._recorder.began(self._clock().wall, __version__, options.boot_id)
-        senses = Senses(
+        environment = Environment(
             clock=self._clock,
-            who=self._identity.who,
-            look=Looker(),
+            identity=self._identity.who,
+            look_at_files=Looker(),
             interruptions=self._interruptions,
-            keep=self._recorder.keep,
+            record_document=self._recorder.keep,
             stopping=self._stopping.is_set,
-            committed=self._committed,
-            sent=self._recorder.sent,
-            posted=self._recorder.posted,
+            notify_deliveries=self._notify_deliveries,
+            record_post_sent=self._recorder.sent,
+            record_post_answer=self._recorder.posted,
             spawn=spawn,
             wake=self._wake.set,
         )
         reading = _Reading(self._client, self._loop)
         source = Recorded(reading, self._recorder, lambda: self._clock().wall, self._stopping.is_set)
-        return Agent(options, source, self._outbox, self.sink, log=self._log, senses=senses)
+        return Agent(options, source, self._outbox, self.sink, log=self._log, environment=environment)
 
     def _make_recorder(self) -> Recorder | NoRecorder:
         recorder, interval = self._settings.recorder, self._settings.source.poll_interval
@@ -219,7 +219,7 @@ class App:
             self._recorder.felt(one.at.wall, one.kind.value, one.seconds)
         return found
 
-    def _committed(self) -> None:
+    def _notify_deliveries(self) -> None:
         for delivery in self._deliveries:
             delivery.wake()
 

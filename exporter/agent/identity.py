@@ -1,13 +1,12 @@
-"""Who this VM is: asked of the metadata service on a thread of its own, so that a slow answer delays no poll."""
+"""VmIdentity this VM is: asked of the metadata service on a thread of its own, so that a slow answer delays no poll."""
 
 from __future__ import annotations
 
 import threading
 from typing import Final, Protocol
 
-from exporter.agent.ports import Who
 from exporter.core.folding import alike
-from exporter.core.records import Vm
+from exporter.core.records import Vm, VmIdentity
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
 from exporter.metadata.client import Compute
@@ -21,7 +20,7 @@ class Source(Protocol):
     def abort(self) -> None: ...
 
 
-def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: bool = True) -> Who:
+def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: bool = True) -> VmIdentity:
     """This VM from what was configured and what Azure says.
 
     A configured name is shown until Azure contradicts it, and is confirmed once Azure gives the same, or says that it
@@ -43,7 +42,7 @@ def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: 
         priority=found.priority,
         node=node,
     )
-    return Who(vm, conflict, confirmed=bool(found.name) or not silent)
+    return VmIdentity(vm, conflict, confirmed=bool(found.name) or not silent)
 
 
 class Identity:
@@ -62,7 +61,7 @@ class Identity:
         self._who = who_is(vm_name, node, None)
         self._thread = threading.Thread(target=self._run, name="identity", daemon=True)
 
-    def who(self) -> Who:
+    def who(self) -> VmIdentity:
         """What is known now."""
         return self._who
 

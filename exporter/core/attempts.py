@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from exporter.core.state import Approval, Instant, Tracked
+from exporter.core.memory import with_tracked
+from exporter.core.state import Approval, Instant, State, Tracked
 from exporter.retry import Backoff
 
 FRESH_SECONDS: Final = 5.0
@@ -66,3 +67,16 @@ def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wai
         last_failure=reason,
         asked_to_wait=asked_to_wait,
     )
+
+
+def taken_back(state: State, key: str, before: Approval) -> State:
+    """The state as if an attempt that was marked had not been: it was not sent. `before` is what was sent before it."""
+    tracked = state.history(key)
+    if tracked is not None:
+        approval = replace(before, in_flight=False, unanswered=tracked.approval.unanswered)
+        return with_tracked(state, replace(tracked, approval=approval))
+    if key not in state.sent:
+        return state
+    others = {name: approval for name, approval in state.sent.items() if name != key}
+    kept = {key: before} if before.attempts else {}
+    return replace(state, sent={**others, **kept})

@@ -13,10 +13,12 @@ from exporter.core.state import Transition
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A poll has ended after `duration` seconds. `failure` is the reason of one that gave no document, else None."""
+    """A poll has ended after `duration` seconds. `failure` is the reason of one that gave no document, else None;
+    `detail` says more of it to a person."""
 
     duration: float
     failure: str | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

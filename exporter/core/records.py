@@ -77,6 +77,17 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True)
+class VmIdentity:
+    """Who this VM is, as far as is known now."""
+
+    vm: Vm = Vm()
+    conflict: bool = False
+    """The configured name is not the one that the metadata service gives."""
+    confirmed: bool = True
+    """The metadata service gave this name, or has none to give."""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One published fact. `data` is JSON-shaped."""
 

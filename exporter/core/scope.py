@@ -40,41 +40,41 @@ _BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
 
 
 @dataclass(frozen=True, slots=True)
-class Tale:
-    """What a step comes to for one VM: `told` is to be published, in this order, `counted` to be counted."""
+class ScopedStep:
+    """What a step comes to for one VM: transitions to be published, in this order, and transitions to be counted."""
 
     state: State
-    told: tuple[Transition, ...] = ()
+    published: tuple[Transition, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     counted: tuple[Transition, ...] = ()
 
 
-def tale_of(before: State, step: Step, vm_name: str, all_events: bool, poll_interval: float) -> Tale:
+def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_interval: float) -> ScopedStep:
     """What the step from `before` tells a VM of this name (empty: not known yet) that publishes all events, or its own.
 
     Nothing is looked through again while the document, the name and the scope are what they were.
     """
     sorted_as = (vm_name, all_events)
     if not step.changed and before.sorted_as == sorted_as:
-        return Tale(step.state)
+        return ScopedStep(step.state)
     document, now = step.state.document, step.state.last_good
     assert document is not None, "a step is made by a document"  # noqa: S101  # `advance` sets both
     assert now is not None, "at a time"  # noqa: S101  # as above
-    teller = _Teller(vm_name, all_events, sight_of(before, document, now, poll_interval), now)
+    scope = _Scope(vm_name, all_events, sight_of(before, document, now, poll_interval), now)
     moves = {move.tracked.key: move for move in step.transitions}
     for key, move in moves.items():
         if move.kind in CLOSING:
-            teller.gone(before.tracked[key], move)
+            scope.gone(before.tracked[key], move)
     tracked = {
-        key: teller.there(before.tracked.get(key), after, moves.get(key)) for key, after in step.state.tracked.items()
+        key: scope.there(before.tracked.get(key), after, moves.get(key)) for key, after in step.state.tracked.items()
     }
-    anew = {rejection.key: rejection for rejection in teller.rejections}
+    anew = {rejection.key: rejection for rejection in scope.rejections}
     rejections = [each for each in step.rejections if not each.key or (tracked[each.key].told and each.key not in anew)]
     state = replace(step.state, tracked=tracked, sorted_as=sorted_as)
-    return Tale(state, tuple(teller.told), (*rejections, *teller.rejections), tuple(teller.counted))
+    return ScopedStep(state, tuple(scope.published), (*rejections, *scope.rejections), tuple(scope.counted))
 
 
-class _Teller:
+class _Scope:
     """One document, event by event: what was found is in the lists."""
 
     def __init__(self, vm_name: str, all_events: bool, sight: Sight, now: Instant) -> None:
@@ -82,7 +82,7 @@ class _Teller:
         self._all = all_events
         self._sight = sight
         self._now = now
-        self.told: list[Transition] = []
+        self.published: list[Transition] = []
         self.counted: list[Transition] = []
         self.rejections: list[Rejection] = []
 
@@ -90,7 +90,7 @@ class _Teller:
         """It is not in the document any more. What became known to name this VM only now counts at both ends."""
         told, whose = _facts(was, self._vm_name)
         if told:
-            self.told.append(move)
+            self.published.append(move)
         if whose is not Whose.OURS:
             if whose_of(was.event, self._vm_name) is not Whose.OURS:
                 return
@@ -105,7 +105,7 @@ class _Teller:
         if was is None or (told == tells and before == whose):
             after = _marked(after, tells, whose)
             if move:
-                self.told += [move] if tells else []
+                self.published += [move] if tells else []
                 self.counted += [move] if whose is Whose.OURS else []
             return after
         joins = before is Whose.THEIRS and whose is not Whose.THEIRS
@@ -154,16 +154,16 @@ class _Teller:
 
     def _tell(self, after: Tracked, move: Transition | None, *, told: bool, joined: bool) -> None:
         if told and after.told:
-            self.told += [replace(move, tracked=after)] if move else []
+            self.published += [replace(move, tracked=after)] if move else []
         elif after.told:
             kind = _BEGINS.get(after.phase)
             if kind:
                 begins = self._move(kind, after, move)
-                self.told.append(replace(begins, first_sight=True, joined=joined))
+                self.published.append(replace(begins, first_sight=True, joined=joined))
             if after.faults_told:  # nobody was told, as long as it was another's
                 self.rejections.append(Rejection(", ".join(after.faults_told), after.event.raw, after.key))
         elif told:
-            self.told.append(self._left(after, move))
+            self.published.append(self._left(after, move))
 
     def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
         """What there is to count of an event that is known to name this VM from now on. Without a known status nothing:

@@ -12,37 +12,13 @@ from typing import Final
 
 from exporter.core.policy import Coordination, Decision, Mode
 from exporter.core.records import Vm
-from exporter.core.state import Instant, Phase, State, Tracked
+from exporter.core.state import Instant, Phase, SourceStatus, State, Tracked
 
 WARMING_SECONDS: Final = 300.0
 """Events begin to flow within five minutes of the first answer [Enabling and disabling]."""
 STALE_SECONDS: Final = 30.0
 STALE_POLLS: Final = 10
 DESTINATIONS: Final = ("event_hubs", "otlp")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """How the metadata service answers. `up` is about the last poll; the times are wall clock."""
-
-    up: bool = False
-    last_poll: datetime | None = None
-    last_success: datetime | None = None
-    failure: str = ""
-    """Reason of the last poll when it failed."""
-    failing_since: datetime | None = None
-    last_success_mono: float | None = None
-    failing_since_mono: float | None = None
-
-    @property
-    def success(self) -> Instant | None:
-        """`last_success` on both clocks."""
-        return Instant(self.last_success, self.last_success_mono) if self.last_success else None
-
-    @property
-    def failing(self) -> Instant | None:
-        """`failing_since` on both clocks."""
-        return Instant(self.failing_since, self.failing_since_mono) if self.failing_since else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +49,7 @@ class Status:
     state: State
     vm: Vm = field(default_factory=Vm)
     identity_conflict: bool = False
-    source: SourceStatus = SourceStatus()
+    source: SourceStatus = field(default_factory=SourceStatus)
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER

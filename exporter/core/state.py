@@ -254,6 +254,51 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How the metadata service answers. `up` is about the last poll; the times are wall clock."""
+
+    up: bool = False
+    last_poll: datetime | None = None
+    last_success: datetime | None = None
+    failure: str = ""
+    """Reason of the last poll when it failed."""
+    failing_since: datetime | None = None
+    last_success_mono: float | None = None
+    failing_since_mono: float | None = None
+
+    @property
+    def success(self) -> Instant | None:
+        """`last_success` on both clocks."""
+        return Instant(self.last_success, self.last_success_mono) if self.last_success else None
+
+    @property
+    def failing(self) -> Instant | None:
+        """`failing_since` on both clocks."""
+        return Instant(self.failing_since, self.failing_since_mono) if self.failing_since else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What one process remembers and the next one can't use: it is not kept on disk."""
+
+    announced: bool = True
+    """Whether `agent.started` was recorded; True where nothing is to be announced."""
+    evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    """What the restart tells about the time before it, until the first good document: `rebooted`."""
+    source: SourceStatus = SourceStatus()
+    malformed: int = 0
+    """Answers in a row that were no document."""
+    pending: tuple[Interruption, ...] = ()
+    """Interruptions that fit no event so far, and whose event may show with one of the next documents."""
+    attributed_at: tuple[float, ...] = ()
+    """Monotonic seconds of the last records of interruptions that an event explains."""
+    unattributed_at: tuple[float, ...] = ()
+    """The same of those that no event explains."""
+    decisions: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    """The last decision on each event of the document (`policy.Decision`), by event key."""
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that must outlive a crash. Replaced whole, never changed."""
 
@@ -286,6 +331,7 @@ class State:
     """Set while a lower number is too recent to act on any answer."""
     sorted_as: tuple[str, bool] | None = None
     """The own name, and whether all events are published, by which `told` and `whose` were last settled."""
+    process: ProcessMemory = field(default=ProcessMemory(), metadata=IN_MEMORY)
 
     def history(self, key: str) -> Tracked | None:
         """What is known of an id: of an event in the document, or of one that is gone."""

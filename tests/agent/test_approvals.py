@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from exporter.agent.ports import Who
 from exporter.core.memory import CLOSED_KEPT
 from exporter.core.policy import Coordination, Policy, Reason, Rule
-from exporter.core.records import Vm
+from exporter.core.records import Vm, VmIdentity
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import FREEZE, NAME, REBOOT, TIMEOUT, VM, World, apart, document, event, policy, started
 
@@ -56,7 +55,7 @@ def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
     with World(tmp_path, vm=Vm()) as world:
         world.see(document(2, event()), 5)
         assert world.source.posts == []
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(3)
         assert [event_id for _, event_id in world.source.posts] == [REBOOT]
         assert world.reasons() == [Reason.IDENTITY_UNKNOWN.value, None]
@@ -66,7 +65,7 @@ def test_held_while_the_name_is_not_known(tmp_path: Path) -> None:
 def test_held_while_two_names_disagree(tmp_path: Path) -> None:
     """A configured name that Azure contradicts holds everything that names it."""
     with World(tmp_path) as world:
-        world.who = Who(VM, conflict=True)
+        world.who = VmIdentity(VM, conflict=True)
         world.see(document(2, event()), 3)
         assert world.source.posts == []
         assert world.reasons() == [Reason.IDENTITY_CONFLICT.value]

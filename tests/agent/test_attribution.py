@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exporter.agent.attribution import TOLD_AN_HOUR
+from exporter.core.cycle import INTERRUPTION_RECORDS_AN_HOUR
 from exporter.core.records import Record
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
@@ -185,7 +185,7 @@ def test_a_starved_machine_fills_the_histogram_and_not_the_outbox(world: World) 
         notice(world, 0.3)
         world.live(1)
     world.live(5)
-    assert len(told(world)) == TOLD_AN_HOUR
+    assert len(told(world)) == INTERRUPTION_RECORDS_AN_HOUR
     assert counted(world, STALL, False)[0] == 60
     starts(world)
     notice(world, 5.0, STEP)
@@ -203,7 +203,7 @@ def test_an_event_without_end_of_stalls_has_them_all_in_its_account(world: World
     for _ in range(60):
         notice(world, 0.5)
         world.live(1)
-    assert len(told(world)) == TOLD_AN_HOUR
+    assert len(told(world)) == INTERRUPTION_RECORDS_AN_HOUR
     world.see(document(4), 2)
     found = account(world)
     assert (found["interruptions_observed"], found["interruption_seconds"]) == (60, 30.0)

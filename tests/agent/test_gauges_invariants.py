@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.agent.ports import Who
-from exporter.core.records import Record
+from exporter.core.records import Record, VmIdentity
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from exporter.sinks.prometheus.catalogue import PREFIX
@@ -118,7 +117,7 @@ class Shown:
         self.source.refusal = None if status == 200 else MetadataError("server-error", status_code=status)
 
     def knows_itself(self, known: bool) -> None:
-        self.world.who = Who(VM) if known else Who()
+        self.world.who = VmIdentity(VM) if known else VmIdentity()
 
     def clock_is_set(self, seconds: float) -> None:
         self.world.clock.wall += seconds

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.agent.ports import Who
 from exporter.core.policy import Reason
-from exporter.core.records import Vm
+from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import (
@@ -127,7 +126,7 @@ def test_another_vms_disk(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         world.see(document(2, event()), 3)
         world.restart()
-        world.who = Who(OTHER_VM)
+        world.who = VmIdentity(OTHER_VM)
         world.see(document(9, event(FREEZE, "Reboot", OTHER_VM.name)), 3)
         assert {record.source for record in world.records()} == {f"urn:uuid:{OTHER_VM.id}"}
         assert {record.subject for record in world.records("scheduled")} == {FREEZE}
@@ -140,7 +139,7 @@ def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
     with World(tmp_path, vm=Vm()) as world:
         world.see(document(2, event()), 15)
         before = world.agent.status.state.vm_key
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(5)
         world.restart()
         world.live(5)
@@ -284,7 +283,7 @@ def test_a_late_disk_of_another_vm(tmp_path: Path) -> None:
         world.outbox.close()
         shutil.move(folder, away)
         folder.write_text("no folder")
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.restart()
         world.see(document(3, event()), 3)
         folder.unlink()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.agent.persistence import reunited, unread
 from exporter.core.document import parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
+from exporter.core.merge import merge_states, provisional_state
 from exporter.core.state import Instant, State
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
@@ -135,8 +135,8 @@ def test_the_clock_of_patience_is_not_carried_over_from_another_life() -> None:
     """An event that only the file knows was not seen by the life without it: none of that time counts as known."""
     now = Instant(NOON, 0.0)
     found = advance(State(NOON), parse_document(document(2, event())), now).state
-    lived = advance(replace(unread(NOON), watched=100.0), parse_document(document(3)), now).state
-    both = reunited(found, lived)
+    lived = advance(replace(provisional_state(NOON), watched=100.0), parse_document(document(3)), now).state
+    both = merge_states(found, lived)
     assert [each.first_seen_at for each in both.tracked.values()] == [both.watched]
     assert [each.unchanged_at for each in both.tracked.values()] == [both.watched]
 

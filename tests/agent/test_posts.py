@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from exporter.agent.ports import Who
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance
 from exporter.core.memory import CLOSED_KEPT
 from exporter.core.policy import Rule
-from exporter.core.records import Vm
+from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import dump_state, load_state
 from tests.support.agent_world import NAME, REBOOT, TIMEOUT, VM, World, document, event, policy, started
@@ -123,11 +122,11 @@ def test_a_number_that_went_down_while_the_agent_was_away_is_noticed(tmp_path: P
 def test_a_configured_name_is_not_acted_on_before_azure_confirmed_it(tmp_path: Path) -> None:
     """A cloned configuration names another VM: until the metadata service has said who this is, nothing is sent."""
     with World(tmp_path, vm=Vm(name=NAME)) as world:
-        world.who = Who(Vm(name=NAME), confirmed=False)
+        world.who = VmIdentity(Vm(name=NAME), confirmed=False)
         world.see(document(2, event()), 5)
         assert world.source.posts == []
         assert world.reasons() == ["identity-unknown"]
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(2)
         assert len(world.source.posts) == 1
 

@@ -20,12 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.agent.ports import Who
 from exporter.commands.replay.engine import Options, Story
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import plays
 from exporter.core.policy import Presence
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.text.timeline import record_lines
 from tests.support.agent_world import FREEZE, NAME, REBOOT, VM, World, document, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
@@ -77,7 +76,7 @@ def test_a_neighbours_event_that_was_told_before_the_name_was_known_is_told_to_e
     with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
         world.see(document(2, event(REBOOT, "Reboot", OTHER), event(FREEZE)), 3)
         assert told(world) == told(world, FREEZE) == ["scheduled"]
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(3)
         assert told(world) == ["scheduled", "ended"]
         ended = only(world, "ended")
@@ -103,7 +102,7 @@ def test_nothing_is_counted_or_has_series_while_the_name_is_unknown(tmp_path: Pa
         assert counts(world) == (0, 0, 0)
         assert not has_series(world)
         assert world.value("events", event_type="Freeze", event_status="Started") == 0
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(2)
         assert counts(world) == (1, 1, 0)
         assert has_series(world)
@@ -118,7 +117,7 @@ def test_an_event_that_came_and_went_before_the_name_was_known_is_told_and_not_c
     with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
         world.see(document(2, event(REBOOT, "Reboot", OTHER)), 2)
         world.see(document(3), 2)
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(2)
         assert told(world) == ["scheduled", "canceled"]
         assert counts(world) == (0, 0, 0)
@@ -128,7 +127,7 @@ def test_it_ends_also_where_the_name_becomes_known_in_the_next_life(tmp_path: Pa
     """Across a restart, with the document unchanged, and with the evidence there is."""
     with World(tmp_path, policy("dry-run"), vm=Vm()) as world:
         world.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.restart(boot_id="boot-2")
         world.live(3)
         assert told(world) == ["scheduled", "ended"]
@@ -144,11 +143,11 @@ def test_what_is_known_to_be_a_neighbours_stays_so_while_the_name_is_unknown_aga
     """A restart whose identity takes its time announces no neighbour's event; a new one may be ours, and is told."""
     with World(tmp_path, policy("dry-run")) as world:
         world.see(document(2, event(REBOOT, "Reboot", OTHER)), 3)
-        world.who = Who()
+        world.who = VmIdentity()
         world.restart()
         world.see(document(3, event(REBOOT, "Reboot", OTHER, Description="b"), event(FREEZE, "Freeze", OTHER)), 3)
         assert (told(world), told(world, FREEZE)) == ([], ["scheduled"])
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.live(2)
         assert (told(world), told(world, FREEZE)) == ([], ["scheduled", "ended"])
 
@@ -242,7 +241,7 @@ def test_another_name_after_a_restart_ends_and_begins_what_it_has_to(tmp_path: P
     """A configured name was corrected: the events of the old one are over, those of the new one are joined."""
     with World(tmp_path, policy("dry-run")) as world:
         world.see(document(2, event(REBOOT), event(FREEZE, "Freeze", OTHER)), 2)
-        world.who = Who(Vm(name=OTHER, id=VM.id))
+        world.who = VmIdentity(Vm(name=OTHER, id=VM.id))
         world.restart()
         world.live(3)
         assert (told(world), told(world, FREEZE)) == (["scheduled", "ended"], ["scheduled"])
@@ -328,7 +327,7 @@ def test_what_the_version_before_told_to_begin_is_told_to_end(tmp_path: Path, kn
     """The numbers of its records tell what it did: neighbours' events that it told while the name was unknown end."""
     with World(tmp_path, policy("dry-run"), vm=VM if known else Vm()) as world:
         world.see(document(2, event(REBOOT, "Reboot", OTHER), started(event(FREEZE))), 3)
-        world.who = Who(VM)
+        world.who = VmIdentity(VM)
         world.outbox.close()
         as_before(world)
         world.restart()
@@ -528,11 +527,11 @@ class Telling:
 
     def is_called(self, name: str) -> None:
         if not (self.world.who.vm.name and not name):  # the last answer stays
-            self.world.who = Who(called(name))
+            self.world.who = VmIdentity(called(name))
 
     def restarts(self, name: str) -> None:
         self._count()
-        self.world.who = Who(called(name))
+        self.world.who = VmIdentity(called(name))
         self.world.restart()
 
     def nobody_looks(self, seconds: float) -> None:

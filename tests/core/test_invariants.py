@@ -24,7 +24,7 @@ from exporter.core.memory import with_tracked
 from exporter.core.policy import Coordination, Decision, Mode, Policy, Presence, Rule, Situation, Verdict
 from exporter.core.record_factory import Writer
 from exporter.core.records import Record, Vm
-from exporter.core.scope import tale_of
+from exporter.core.scope import apply_scope
 from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, Step, Tracked
 from exporter.core.state_codec import dump_state, load_state
 from exporter.core.timestamps import parse_time
@@ -424,13 +424,13 @@ class Life:
         """The line up to the commit: every fact gets its record and its number."""
         step = advance(state, document, now, POLL)
         name = self.house_now.vm_name
-        tale = tale_of(state, step, name, False, POLL)
+        scoped = apply_scope(state, step, name, False, POLL)
         writer = Writer(Vm(name=name), now.wall, document.incarnation, self.policy.mode)
-        state, records = tale.state, []
-        for transition in tale.told:
+        state, records = scoped.state, []
+        for transition in scoped.published:
             state, record = writer.transition(state, transition)
             records.append(record)
-        for rejection in tale.rejections:
+        for rejection in scoped.rejections:
             state, record = writer.rejection(state, rejection)
             records.append(record)
         for decision in decide(self.policy, state, situation_of(self.house_now, self.policy, document)):

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Options, Senses, Who
+from exporter.agent.ports import Environment, Options
 from exporter.core.folding import folded
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import dump_state, load_state
 from exporter.log.log import Log
@@ -26,7 +26,7 @@ from exporter.sinks.prometheus.sink import PrometheusSink
 NAME: Final = "vm-0"
 BEGAN: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 NOTHING: Final = b'{"DocumentIncarnation":7,"Events":[]}'
-WHO: Final = Who(Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"))
+WHO: Final = VmIdentity(Vm(name=NAME, id="5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"))
 OPTIONS: Final = Options(Policy(Mode.ENFORCE, Coordination.ANY, rules=DEFAULT_RULES), all_events=True)
 SHOWN: Final = 16
 """One in so many, by content, is also scraped: that takes longer than all the rest."""
@@ -102,8 +102,8 @@ class Service:
 def tell(documents: Sequence[tuple[float, bytes]]) -> None:
     """Lets a fresh agent read these documents, each so many seconds after the one before."""
     service = Service()
-    senses = Senses(clock=service.now, who=lambda: WHO, look=lambda _: {})
-    agent = Agent(OPTIONS, service, Memory(), SINK, log=Log(None), senses=senses)
+    environment = Environment(clock=service.now, identity=lambda: WHO, look_at_files=lambda _: {})
+    agent = Agent(OPTIONS, service, Memory(), SINK, log=Log(None), environment=environment)
     for pause, given in documents:
         service.seconds += pause
         service.given = given

@@ -10,8 +10,8 @@ import pytest
 from exporter.core.folding import folded
 from exporter.core.policy import Mode
 from exporter.core.records import Vm
-from exporter.core.snapshot import DestinationStatus, OutboxStatus, SourceStatus, Status
-from exporter.core.state import Felt, Instant, State
+from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
+from exporter.core.state import Felt, Instant, SourceStatus, State
 from exporter.page.view import render_page
 from exporter.text.sentences import distance, duration, span
 from tests.support import statuses

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from exporter.agent.files import look
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Options, Senses, Who
+from exporter.agent.ports import Environment, Options
 from exporter.core.policy import Mode, Policy
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, State
 from exporter.errors import Failure
 from exporter.log.log import Log
@@ -165,7 +165,7 @@ class World:
     ) -> None:
         self.clock = Clock()
         self.source = source(self.clock) if source else Source(self.clock)
-        self.who = Who(vm)
+        self.who = VmIdentity(vm)
         self.path = path or folder / "outbox.db"
         self.capacity = capacity
         self.options = Options(
@@ -205,19 +205,19 @@ class World:
                 self.recording, 64 << 20, 1, log=log, who=lambda: self.who.vm, poll_interval=interval
             )
             source = Recorded(self.source, self.recorder, self.clock.utc)
-        senses = Senses(
+        environment = Environment(
             clock=self.clock.instant,
-            who=lambda: self.who,
-            look=look,
+            identity=lambda: self.who,
+            look_at_files=look,
             interruptions=self._interruptions,
-            keep=self._keep,
+            record_document=self._keep,
             stopping=lambda: self.stopping,
-            sent=self.recorder.sent,
-            posted=self.recorder.posted,
+            record_post_sent=self.recorder.sent,
+            record_post_answer=self.recorder.posted,
             spawn=self._spawn,
         )
         self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id)
-        self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, senses=senses)
+        self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, environment=environment)
 
     def _keep(self, body: bytes, read: datetime) -> None:
         self.kept.append(body)

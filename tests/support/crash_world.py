@@ -24,9 +24,9 @@ from typing import Any, Final
 from exporter.agent.delivery import Delivery
 from exporter.agent.files import look
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Options, Senses, Who
+from exporter.agent.ports import Environment, Options
 from exporter.core.policy import Mode, Policy
-from exporter.core.records import Record
+from exporter.core.records import Record, VmIdentity
 from exporter.log.log import Log
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
@@ -170,9 +170,9 @@ def life(folder: Path, kill_at: int) -> None:
         PrometheusSink("1", ("user-initiated", "short-freeze"), include_process_metrics=False),
         *("publish", "polled", "transition", "decided", "approval_requested", "document_changed"),
     )
-    senses = Senses(clock=clock.instant, who=lambda: Who(VM), look=look)
+    environment = Environment(clock=clock.instant, identity=lambda: VmIdentity(VM), look_at_files=look)
     log = Log(None)
-    agent = Agent(Options(policy=Policy(mode=Mode.ENFORCE)), source, outbox, sink, log=log, senses=senses)
+    agent = Agent(Options(policy=Policy(mode=Mode.ENFORCE)), source, outbox, sink, log=log, environment=environment)
     deliveries = [
         Delivery(
             killer.around(Destination(name, files), "send"),

@@ -15,9 +15,9 @@ from typing import Final
 
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Options, Senses, Who
+from exporter.agent.ports import Environment, Options
 from exporter.core.policy import DEFAULT_RULES, Mode, Policy
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.errors import Permanent, Retryable
 from exporter.log.log import Log
@@ -146,14 +146,19 @@ class Living:
         )
         life.prepare(self.sink, end)
         self._felt = list(life.felt)
-        who = Who(
+        who = VmIdentity(
             Vm(name=life.vm, id=f"id-of-{life.vm}", vmss_name=life.vmss, size="Standard_D2s_v5", location="westeurope")
         )
-        who = who if life.named else Who()
-        senses = Senses(clock=clock.instant, who=lambda: who, look=lambda _paths: {}, interruptions=self._interruptions)
+        who = who if life.named else VmIdentity()
+        environment = Environment(
+            clock=clock.instant,
+            identity=lambda: who,
+            look_at_files=lambda _paths: {},
+            interruptions=self._interruptions,
+        )
         options = Options(policy=Policy(mode=life.mode), poll_interval=POLL_SECONDS, version="1.0.0")
         metadata = _Metadata(life, end, clock)
-        self._agent = Agent(options, metadata, self._outbox, self.sink, log=log, senses=senses)
+        self._agent = Agent(options, metadata, self._outbox, self.sink, log=log, environment=environment)
         self._deliveries = [
             Delivery(
                 _Receiver(name, life, end, clock),

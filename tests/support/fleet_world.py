@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
-from exporter.agent.ports import Options, Senses, Who
+from exporter.agent.ports import Environment, Options
 from exporter.core.folding import folded
 from exporter.core.policy import Presence
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant
 from exporter.log.log import Log
 from exporter.sinks.prometheus.sink import PrometheusSink
@@ -63,9 +63,9 @@ class Member:
     def name_known(self) -> str:
         return self.name if self.azure.true >= self.knows_at else ""
 
-    def who(self) -> Who:
+    def who(self) -> VmIdentity:
         known = self.name_known
-        return Who(Vm(name=known, id=f"id-of-{known}") if known else Vm(), self.house.conflict)
+        return VmIdentity(Vm(name=known, id=f"id-of-{known}") if known else Vm(), self.house.conflict)
 
     def file(self, path: str) -> str:
         return self.hold if path == self.house.hold_file else self.house.file(path)
@@ -132,12 +132,12 @@ class Member:
         self.reading.begins()
         self.outbox = Disk(self)
         sink = PrometheusSink("1", (), include_process_metrics=False)
-        senses = Senses(
+        environment = Environment(
             clock=lambda: Instant(self.utc(), self.mono),
-            who=self.who,
-            look=lambda paths: {path: Presence(self.file(path)) for path in paths},
+            identity=self.who,
+            look_at_files=lambda paths: {path: Presence(self.file(path)) for path in paths},
         )
-        self.agent = Agent(self.options, Source(self), self.outbox, sink, log=Log(None), senses=senses)
+        self.agent = Agent(self.options, Source(self), self.outbox, sink, log=Log(None), environment=environment)
         self.deliveries = [self._delivery(backend, sink) for backend in self.backends]
 
     def _delivery(self, backend: Backend, sink: PrometheusSink) -> Delivery:

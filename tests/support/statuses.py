@@ -15,8 +15,8 @@ from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
 from exporter.core.policy import Mode, Policy, Situation
 from exporter.core.records import Vm
-from exporter.core.snapshot import DestinationStatus, OutboxStatus, SourceStatus, Status
-from exporter.core.state import Approval, Instant, State, Transition
+from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
+from exporter.core.state import Approval, Instant, SourceStatus, State, Transition
 from exporter.core.state_codec import dump_state, load_state
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
-from typing import Final
+from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
@@ -21,7 +21,9 @@ from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
+from exporter.core import facts
 from exporter.core.continuity import ANOMALIES
+from exporter.core.facts import Fact
 from exporter.core.policy import AFTER_A_RULE, BEFORE_A_RULE, Decision, Reason, Verdict
 from exporter.core.snapshot import DESTINATIONS, Status
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, Transition
@@ -168,6 +170,36 @@ class PrometheusSink(Collector):
         return samples
 
     # --- what happened -----------------------------------------------------------------------------------------------
+
+    def observe(self, fact: Fact) -> None:
+        """Counts a fact."""
+        match fact:
+            case facts.Polled():
+                self.polled(fact.duration, fact.failure)
+            case facts.DocumentChanged():
+                self.document_changed()
+            case facts.AnomalyObserved():
+                self.anomaly(fact.anomaly)
+            case facts.UnknownValueObserved():
+                self.unknown_value(fact.field)
+            case facts.EventTransitioned():
+                self.transition(fact.transition)
+            case facts.DecisionMade():
+                self.decided(fact.decision)
+            case facts.ApprovalRequested():
+                self.approval_requested()
+            case facts.ApprovalFailed():
+                self.approval_failed(fact.reason)
+            case facts.ApprovalOutdated():
+                self.approval_outdated()
+            case facts.ApprovalPostponed():
+                self.approval_postponed()
+            case facts.InterruptionObserved():
+                self.interruption(fact.kind, fact.attributed, fact.seconds, fact.event_id)
+            case facts.RecordsDropped():
+                self.dropped(fact.destination, fact.reason, fact.records)
+            case _:
+                assert_never(fact)
 
     def polled(self, duration: float, failure: str | None) -> None:
         """A poll ended after so many seconds; `failure` is its reason, None when it gave a good document."""

@@ -1,0 +1,561 @@
+"""The line: what one observation makes of the state, as a pure and total function.
+
+    run(state, observation, policy, context) -> Outcome(state, records, facts, approvals)
+
+The shell (`agent/loop.py`) reads, runs, commits, acts and publishes, in this order; `replay` runs the same function
+over a recording. Nothing here reads a clock, looks at a file, logs or sends: all that is known of the world is in the
+observation and the context. Decisions are taken from the state, never from the transition that led to it, so that after
+a crash at any point the next run decides the same.
+
+For a document the steps are those of `_Cycle.document_read`, top to bottom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, assert_never
+
+from exporter.core import outage as outages
+from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted, taken_back
+from exporter.core.continuity import EVERYDAY
+from exporter.core.decision import decide, reconsidered
+from exporter.core.document import Document, unknown_words
+from exporter.core.facts import (
+    AnomalyObserved,
+    ApprovalFailed,
+    ApprovalOutdated,
+    ApprovalPostponed,
+    DecisionMade,
+    DocumentChanged,
+    EventTransitioned,
+    Fact,
+    InterruptionObserved,
+    Polled,
+    UnknownValueObserved,
+)
+from exporter.core.interruption import WINDOW_BEFORE_POLLS, attribute, felt
+from exporter.core.lifecycle import HISTORY_BYTES, advance
+from exporter.core.memory import memory_full, with_tracked
+from exporter.core.policy import NOT_PUBLISHED, Decision, Policy, Presence, Reason, Situation, Verdict
+from exporter.core.record_factory import Writer
+from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, DOCUMENT_REJECTED, Record, VmIdentity
+from exporter.core.scope import ScopedStep, apply_scope
+from exporter.core.state import (
+    EMPTY,
+    Approval,
+    Instant,
+    Interruption,
+    Kind,
+    ProcessMemory,
+    StartedBy,
+    State,
+    Step,
+    Tracked,
+)
+
+IDENTITY_SECONDS: Final = 10.0
+"""So long after its start an agent that does not know its VM yet writes no record: ids depend on who it is."""
+SLOW_FIRST_ANSWER_SECONDS: Final = 5.0
+MALFORMED: Final = "malformed"
+"""The failure of a poll whose answer was no document."""
+PENDING_INTERRUPTIONS: Final = 100
+INTERRUPTION_RECORDS_AN_HOUR: Final = 20
+"""Of events and of none each. A starved machine stalls several times a second, for days: that belongs in the histogram,
+which counts them all, and in the accounts of the events."""
+_HOUR: Final = 3600.0
+
+
+# -- what was observed
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStarted:
+    """A process began. `boot_id` names this boot of the machine, empty where the system has no word for it."""
+
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStopped:
+    """The process ends in good order."""
+
+    interruptions: tuple[Interruption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRead:
+    """A poll gave a whole document, after `duration` seconds. `context.now` is when its last byte was read."""
+
+    document: Document
+    duration: float = 0.0
+    interruptions: tuple[Interruption, ...] = ()
+    """Noticed since the last good document."""
+    unsent: tuple[DueApproval, ...] = ()
+    """Approvals that were due and were not sent: they are decided and marked anew on this document."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollFailed:
+    """A poll that began at `began` gave no document. `reason` is a closed word, `detail` a sentence for a person.
+
+    `document_fault` is set where the answer was a 200: one of `document.DOCUMENT_REASONS`.
+    """
+
+    reason: str
+    detail: str
+    began: Instant
+    document_fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing was read: an outage may have become old enough to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSent:
+    """A POST left that no run asked for: `replay` has it from the recording. `key` is the event's."""
+
+    key: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalUnsent:
+    """A due approval was not sent, since it did not hold any more at the last look."""
+
+    due: DueApproval
+
+
+@dataclass(frozen=True, slots=True)
+class PostFailure:
+    """Why a POST was not taken. `status_code` is Azure's answer, None for none; `retry_after` is in seconds."""
+
+    reason: str
+    detail: str = ""
+    status_code: int | None = None
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostAnswered:
+    """A POST that left at `sent` was answered 200 (no `failure`), otherwise, or not at all."""
+
+    tracked: Tracked
+    """The event's history when it left, for an event that is forgotten meanwhile."""
+    sent: Instant
+    failure: PostFailure | None = None
+
+
+Observation = (
+    AgentStarted | AgentStopped | DocumentRead | PollFailed | TimePassed | ApprovalSent | ApprovalUnsent | PostAnswered
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a run has to know of its surroundings, as the shell found them just before."""
+
+    now: Instant
+    process_start: Instant
+    identity: VmIdentity = field(default_factory=VmIdentity)
+    files: Mapping[str, Presence] = field(default_factory=lambda: EMPTY)
+    """What stands at the paths that the policy asks for (`decision.files_to_look_at`)."""
+    writable: bool = True
+    """What is decided can be recorded."""
+    pending: frozenset[str] = frozenset()
+    """Keys of the events whose POST is on its way, or waits for its turn."""
+    sends: bool = True
+    """Approvals are sent. `replay` has what was sent from its recording."""
+    watching: bool = True
+    """Interruptions would be noticed: not where documents alone are replayed."""
+    poll_interval: float = 1.0
+    """Seconds."""
+    all_events: bool = False
+    """Records are published of events of other VMs as well (`records.scope`)."""
+    history_bytes: int = HISTORY_BYTES
+    """The bound of what is remembered of events that are over."""
+    version: str = ""
+    random_key: str = ""
+    """What record ids are derived from where neither id nor name of the VM becomes known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueApproval:
+    """An approval that may be sent once it is on disk. `tracked` is the event's history before it was marked."""
+
+    decision: Decision
+    tracked: Tracked
+
+    @property
+    def before(self) -> Approval:
+        """What was sent for the event before."""
+        return self.tracked.approval
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run comes to. `records` are published in this order, `facts` are counted and logged after the commit."""
+
+    state: State
+    records: tuple[Record, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    approvals: tuple[DueApproval, ...] = ()
+    changed: bool = False
+    """The state is to be written: more than the time of the last good document is new."""
+
+
+def run(state: State, observation: Observation, policy: Policy, context: Context) -> Outcome:
+    """The outcome of one observation. Total: every observation of every state leads somewhere.
+
+    Where the disk refuses the outcome, the caller runs again with `context.writable` False, which holds every approval.
+    """
+    document = observation.document if isinstance(observation, DocumentRead) else state.document
+    cycle = _Cycle(state, policy, context, document.incarnation if document is not None else None)
+    if not isinstance(observation, AgentStarted | ApprovalUnsent):
+        cycle.learn_identity()
+    match observation:
+        case DocumentRead():
+            cycle.document_read(observation)
+        case PollFailed():
+            cycle.poll_failed(observation)
+        case TimePassed():
+            cycle.tell_outage()
+        case ApprovalSent():
+            cycle.approval_sent(observation)
+        case ApprovalUnsent():
+            cycle.approval_unsent(observation)
+        case PostAnswered():
+            cycle.post_answered(observation)
+        case AgentStarted():
+            cycle.agent_started(observation)
+        case AgentStopped():
+            cycle.agent_stopped(observation)
+        case _:
+            assert_never(observation)
+    return cycle.outcome()
+
+
+def fresh_state(state: State, now: Instant) -> State:
+    """The state of another VM's outbox is set aside: this VM begins with nothing, in the same process."""
+    process = ProcessMemory(announced=False, source=state.process.source)
+    return State(birth=now.wall, boot_id=state.boot_id, process=process)
+
+
+class _Cycle:
+    """One run, step by step: the state as it becomes, and what is to be recorded, counted and sent."""
+
+    def __init__(self, state: State, policy: Policy, context: Context, incarnation: int | None) -> None:
+        self._state = state
+        self._policy = policy
+        self._context = context
+        self._vm = context.identity.vm
+        self._now = context.now
+        self._factory = Writer(
+            self._vm, self._now.wall, incarnation, policy.mode, state.process.evidence, context.watching
+        )
+        self._records: list[Record] = []
+        self._facts: list[Fact] = []
+        self._approvals: list[DueApproval] = []
+        self._changed = False
+
+    def outcome(self) -> Outcome:
+        """What the steps so far come to."""
+        return Outcome(
+            self._state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed
+        )
+
+    # -- the line of a document
+
+    def document_read(self, observed: DocumentRead) -> None:
+        """Everything that follows from one good document."""
+        self._facts.append(Polled(observed.duration))
+        for due in observed.unsent:
+            self._state = taken_back(self._state, due.tracked.key, due.before)
+        self._ensure_started_record(now=True)
+        if self._state.first_answer is None and observed.duration > SLOW_FIRST_ANSWER_SECONDS:
+            self._record_anomaly("slow-first-answer")
+        self._source_recovered()
+        # What an event that ends with this document has cost belongs in its account.
+        self._attribute((*self._state.process.pending, *observed.interruptions))
+        step = advance(
+            self._state, observed.document, self._now, self._context.poll_interval, self._context.history_bytes
+        )
+        scoped = apply_scope(self._state, step, self._vm.name, self._context.all_events, self._context.poll_interval)
+        self._count_unknown_values(step)
+        self._changed = self._changed or scoped.state is not step.state
+        self._state = scoped.state
+        self._record_step(step, scoped)
+        # An event may have started with this document, or in the gap before it.
+        gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is Kind.STARTED]
+        self._attribute(
+            self._state.process.pending,
+            unobserved=max(gaps, default=0.0),
+            patience=WINDOW_BEFORE_POLLS * self._context.poll_interval + 1.0,
+        )
+        if step.changed:
+            self._reconsider_approved()
+        self._mark_due(self._decide())
+        self._remember(evidence=EMPTY)
+
+    def _record_step(self, step: Step, scoped: ScopedStep) -> None:
+        if step.changed:
+            self._facts.append(DocumentChanged())
+        for anomaly in step.anomalies:
+            self._record_anomaly(anomaly)
+        self._facts.extend(EventTransitioned(transition) for transition in scoped.counted)
+        for transition in scoped.published:
+            self._record(self._factory.transition(self._state, transition))
+        for rejection in scoped.rejections:
+            self._record(self._factory.rejection(self._state, rejection))
+
+    def _record_anomaly(self, anomaly: str) -> None:
+        """Counted always; published unless it is everyday."""
+        self._facts.append(AnomalyObserved(anomaly))
+        if anomaly not in EVERYDAY:
+            self._record(self._factory.anomaly(self._state, anomaly))
+
+    def _count_unknown_values(self, step: Step) -> None:
+        """Each unknown value counts once when it comes, also where it makes no transition."""
+        if not step.changed:
+            return
+        for key, tracked in step.state.tracked.items():
+            before, event = self._state.tracked.get(key), tracked.event
+            for name in unknown_words(event):
+                if before is None or before.event.raw.get(name) != event.raw.get(name):
+                    self._facts.append(UnknownValueObserved(name))
+
+    # -- deciding
+
+    def _decide(self) -> tuple[Decision, ...]:
+        """A decision on each event of the document; recorded where it is another than the last one."""
+        identity, context = self._context.identity, self._context
+        full = memory_full(self._state, context.history_bytes)
+        situation = Situation(
+            vm_name=self._vm.name,
+            conflict=identity.conflict,
+            confirmed=identity.confirmed,
+            files=context.files,
+            writable=context.writable and not full,
+        )
+        decisions = decide(self._policy, self._state, situation)
+        for decision in decisions:
+            tracked = self._state.tracked[decision.key]
+            if tracked.decided == decision.words:
+                continue
+            self._history(replace(tracked, decided=decision.words))
+            self._facts.append(DecisionMade(decision))
+            if decision.reason not in NOT_PUBLISHED and tracked.told is not False:
+                self._record(self._factory.decision(self._state, decision))
+        self._remember(decisions={decision.key: decision for decision in decisions})
+        return decisions
+
+    def _mark_due(self, decisions: Iterable[Decision]) -> None:
+        """Notes in the state, before it is committed, which approvals are about to be sent."""
+        if not self._context.sends:
+            return
+        for decision in decisions:
+            if decision.verdict is not Verdict.APPROVE or decision.key in self._context.pending:
+                continue
+            tracked = self._state.tracked[decision.key]
+            if attempt_due(tracked, self._now, self._context.process_start):
+                self._history(replace(tracked, approval=attempting(tracked.approval, self._now, decision.rule)))
+                self._approvals.append(DueApproval(decision, tracked))
+
+    def _reconsider_approved(self) -> None:
+        """An event that changed after we approved it, so that the rules would hold it now, is said aloud."""
+        for tracked in list(self._state.tracked.values()) if self._vm.name else ():
+            news = reconsidered(self._policy, tracked, self._vm.name)
+            if news is None:
+                continue
+            after, reason = news
+            self._history(after)
+            if reason is not Reason.NONE:
+                self._record(self._factory.outdated(self._state, after, reason.value))
+                self._facts.append(ApprovalOutdated())
+
+    # -- what became of approvals
+
+    def approval_sent(self, observed: ApprovalSent) -> None:
+        """A POST of the recording."""
+        tracked = self._state.history(observed.key)
+        if tracked is not None:
+            rule = observed.rule or tracked.approval.rule
+            self._history(replace(tracked, approval=attempting(tracked.approval, self._now, rule)))
+
+    def approval_unsent(self, observed: ApprovalUnsent) -> None:
+        """Nothing was sent, so nothing was tried: the next good document may do it at once."""
+        self._state = taken_back(self._state, observed.due.tracked.key, observed.due.before)
+        self._facts.append(ApprovalPostponed(observed.due.decision.event.event_id))
+
+    def post_answered(self, observed: PostAnswered) -> None:
+        """Azure took the approval, or did not."""
+        tracked = self._state.history(observed.tracked.key) or observed.tracked
+        failure = observed.failure
+        if failure is None:
+            # Of an event that started before the answer came it was not known who let it.
+            by = StartedBy.US if tracked.started_by is not None else None
+            after = replace(tracked, approval=accepted(tracked.approval, self._now.wall), started_by=by)
+            self._history(after)
+            self._record(self._factory.accepted(self._state, after))
+            self._reconsider_approved()  # it may have changed while its POST was on its way
+            return
+        approval = not_accepted(tracked.approval, failure.reason, failure.status_code, failure.retry_after or 0.0)
+        # The next wait begins with the answer, or, where there was none, with the POST: it was waited for already.
+        last_attempt = observed.sent if failure.status_code is None else self._now
+        after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
+        self._history(after)
+        if tracked.approval.last_failure != failure.reason:
+            record = self._factory.failed(self._state, after, failure.reason, failure.status_code, failure.detail)
+            self._record(record)
+        self._facts.append(ApprovalFailed(failure.reason))
+
+    # -- the source
+
+    def poll_failed(self, observed: PollFailed) -> None:
+        """A poll gave no document: told once it has lasted, and at once where the answer was no document."""
+        self._facts.append(Polled(self._now.minus(observed.began), observed.reason, observed.detail))
+        process = self._state.process
+        self._remember(
+            source=outages.source_failed(process.source, self._now, observed.reason),
+            malformed=process.malformed + bool(observed.document_fault),
+        )
+        state = outages.began(self._state, observed.began, observed.reason)
+        if state is not self._state:
+            self._become(state)
+        fault = observed.document_fault
+        if fault and self._state.document_rejected != fault and self._ensure_started_record():
+            message = f"An answer of the metadata service is no document: {observed.detail}"
+            data = {"reason": fault, "error": observed.detail}
+            self._record(self._factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data))
+            self._become(replace(self._state, document_rejected=fault))
+        self.tell_outage()
+
+    def tell_outage(self) -> None:
+        """Records once that the source fails, after it has for 10 s of this process."""
+        outage = self._state.outage
+        if outage is None or outage.felt.mono is None:
+            return
+        lasted = self._now.minus(outage.felt)
+        near = lasted >= outages.SWITCH_OFF_NEAR_SECONDS
+        if near and not outage.warned and self._ensure_started_record():
+            self._record_anomaly("switch-off-near")
+            outage = replace(outage, warned=True)
+            self._become(replace(self._state, outage=outage))
+        if outage.told or lasted < outages.UNAVAILABLE_SECONDS or not self._ensure_started_record():
+            return
+        reason = self._state.process.source.failure or outage.reason
+        self._record(self._factory.unavailable(self._state, outage, reason, lasted))
+        self._become(replace(self._state, outage=replace(outage, told=True)))
+
+    def _source_recovered(self) -> None:
+        self._remember(malformed=0, source=outages.source_answered(self._now))
+        outage = self._state.outage
+        if outage is None:
+            return
+        self._become(replace(self._state, outage=None))
+        if outage.told:
+            self._record(self._factory.recovered(self._state, outage, outage.lasted(self._now)))
+
+    # -- interruptions
+
+    def _attribute(
+        self, interruptions: Iterable[Interruption], unobserved: float = 0.0, patience: float = float("inf")
+    ) -> None:
+        """Gives each interruption to its event, or, when `patience` seconds are over, to none.
+
+        One that fits no event waits two polls: its event may show only then. `unobserved` is for how many seconds
+        nothing was observed before the document at hand.
+        """
+        pending: list[Interruption] = []
+        for interruption in interruptions:
+            tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
+            waited = (self._now.mono or 0.0) - (interruption.at.mono or 0.0)
+            if tracked is None and interruption.seconds > 0 and waited <= patience:
+                pending.append(interruption)
+                continue
+            if tracked is not None:
+                tracked = felt(tracked, interruption)
+                self._history(tracked)
+            self._record_interruption(interruption, tracked)
+        if tuple(pending) != self._state.process.pending:
+            self._remember(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
+
+    def _record_interruption(self, interruption: Interruption, tracked: Tracked | None) -> None:
+        kind, seconds = interruption.kind.value, interruption.seconds
+        closed = tracked is not None and tracked.closed_at is not None  # no account will have it
+        if closed or self._may_record_interruption(attributed=tracked is not None):
+            record = self._factory.interruption(self._state, kind, seconds, interruption.at.wall, tracked)
+            self._record(record)
+        self._facts.append(InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
+
+    def _may_record_interruption(self, *, attributed: bool) -> bool:
+        process, mono = self._state.process, self._now.mono or 0.0
+        recorded = process.attributed_at if attributed else process.unattributed_at
+        if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
+            return False
+        recorded = (*recorded, mono)[-INTERRUPTION_RECORDS_AN_HOUR:]
+        if attributed:
+            self._remember(attributed_at=recorded)
+        else:
+            self._remember(unattributed_at=recorded)
+        return True
+
+    # -- the process
+
+    def agent_started(self, observed: AgentStarted) -> None:
+        """What the restart tells about the time in which nothing was observed."""
+        before, boot_id = self._state.boot_id, observed.boot_id
+        evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
+        self._state = replace(self._state, boot_id=boot_id)
+        self._remember(announced=False, evidence=evidence)
+
+    def agent_stopped(self, observed: AgentStopped) -> None:
+        """The last records: whatever waits for its event now waits in vain."""
+        if not self._ensure_started_record():
+            return
+        self._attribute((*self._state.process.pending, *observed.interruptions), patience=-1.0)
+        self._record(self._factory.about_vm(self._state, AGENT_STOPPED, "INFO", "The agent has stopped", {}))
+
+    def learn_identity(self) -> None:
+        """The outbox belongs to the VM whose id is known first."""
+        if self._vm.id and not self._state.vm_id:
+            self._become(replace(self._state, vm_id=self._vm.id))
+
+    def _ensure_started_record(self, *, now: bool = False) -> bool:
+        """Whether records may be written yet; the first of a process says that it has started.
+
+        Their ids depend on who this VM is, which deserves a moment to become known, unless something has to be written
+        `now`.
+        """
+        state, vm = self._state, self._vm
+        waited = self._now.minus(self._context.process_start) >= IDENTITY_SECONDS
+        if not (state.vm_key or vm.id or waited or now):
+            return False
+        if not state.vm_key:
+            self._become(replace(state, vm_key=vm.id or vm.name or self._context.random_key))
+        if not self._state.process.announced:
+            self._remember(announced=True)
+            version, mode = self._context.version, self._policy.mode.value
+            data = {"version": version, "mode": mode, **self._factory.evidence}
+            message = f"The agent {version} has started in mode {mode}"
+            self._record(self._factory.about_vm(self._state, AGENT_STARTED, "INFO", message, data))
+        return True
+
+    # -- the state as it becomes
+
+    def _become(self, state: State) -> None:
+        self._state = state
+        self._changed = True
+
+    def _history(self, tracked: Tracked) -> None:
+        self._become(with_tracked(self._state, tracked))
+
+    def _record(self, numbered: tuple[State, Record]) -> None:
+        self._become(numbered[0])
+        self._records.append(numbered[1])
+
+    def _remember(self, **fields: Any) -> None:
+        """Changes what this process alone remembers: nothing that has to be written."""
+        self._state = replace(self._state, process=replace(self._state.process, **fields))

@@ -1,0 +1,48 @@
+"""When an outage of the metadata service is told: once after 10 s, and once before Azure may switch the service off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from exporter.core.state import Instant, Outage, SourceStatus, State
+
+UNAVAILABLE_SECONDS: Final = 10.0
+SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
+"""No request for 24 hours switches the service off for the VM [Enabling and disabling]."""
+
+
+def began(state: State, at: Instant, reason: str) -> State:
+    """The state after a poll that began `at` has failed: an outage begins, or is known to this process from then on."""
+    outage = state.outage
+    if outage is None:
+        return replace(state, outage=Outage(at, reason))
+    if outage.felt.mono is None:
+        return replace(state, outage=replace(outage, here=at))
+    return state
+
+
+def seconds_until_told(state: State, mono: float) -> float | None:
+    """Seconds until there is an outage to tell, of which this process knows; None when there is none."""
+    outage = state.outage
+    if outage is None or outage.told or outage.felt.mono is None:
+        return None
+    return outage.felt.mono + UNAVAILABLE_SECONDS - mono
+
+
+def source_failed(status: SourceStatus, now: Instant, reason: str) -> SourceStatus:
+    """How the source answers after a poll that failed for this reason."""
+    since = status.failing or now
+    return replace(
+        status,
+        up=False,
+        last_poll=now.wall,
+        failure=reason,
+        failing_since=since.wall,
+        failing_since_mono=since.mono,
+    )
+
+
+def source_answered(now: Instant) -> SourceStatus:
+    """How the source answers after a poll that gave a whole document."""
+    return SourceStatus(up=True, last_poll=now.wall, last_success=now.wall, last_success_mono=now.mono)
