@@ -253,6 +253,7 @@ class App:
         self._notifier.stopping()
         assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
         self._agent.stop()
+        self._recorder.ended(self._clock().wall)
         deadline = time.monotonic() + FLUSH_SECONDS
         for delivery in self._deliveries:
             delivery.flush(max(0.0, deadline - time.monotonic()))

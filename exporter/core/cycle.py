@@ -237,6 +237,23 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
     return cycle.outcome()
 
 
+def decision_context(context: Context, state: State) -> Situation:
+    """What a decision on this state has to know of the world."""
+    identity = context.identity
+    return Situation(
+        vm_name=identity.vm.name,
+        conflict=identity.conflict,
+        confirmed=identity.confirmed,
+        files=context.files,
+        writable=context.writable and not memory_full(state, context.history_bytes),
+    )
+
+
+def interruption_patience(poll_interval: float) -> float:
+    """Seconds for which an interruption waits for an event that may explain it: two polls, and one second."""
+    return WINDOW_BEFORE_POLLS * poll_interval + 1.0
+
+
 def fresh_state(state: State, now: Instant) -> State:
     """The state of another VM's outbox is set aside: this VM begins with nothing, in the same process."""
     process = ProcessMemory(announced=False, source=state.process.source)
@@ -292,7 +309,7 @@ class _Cycle:
         self._attribute(
             self._state.process.pending,
             unobserved=max(gaps, default=0.0),
-            patience=WINDOW_BEFORE_POLLS * self._context.poll_interval + 1.0,
+            patience=interruption_patience(self._context.poll_interval),
         )
         if step.changed:
             self._reconsider_approved()
@@ -330,16 +347,7 @@ class _Cycle:
 
     def _decide(self) -> tuple[Decision, ...]:
         """A decision on each event of the document; recorded where it is another than the last one."""
-        identity, context = self._context.identity, self._context
-        full = memory_full(self._state, context.history_bytes)
-        situation = Situation(
-            vm_name=self._vm.name,
-            conflict=identity.conflict,
-            confirmed=identity.confirmed,
-            files=context.files,
-            writable=context.writable and not full,
-        )
-        decisions = decide(self._policy, self._state, situation)
+        decisions = decide(self._policy, self._state, decision_context(self._context, self._state))
         for decision in decisions:
             tracked = self._state.tracked[decision.key]
             if tracked.decided == decision.words:
@@ -438,16 +446,14 @@ class _Cycle:
         if outage is None or outage.felt.mono is None:
             return
         lasted = self._now.minus(outage.felt)
-        near = lasted >= outages.SWITCH_OFF_NEAR_SECONDS
-        if near and not outage.warned and self._ensure_started_record():
-            self._record_anomaly("switch-off-near")
-            outage = replace(outage, warned=True)
+        if not outage.told and lasted >= outages.UNAVAILABLE_SECONDS and self._ensure_started_record():
+            reason = self._state.process.source.failure or outage.reason
+            self._record(self._factory.unavailable(self._state, outage, reason, lasted))
+            outage = replace(outage, told=True)
             self._become(replace(self._state, outage=outage))
-        if outage.told or lasted < outages.UNAVAILABLE_SECONDS or not self._ensure_started_record():
-            return
-        reason = self._state.process.source.failure or outage.reason
-        self._record(self._factory.unavailable(self._state, outage, reason, lasted))
-        self._become(replace(self._state, outage=replace(outage, told=True)))
+        if not outage.warned and lasted >= outages.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
+            self._record_anomaly("switch-off-near")
+            self._become(replace(self._state, outage=replace(outage, warned=True)))
 
     def _source_recovered(self) -> None:
         self._remember(malformed=0, source=outages.source_answered(self._now))

@@ -134,10 +134,11 @@ class Explanation:
 
 def explain(policy: Policy, state: State, situation: Situation) -> tuple[Explanation, ...]:
     """`decide`, and for each event what was asked on the way, also past the first thing that stood against it."""
-    return tuple(_explain(policy, state, situation, decision) for decision in decide(policy, state, situation))
+    return tuple(explain_decision(policy, state, situation, decision) for decision in decide(policy, state, situation))
 
 
-def _explain(policy: Policy, state: State, situation: Situation, decision: Decision) -> Explanation:
+def explain_decision(policy: Policy, state: State, situation: Situation, decision: Decision) -> Explanation:
+    """A decision that was just made, and what was asked on the way, also past the first thing that stood against it."""
     tracked, document = state.tracked[decision.key], state.document
     if document is None or _before_the_rules(policy, situation, tracked) is not Reason.NONE:
         return Explanation(decision)

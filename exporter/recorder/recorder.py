@@ -10,6 +10,7 @@ JSON lines, each with the time of day in UTC:
     {"at": T, "interruption": {...}}        the VM stood still
     {"at": T, "vm": {...}}                  who this VM is, as known from then on
     {"at": T, "began": {...}}               the agent started
+    {"at": T, "ended": {}}                  it stopped in good order
 
 The file is for its owner alone, starts anew at `max_bytes` (PATH becomes PATH.1, and so on, `files` of them), and each
 one can be read without the others. It is written on a thread of its own: a slow, full or broken disk delays no poll;
@@ -114,6 +115,11 @@ class Recorder:
         self._tell_same()
         self._put({"at": timestamp(at), "interruption": {"kind": kind, "seconds": round(seconds, 3)}})
 
+    def ended(self, at: datetime) -> None:
+        """The agent stops in good order."""
+        self._tell_same()
+        self._put({"at": timestamp(at), "ended": {}})
+
     def close(self) -> None:
         """Writes what is left, for at most a second."""
         self._tell_same()
@@ -145,6 +151,7 @@ class NoRecorder:
     def sent(self, at: datetime, event_id: str) -> None: ...
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None: ...
     def felt(self, at: datetime, kind: str, seconds: float) -> None: ...
+    def ended(self, at: datetime) -> None: ...
     def close(self) -> None: ...
 
 

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.commands.replay.engine import Options, Story
+from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import plays
 from exporter.core.policy import Presence
@@ -399,7 +399,7 @@ def replayed(world: World, *, all_events: bool = False) -> list[Record]:
     options = Options(
         world.options.policy, 1.0, lambda paths: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
     )
-    return list(Story(play, options).tell())
+    return list(ReplayEngine(play, options).run())
 
 
 def facts(records: Sequence[Record]) -> list[tuple[Any, ...]]:

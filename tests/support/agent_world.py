@@ -223,6 +223,11 @@ class World:
         self.kept.append(body)
         self.recorder.keep(body, read)
 
+    def stop(self) -> None:
+        """The process ends in good order."""
+        self.agent.stop()
+        self.recorder.ended(self.clock.utc())
+
     def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
         self.outbox.close()
         self.recorder.close()
@@ -260,6 +265,8 @@ class World:
 
     def _interruptions(self) -> Sequence[Interruption]:
         found, self.felt = self.felt, []
+        for interruption in found:
+            self.recorder.felt(interruption.at.wall, interruption.kind.value, interruption.seconds)
         return found
 
     def _spawn(self, task: Callable[[], None], _patience: float) -> None:

@@ -26,6 +26,10 @@ class Clock:
         self._set_here = place in self._steps
         self._stepped += self._steps.get(place, 0.0)
 
+    def set_at(self, place: int) -> bool:
+        """Whether the clock was set just before the entry at this place."""
+        return place in self._steps
+
     def seen(self, at: datetime) -> Instant:
         """A moment that was read then."""
         self._mono = max(self._mono, self._of(at))

@@ -16,10 +16,10 @@ from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
 
 from exporter.agent.files import look
-from exporter.commands.replay.engine import Look, Options, Story
+from exporter.commands.replay.engine import Look, Options, ReplayEngine
 from exporter.commands.replay.entries import read_time
 from exporter.commands.replay.inputs import Found, InputError, read_input
-from exporter.commands.replay.plans import Play, played, plays
+from exporter.commands.replay.plans import ReplayPlan, played, plays
 from exporter.commands.replay.table import as_values, table
 from exporter.config.load import load
 from exporter.config.schema import Settings
@@ -121,7 +121,7 @@ def _replay(args: argparse.Namespace, settings: Settings, standard_input: Binary
     return 0 if documents and not failed else 1
 
 
-def _tell(play: Play, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
+def _tell(play: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
     """One story. Answers how many documents it had."""
     from exporter.agent.wiring import policy_from  # noqa: PLC0415  # the agent's root: needed once all else is right
 
@@ -135,14 +135,14 @@ def _tell(play: Play, args: argparse.Namespace, settings: Settings, out: TextIO)
         settings.records.scope == "all",
     )
     play = _with_approvals(play, options, args.start)
-    story = Story(play, options)
+    engine = ReplayEngine(play, options)
     notes = [*play.notes, *_about_files(policy, args.assume_files)]
     telling = _AsJson(out, notes) if args.json else _AsText(out, notes, supports_colour(out, os.environ))
-    telling.begin(play, story, policy)
-    for record in story.tell():
+    telling.begin(play, engine, policy)
+    for record in engine.run():
         telling.record(record)
-    telling.end(story, policy)
-    return story.findings.documents
+    telling.end(engine, policy)
+    return engine.result.documents
 
 
 def _looking(how: str, policy: Policy, look: Look) -> Look:
@@ -155,14 +155,14 @@ def _looking(how: str, policy: Policy, look: Look) -> Look:
     return lambda paths: dict.fromkeys(paths, assumed)
 
 
-def _with_approvals(play: Play, options: Options, start: datetime | None) -> Play:
+def _with_approvals(play: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
     """A scenario goes another way once something is approved: played again with each approval that it leads to."""
     sent: dict[str, Approval] = {}
     while play.scenario is not None:
-        story = Story(play, options)
-        for _ in story.tell():
+        engine = ReplayEngine(play, options)
+        for _ in engine.run():
             pass
-        due = min((item for item in story.findings.approvals if item[1] not in sent), default=None)
+        due = min((item for item in engine.result.approvals if item[1] not in sent), default=None)
         if due is None:
             break
         sent[due[1]] = Approval(due[1], due[0])
@@ -175,15 +175,15 @@ def _about_files(policy: Policy, assumed: str) -> list[str]:
     return [f"{ASSUMPTIONS[assumed]} (--assume-files {assumed})"] if asked else []
 
 
-def _hints(story: Story) -> list[str]:
+def _hints(engine: ReplayEngine) -> list[str]:
     """What to give so that the next try says more."""
-    names = list(story.findings.names)
-    if not names or (story.vm.name and folded(story.vm.name) in {folded(name) for name in names}):
+    names = list(engine.result.names)
+    if not names or (engine.vm.name and folded(engine.vm.name) in {folded(name) for name in names}):
         return []
     shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST_NAMES)
-    if not story.vm.name:
+    if not engine.vm.name:
         return [f"this VM's name is not known: give --vm-name; the documents name {shown}"]
-    return [f"no event names {clean(story.vm.name, LONGEST_NAMES)}; the documents name {shown} (--vm-name)"]
+    return [f"no event names {clean(engine.vm.name, LONGEST_NAMES)}; the documents name {shown} (--vm-name)"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,8 @@ class _AsText:
     def _say(self, text: str = "") -> None:
         say(text, self.out, colour=self.colour)
 
-    def begin(self, play: Play, story: Story, policy: Policy) -> None:
-        self._say(f"As {clean(story.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent.")
+    def begin(self, play: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
+        self._say(f"As {clean(engine.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent.")
         for note in [play.title, *self.notes] if play.title else self.notes:
             self._say(f"({clean(note, LONGEST_NAMES)})")
         self._say()
@@ -207,13 +207,13 @@ class _AsText:
         for text in record_lines(record, self.colour):
             self._say(text)
 
-    def end(self, story: Story, policy: Policy) -> None:
-        found = story.findings
+    def end(self, engine: ReplayEngine, policy: Policy) -> None:
+        found = engine.result
         self._say()
         self._say(f"{_count(found.documents, 'document')}, {_count(len(found.decisions), 'event')}. {_policy(policy)}:")
         for text in table(found, self.colour):
             self._say(text)
-        for hint in _hints(story):
+        for hint in _hints(engine):
             self._say()
             self._say(f"({hint})")
         self._say()
@@ -226,24 +226,24 @@ class _AsJson:
     out: TextIO
     notes: list[str]
 
-    def begin(self, play: Play, story: Story, policy: Policy) -> None:
+    def begin(self, play: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
         pass
 
     def record(self, record: Record) -> None:
         say(record.to_json().decode(), self.out)
 
-    def end(self, story: Story, policy: Policy) -> None:
-        found = story.findings
+    def end(self, engine: ReplayEngine, policy: Policy) -> None:
+        found = engine.result
         last: dict[str, Any] = {
             "decisions": as_values(found, policy),
-            "vm_name": story.vm.name or None,
+            "vm_name": engine.vm.name or None,
             "mode": policy.mode.value,
             "coordination": policy.coordination.value,
             "rules": [rule.name for rule in policy.rules],
             "documents": found.documents,
             "rejected": found.rejected,
             "failures": found.failures,
-            "notes": [*self.notes, *_hints(story)],
+            "notes": [*self.notes, *_hints(engine)],
         }
         say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)
 

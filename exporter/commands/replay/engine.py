@@ -1,7 +1,7 @@
-"""Entries through the core: the same moves, decisions and records as the agent's, and how each decision came about.
+"""Entries through the line: the function that the agent runs (`core/cycle.py`), over a recording.
 
-What the agent did at the time (its approvals, what it felt, who it was) is taken from the recording as it happened;
-what it would decide is decided anew, by the policy given now. Nothing is sent anywhere.
+What the agent did at the time (its approvals, its restarts, who it was) is taken from the recording as it happened;
+what it would decide is decided anew, by the policy given now. Nothing is committed and nothing is sent.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from exporter.agent.source_health import UNAVAILABLE_SECONDS
 from exporter.commands.replay.clock import Clock
 from exporter.commands.replay.entries import (
     ACCEPTED,
     MAX_BODY,
     Began,
+    Ended,
     Entry,
     Failed,
     Felt,
@@ -27,21 +27,20 @@ from exporter.commands.replay.entries import (
     Steady,
     Unreadable,
 )
-from exporter.commands.replay.plans import Play
-from exporter.commands.replay.result import Findings
-from exporter.core.attempts import accepted, attempting, not_accepted
-from exporter.core.continuity import EVERYDAY, aged
-from exporter.core.decision import Explanation, explain, files_to_look_at, match, reconsidered, turning_points
+from exporter.commands.replay.plans import ReplayPlan
+from exporter.commands.replay.result import ReplayResult
+from exporter.core import cycle
+from exporter.core.continuity import aged
+from exporter.core.cycle import Context, Observation
+from exporter.core.decision import explain_decision, files_to_look_at, match, turning_points
 from exporter.core.document import Document, DocumentError, parse_document
+from exporter.core.facts import DecisionMade
 from exporter.core.folding import alike, folded
-from exporter.core.interruption import attribute, felt
-from exporter.core.lifecycle import advance
-from exporter.core.memory import with_tracked
-from exporter.core.policy import NOT_PUBLISHED, Policy, Presence, Reason, Situation
+from exporter.core.outage import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
+from exporter.core.policy import Policy, Presence
 from exporter.core.record_factory import Writer
-from exporter.core.records import DOCUMENT_REJECTED, Record, Vm
-from exporter.core.scope import tale_of
-from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, Outage, StartedBy, State, Tracked
+from exporter.core.records import DOCUMENT_REJECTED, Record, Vm, VmIdentity
+from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
 
 Look = Callable[[Iterable[str]], Mapping[str, Presence]]
@@ -53,69 +52,69 @@ class Options:
 
     policy: Policy
     poll_interval: float
+    """Seconds."""
     look: Look
+    """What stands at the paths that the policy asks for."""
     vm_name: str = ""
     configured: str = ""
     all_events: bool = False
+    version: str = ""
 
 
-class Story:
-    """One play. `tell` gives the records as they come about; `findings` and `vm` are complete after it.
+class ReplayEngine:
+    """One plan. `run` gives the records as they come about; `result` and `vm` are complete after it.
 
-    `vm` is who the VM is as far as all the entries tell; what is told at a moment knows what was known then.
+    `vm` is who the VM is as far as all the entries tell; what happens at a moment knows what was known then.
     """
 
-    def __init__(self, play: Play, options: Options) -> None:
-        self._play = play
+    def __init__(self, plan: ReplayPlan, options: Options) -> None:
+        self._plan = plan
         self._options = options
         self._policy = options.policy
-        self.findings = Findings()
-        known = next((entry.vm for entry in play.entries if isinstance(entry, Known)), Vm())
+        self.result = ReplayResult()
+        known = next((entry.vm for entry in plan.entries if isinstance(entry, Known)), Vm())
         self.conflict = False
-        self.vm = self._who(known)
-        self._vm = self._who(Vm())
+        self.vm = self._identify(known)
+        self._vm = self._identify(Vm())
         self._learned: Known | None = None
-        first = next((entry.at for entry in play.entries if not isinstance(entry, Unreadable) and entry.at), None)
+        first = next((entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at), None)
         self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
         self._state = State(birth=self._start, vm_key=known.id or self.vm.name or "replay")
-        self._clock = Clock(play.entries, self._start)
-        self._boot = ""
-        self._evidence: dict[str, bool] = {}
+        self._clock = Clock(plan.entries, self._start)
+        self._process_start = Instant(self._start, 0.0)
+        self._noticed: list[Interruption] = []
+        self._noticed_ahead: set[int] = set()
+        self._in_flight: set[str] = set()
         self._records: list[Record] = []
-        self._flying: set[str] = set()
-        self._watching = any(isinstance(entry, Began | Felt) for entry in play.entries)
+        self._watching = any(isinstance(entry, Began | Felt) for entry in plan.entries)
 
-    def tell(self) -> Iterator[Record]:
-        for place, entry in enumerate(self._play.entries):
+    def run(self) -> Iterator[Record]:
+        """Plays the entries in their order."""
+        for place, entry in enumerate(self._plan.entries):
             self._clock.reach(place)
+            if place in self._noticed_ahead:
+                continue
+            if isinstance(entry, Reading | Steady):
+                self._notice_ahead(place, entry)
             self._take(entry)
             yield from self._records
             self._records.clear()
 
-    def _who(self, known: Vm) -> Vm:
-        """Who this VM is: as asked for, else as recorded, else as configured, else as the scenario says."""
-        options = self._options
-        self.conflict = bool(
-            not options.vm_name and options.configured and known.name and not alike(options.configured, known.name)
-        )
-        wanted = options.vm_name or options.configured
-        if wanted and not alike(wanted, known.name):
-            return Vm(name=wanted)
-        return known if known.name else replace(known, name=self._play.vm_name)
-
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
         if not isinstance(entry, Reading | Steady | Unreadable):
-            self._settle_who()
+            self._settle_identity()
+        if not isinstance(entry, Unreadable) and entry.at is not None:
+            self._tell_outage(entry.at)
         match entry:
             case Reading():
                 self._read(entry)
             case Steady():
                 self._stay(entry.at)
             case Failed():
-                self.findings.failures += 1
-                self._fail(entry)
+                self.result.failures += 1
+                self._run(cycle.PollFailed(entry.reason, "as recorded", self._clock.seen(entry.at)), entry.at)
             case Sent():
-                self._sent(entry)
+                self._sent(entry.event_id, entry.at)
             case Posted():
                 self._posted(entry)
             case Felt():
@@ -124,209 +123,225 @@ class Story:
                 self._learn(entry)
             case Began():
                 self._restart(entry)
+            case Ended():
+                self._run(cycle.AgentStopped(self._take_noticed()), entry.at)
             case Unreadable():
+                self.result.rejected += 1
                 self._reject(self._last_time(), "not-a-document", entry.detail, entry.where)
             case _:
                 assert_never(entry)
 
+    def _run(self, observation: Observation, at: datetime) -> None:
+        """Runs the line, as the agent's loop does, but for committing and sending."""
+        now = self._clock.seen(at)
+        if self._vm.id and self._state.vm_id and not alike(self._vm.id, self._state.vm_id):
+            self._state = cycle.fresh_state(self._state, now)
+        context = self._context(now, observation)
+        outcome = cycle.run(self._state, observation, self._policy, context)
+        self._state = outcome.state
+        self._records += outcome.records
+        for fact in outcome.facts:
+            if isinstance(fact, DecisionMade):
+                made = cycle.decision_context(context, self._state)
+                explanation = explain_decision(self._policy, self._state, made, fact.decision)
+                self.result.decided(at, explanation)
+
+    def _context(self, now: Instant, observation: Observation) -> Context:
+        document = observation.document if isinstance(observation, cycle.DocumentRead) else None
+        return Context(
+            now=now,
+            process_start=self._process_start,
+            identity=VmIdentity(self._vm, self.conflict),
+            files=self._options.look(files_to_look_at(self._policy, document)) if document is not None else {},
+            sends=False,
+            watching=self._watching,
+            poll_interval=self._options.poll_interval,
+            all_events=self._options.all_events,
+            version=self._options.version,
+            random_key="replay",
+        )
+
     # -- who this VM is
+
+    def _identify(self, known: Vm) -> Vm:
+        """Who this VM is: as asked for, else as recorded, else as configured, else as the scenario says."""
+        options = self._options
+        self.conflict = bool(
+            not options.vm_name and options.configured and known.name and not alike(options.configured, known.name)
+        )
+        wanted = options.vm_name or options.configured
+        if wanted and not alike(wanted, known.name):
+            return Vm(name=wanted)
+        return known if known.name else replace(known, name=self._plan.vm_name)
 
     def _learn(self, entry: Known) -> None:
         """It was known from a poll on: of the document that comes next, or, where none does, of the one that stood."""
-        self.vm = self._who(entry.vm)
+        self.vm = self._identify(entry.vm)
         if self._state.document is None:
             self._vm = self.vm
         elif self.vm != self._vm:
             self._learned = entry
 
-    def _settle_who(self) -> None:
+    def _settle_identity(self) -> None:
         """The poll at which it was learned had read the same document again."""
         learned, last, document = self._learned, self._state.last_good, self._state.document
         if learned is None or last is None or document is None or self._state.outage is not None:
             return
         self._pass_time(learned.at - timedelta(seconds=self._options.poll_interval))
-        self._learned, self._vm = None, self._who(learned.vm)
+        self._take_learned()
         self._good(document, max(learned.at, last.wall))
 
-    def _stay(self, until: datetime) -> None:
-        if self._learned is not None and self._learned.at <= until:
-            self._settle_who()
-        self._pass_time(until)
+    def _take_learned(self) -> None:
+        if self._learned is not None:
+            self._vm, self._learned = self._identify(self._learned.vm), None
 
-    # -- the clocks
+    # -- time
 
     def _last_time(self) -> datetime:
         return self._state.last_good.wall if self._state.last_good else self._start
 
+    def _stay(self, until: datetime) -> None:
+        if self._learned is not None and self._learned.at <= until:
+            self._settle_identity()
+        self._pass_time(until)
+        document = self._state.document
+        if self._noticed and document is not None and self._state.outage is None:
+            self._good(document, max(until, self._last_time()))
+
     def _pass_time(self, until: datetime) -> None:
-        """The document stood still and was read again and again: only time passes, and decisions that wait for it.
+        """The document stood still and was read again and again: only time passes, and what waits for it is decided.
 
         What was no document stood still, too: then nothing good was read.
         """
-        last = self._state.last_good
-        if self._state.outage is not None or last is None or last.mono is None or until <= last.wall:
+        last, document = self._state.last_good, self._state.document
+        if self._state.outage is not None or document is None or last is None or last.mono is None:
+            return
+        if until <= last.wall:
             return
         begin, end = self._state.watched, self._state.watched + (until - last.wall).total_seconds()
-        for mark in (*(m for m in turning_points(self._policy, self._state, self._vm.name) if m < end), end):
+        marks = {*turning_points(self._policy, self._state, self._vm.name), *self._pending_until(last, begin)}
+        for mark in (*sorted(mark for mark in marks if begin < mark < end), end):
             at = last.wall + timedelta(seconds=mark - begin)
-            polls = int((mark - self._state.watched) / self._options.poll_interval)
+            # As if every poll until then had been run: the last of them is.
+            polls = int((mark - self._state.watched) / self._options.poll_interval) - 1
             reset = aged(self._state.reset, mark, polls)
             self._state = replace(self._state, last_good=self._clock.seen(at), watched=mark, reset=reset)
-            self._decide(at)
+            self._good(document, at)
+
+    def _pending_until(self, last: Instant, begin: float) -> Iterator[float]:
+        """When interruptions that wait for their event have waited long enough, in seconds of good polling."""
+        patience = cycle.interruption_patience(self._options.poll_interval)
+        for interruption in self._state.process.pending:
+            yield begin + (interruption.at.mono or 0.0) - (last.mono or 0.0) + patience + 0.001
+
+    def _tell_outage(self, until: datetime) -> None:
+        """An outage is told at the moment when it became one, whatever was recorded next."""
+        for mark in (UNAVAILABLE_SECONDS, SWITCH_OFF_NEAR_SECONDS):
+            outage = self._state.outage
+            if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.told):
+                continue
+            at = outage.felt.wall + timedelta(seconds=mark)
+            if at <= until:
+                self._run(cycle.TimePassed(), at)
 
     def _restart(self, entry: Began) -> None:
         self._state = load_state(dump_state(self._state))  # what the next process knows of it
-        if self._boot and entry.boot:
-            self._evidence = {"rebooted": self._boot != entry.boot}
-        self._boot = entry.boot or self._boot
-        self._flying.clear()
-        self._vm = self._who(Vm())  # it asks anew
+        self._in_flight.clear()
+        self._noticed.clear()
+        self._vm = self._identify(Vm())  # it asks anew
+        self._process_start = self._clock.seen(entry.at)
+        self._run(cycle.AgentStarted(entry.boot), entry.at)
 
     # -- documents
-
-    def _writer(self, at: datetime) -> Writer:
-        document = self._state.document
-        number = document.incarnation if document else None
-        return Writer(self._vm, at, number, self._policy.mode, self._evidence, self._watching)
-
-    def _record(self, written: tuple[State, Record]) -> None:
-        self._state = written[0]
-        self._records.append(written[1])
 
     def _read(self, entry: Reading) -> None:
         at = entry.at or self._last_time()
         try:
             document = _parse(entry.body)
         except DocumentError as error:
-            if self._learned is not None:
-                self._vm, self._learned = self._who(self._learned.vm), None
-            self._fail(Failed(at, "malformed"))
-            self._reject(at, error.reason, error.detail, entry.where)
+            self._take_learned()
+            self.result.rejected += 1
+            fault = error.reason if entry.recorded else ""
+            self._run(cycle.PollFailed(cycle.MALFORMED, error.detail, self._clock.seen(at), fault), at)
+            if not entry.recorded:
+                self._reject(at, error.reason, error.detail, entry.where)
             return
-        self.findings.read(document)
-        if self._learned is not None:
-            self._vm, self._learned = self._who(self._learned.vm), None
+        self.result.read(document)
+        self._take_learned()
         self._good(document, at)
 
     def _good(self, document: Document, at: datetime) -> None:
-        now = self._clock.seen(at)
-        self._recover(now)
-        step = advance(self._state, document, now, self._options.poll_interval)
-        tale = tale_of(self._state, step, self._vm.name, self._options.all_events, self._options.poll_interval)
-        self._state = tale.state
-        for anomaly in step.anomalies:
-            if anomaly not in EVERYDAY:
-                self._record(self._writer(at).anomaly(self._state, anomaly))
-        for transition in tale.told:
-            self._record(self._writer(at).transition(self._state, transition))
-        for rejection in tale.rejections:
-            self._record(self._writer(at).rejection(self._state, rejection))
-        self._evidence = {}
-        self._watch_approved(at)
-        self._decide(at)
+        self._run(cycle.DocumentRead(document, interruptions=self._take_noticed()), at)
 
     def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
-        self.findings.rejected += 1
-        say = f"{where} is no document: {detail}"
-        more = {"reason": reason, "error": detail, "input": where}
-        self._record(self._writer(at).about_vm(self._state, DOCUMENT_REJECTED, "WARN", say, more))
+        """What somebody kept that is neither a document nor a line of a recording: each is named."""
+        document = self._state.document
+        factory = Writer(self._vm, at, document.incarnation if document else None, self._policy.mode)
+        message = f"{where} is no document: {detail}"
+        data = {"reason": reason, "error": detail, "input": where}
+        self._state, record = factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data)
+        self._records.append(record)
 
-    # -- the source's health
+    # -- what the agent did and noticed
 
-    def _fail(self, entry: Failed) -> None:
-        outage, now = self._state.outage, self._clock.seen(entry.at)
-        if outage is None:
-            self._state = replace(self._state, outage=Outage(now, entry.reason))
-        elif outage.felt.mono is None:
-            self._state = replace(self._state, outage=replace(outage, here=now))
-
-    def _recover(self, now: Instant) -> None:
-        """An outage of 10 s and more is told as the agent tells it, at the moment when it became one."""
-        outage = self._state.outage
-        if outage is None:
-            return
-        self._state = replace(self._state, outage=None)
-        lasted = outage.lasted(now)
-        if (now.since(outage.felt) or 0.0 if lasted is None else lasted) < UNAVAILABLE_SECONDS:
-            return
-        told = self._writer(outage.since.wall + timedelta(seconds=UNAVAILABLE_SECONDS))
-        self._record(told.unavailable(self._state, outage, outage.reason, UNAVAILABLE_SECONDS))
-        self._record(self._writer(now.wall).recovered(self._state, outage, lasted))
-
-    # -- what the agent did and felt
-
-    def _sent(self, entry: Sent) -> None:
+    def _sent(self, event_id: str, at: datetime) -> Tracked | None:
         """An approval as it was asked for at the time, whatever the policy given now would have done."""
-        self._flying.add(folded(entry.event_id))
-        tracked = self._state.history(folded(entry.event_id))
-        if tracked is not None:
-            self._state = with_tracked(self._state, replace(tracked, approval=self._attempting(tracked, entry.at)))
-
-    def _attempting(self, tracked: Tracked, at: datetime) -> Approval:
+        tracked = self._state.history(folded(event_id))
+        if tracked is None:
+            return None
+        self._in_flight.add(tracked.key)
         rule, _ = match(self._policy.rules, tracked.event)
-        before = tracked.approval
-        return attempting(before, self._clock.seen(at), rule.name if rule else before.rule)
+        self._run(cycle.ApprovalSent(tracked.key, rule.name if rule else ""), at)
+        return self._state.history(tracked.key)
 
     def _posted(self, entry: Posted) -> None:
-        """What became of it. A recording of the version before has the answers alone."""
+        """What became of it. Recordings of the first version have the answers alone."""
         tracked = self._state.history(folded(entry.event_id))
+        if tracked is not None and tracked.key not in self._in_flight:
+            tracked = self._sent(entry.event_id, entry.at)
         if tracked is None:
             return
-        before = tracked.approval
-        sent = before if tracked.key in self._flying else self._attempting(tracked, entry.at)
-        self._flying.discard(tracked.key)
-        taken = entry.status == ACCEPTED
-        after = accepted(sent, entry.at) if taken else not_accepted(sent, entry.reason, entry.status)
-        by = StartedBy.US if taken and tracked.started_by is not None else tracked.started_by
-        tracked = replace(tracked, approval=after, started_by=by)
-        self._state = with_tracked(self._state, tracked)
-        writer = self._writer(entry.at)
-        if taken:
-            self._record(writer.accepted(self._state, tracked))
-            self._watch_approved(entry.at)
-            self._decide(entry.at)
-        elif before.last_failure != entry.reason:
-            self._record(writer.failed(self._state, tracked, entry.reason, entry.status, "as recorded"))
+        self._in_flight.discard(tracked.key)
+        failure = None
+        if entry.status != ACCEPTED:
+            failure = cycle.PostFailure(entry.reason, "as recorded", entry.status)
+        sent = tracked.approval.last_attempt or self._clock.seen(entry.at)
+        self._run(cycle.PostAnswered(tracked, sent, failure), entry.at)
+        document = self._state.document
+        if failure is None and document is not None and self._state.outage is None:
+            self._good(document, max(entry.at, self._last_time()))  # the decision that it leads to, at its time
+
+    def _notice_ahead(self, place: int, entry: Reading | Steady) -> None:
+        """The interruptions that were known when the document was looked at: the recording has them right after it."""
+        for later in range(place + 1, len(self._plan.entries)):
+            noticed = self._plan.entries[later]
+            if not isinstance(noticed, Felt) or entry.at is None or noticed.at > entry.at:
+                return
+            if self._clock.set_at(later):
+                return
+            self._notice(noticed)
+            self._noticed_ahead.add(later)
 
     def _feel(self, entry: Felt) -> None:
-        if entry.kind not in list(InterruptionKind):
-            return
-        found = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.felt(entry.at))
-        tracked = attribute(self._state, self._vm, found, self._options.poll_interval)
-        if tracked is not None:
-            tracked = felt(tracked, found)
-            self._state = with_tracked(self._state, tracked)
-        written = self._writer(entry.at).interruption(self._state, entry.kind, entry.seconds, entry.at, tracked)
-        self._record(written)
-
-    # -- decisions
-
-    def _watch_approved(self, at: datetime) -> None:
-        for tracked in list(self._state.tracked.values()) if self._vm.name else ():
-            news = reconsidered(self._policy, tracked, self._vm.name)
-            if news is None:
-                continue
-            after, reason = news
-            self._state = with_tracked(self._state, after)
-            if reason is not Reason.NONE:
-                self._record(self._writer(at).outdated(self._state, after, reason.value))
-
-    def _decide(self, at: datetime) -> None:
+        """One that no document followed closely: at the next poll the same was read again."""
+        interruption = self._notice(entry)
         document = self._state.document
-        paths = files_to_look_at(self._policy, document) if document else frozenset()
-        situation = Situation(self._vm.name, self.conflict, self._options.look(paths))
-        for explanation in explain(self._policy, self._state, situation):
-            self._decided(at, explanation)
-
-    def _decided(self, at: datetime, explanation: Explanation) -> None:
-        decision = explanation.decision
-        tracked = self._state.tracked[decision.key]
-        if tracked.decided == decision.words:
+        if interruption is None or document is None or self._state.outage is not None:
             return
-        self._state = with_tracked(self._state, replace(tracked, decided=decision.words))
-        self.findings.decided(at, explanation)
-        if decision.reason not in NOT_PUBLISHED and tracked.told is not False:
-            self._record(self._writer(at).decision(self._state, decision))
+        self._pass_time(entry.at)
+        self._good(document, max(entry.at, self._last_time()))
+
+    def _notice(self, entry: Felt) -> Interruption | None:
+        if entry.kind not in list(InterruptionKind):
+            return None
+        interruption = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.felt(entry.at))
+        self._noticed.append(interruption)
+        return interruption
+
+    def _take_noticed(self) -> tuple[Interruption, ...]:
+        noticed = tuple(self._noticed)
+        self._noticed.clear()
+        return noticed
 
 
 def _parse(body: bytes) -> Document:

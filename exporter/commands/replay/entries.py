@@ -20,6 +20,8 @@ class Reading:
     at: datetime | None
     body: bytes
     where: str
+    recorded: bool = False
+    """By the agent's own recorder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,13 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """The agent stopped in good order."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """A line that is none of the others."""
 
@@ -88,7 +97,7 @@ class Unreadable:
     detail: str
 
 
-Timed = Steady | Failed | Sent | Posted | Felt | Known | Began
+Timed = Steady | Failed | Sent | Posted | Felt | Known | Began | Ended
 Entry = Reading | Timed | Unreadable
 
 

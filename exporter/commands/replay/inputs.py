@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final
 from exporter.commands.replay.entries import (
     MAX_BODY,
     Began,
+    Ended,
     Entry,
     Failed,
     Felt,
@@ -138,9 +139,9 @@ def _entry(found: Any, text: bytes, where: str) -> Entry:
 def _reading(found: Mapping[str, Any], at: datetime, where: str) -> Entry:
     text, coded = found.get("body"), found.get("base64")
     if isinstance(text, str):
-        return Reading(at, text.encode("utf-8", "replace"), where)
+        return Reading(at, text.encode("utf-8", "replace"), where, recorded=True)
     try:
-        return Reading(at, base64.b64decode(coded or "", validate=True), where)
+        return Reading(at, base64.b64decode(coded or "", validate=True), where, recorded=True)
     except (binascii.Error, ValueError, TypeError):
         return Unreadable(where, "its body can't be read")
 
@@ -166,6 +167,8 @@ def _noted(found: Mapping[str, Any], at: datetime) -> Timed | None:
     if isinstance(vm := found.get("vm"), dict):
         known = {field.name: vm.get(field.name) for field in fields(Vm)}
         return Known(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))
+    if isinstance(found.get("ended"), dict):
+        return Ended(at)
     if isinstance(began := found.get("began"), dict):
         boot = began.get("boot")
         return Began(at, boot[:MAX_TEXT] if isinstance(boot, str) else "")

@@ -20,7 +20,7 @@ LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Even
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class ReplayPlan:
     """Entries that belong together. `vm_name` is the scenario's own VM; `notes` is what a reader has to know."""
 
     entries: tuple[Entry, ...]
@@ -30,7 +30,7 @@ class Play:
     scenario: Scenario | None = None
 
 
-def plays(found: Sequence[Found], poll_interval: float, start: datetime | None, now: datetime) -> list[Play]:
+def plays(found: Sequence[Found], poll_interval: float, start: datetime | None, now: datetime) -> list[ReplayPlan]:
     """Recordings and documents as one play, each scenario as one of its own; every reading with its time."""
     recorded = [item for item in found if item.scenario is None]
     if all(_first_time(item) for item in recorded):
@@ -45,7 +45,7 @@ def _first_time(item: Found) -> datetime | None:
     return next((entry.at for entry in item.entries if not isinstance(entry, Unreadable) and entry.at), None)
 
 
-def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, now: datetime) -> Play:
+def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, now: datetime) -> ReplayPlan:
     """The entries, with a time for those that have none: one poll interval after what stands before them."""
     untimed = [entry for entry in entries if isinstance(entry, Reading) and entry.at is None]
     last: datetime | None = None
@@ -57,7 +57,7 @@ def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, no
         timed.append(made)
         last = last if isinstance(made, Unreadable) else made.at
     notes = (_assumption(timed, untimed, start),) if untimed else ()
-    return Play(tuple(timed), notes=notes)
+    return ReplayPlan(tuple(timed), notes=notes)
 
 
 def _assumption(timed: list[Entry], untimed: list[Reading], start: datetime | None) -> str:
@@ -89,7 +89,9 @@ def _document(reading: Reading) -> Document | None:
         return None
 
 
-def played(story: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()) -> Play:
+def played(
+    story: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()
+) -> ReplayPlan:
     """The scenario as the agent would read it, and its approvals as it would have sent them."""
     platform = Platform(story, start or story.start)
     timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
@@ -112,4 +114,4 @@ def played(story: Scenario, poll_interval: float, start: datetime | None, approv
     entries.sort(key=lambda entry: getattr(entry, "at", platform.start))  # stable: what was read comes before the POST
     note = "the simulated Azure takes the approvals that the rules would send" if approvals else "nobody approves"
     title = f"scenario {story.name}: {story.description}"
-    return Play(tuple(entries), title, story.vms[0].name, (f"a story: {note}",), story)
+    return ReplayPlan(tuple(entries), title, story.vms[0].name, (f"a story: {note}",), story)

@@ -23,7 +23,7 @@ class Moment:
 
 
 @dataclass(slots=True)
-class Findings:
+class ReplayResult:
     """What was found on the way, besides the records."""
 
     decisions: dict[str, list[Moment]] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from exporter.commands.replay.result import Findings, Moment
+from exporter.commands.replay.result import Moment, ReplayResult
 from exporter.core.decision import Condition, Explanation, Outcome, Trial
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
 from exporter.core.messages import why
@@ -21,7 +21,7 @@ RESULT_WIDTH: Final = 10
 _DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
-def table(findings: Findings, colour: bool = False) -> Iterator[str]:
+def table(findings: ReplayResult, colour: bool = False) -> Iterator[str]:
     """For each event: what it was, and from each moment on what would be decided and what was asked on the way."""
     bold, dim, reset = (_BOLD, _DIM, _RESET) if colour else ("", "", "")
     for moments in findings.decisions.values():
@@ -124,7 +124,7 @@ def _wanted(rule: Rule, field: str) -> str:
     return f"at least {low}" if rule.max_duration is None else f"{low} to {rule.max_duration}"
 
 
-def as_values(findings: Findings, policy: Policy) -> list[dict[str, Any]]:
+def as_values(findings: ReplayResult, policy: Policy) -> list[dict[str, Any]]:
     """The same as JSON values: one object an event, in it one a moment."""
     return [
         {

@@ -375,12 +375,14 @@ def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
     records, _ = as_json("-", standard_input=recording)
     kinds = [record["type"].split(".", 1)[1] for record in records]
     assert kinds == [
+        "agent.started.v1",
         "scheduled.v1",
         "approval.decided.v1",
         "approval.failed.v1",
         "approval.accepted.v1",
         "started.v1",
         "interruption.observed.v1",
+        "agent.started.v1",
         "completed.v1",
     ]
     account, data = records[-1]["data"]["account"], records[-1]["data"]
