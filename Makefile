@@ -44,6 +44,8 @@ lint: $(VENV)/.test
 	@echo "== ruff check, ruff format --check"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "== import-linter: who may import whom (.importlinter)"
+	@$(BIN)/lint-imports >/dev/null || $(BIN)/lint-imports
 
 types: $(VENV)/.test
 	@echo "== mypy --strict"
