@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from exporter.commands.replay.entries import Entry, Felt, Reading, Steady, Unreadable
 from exporter.core.state import Instant, InterruptionKind
@@ -18,13 +19,15 @@ class Clock:
         self._start = start
         self._steps = _steps(entries)
         self._stepped = 0.0
+        self._stepping: Sequence[Step] = ()
         self._mono = 0.0
         self._set_here = False
 
     def reach(self, place: int) -> None:
         """The entry at this place comes next."""
         self._set_here = place in self._steps
-        self._stepped += self._steps.get(place, 0.0)
+        self._stepped += sum(step.seconds for step in self._stepping)
+        self._stepping = self._steps.get(place, ())
 
     def set_at(self, place: int) -> bool:
         """Whether the clock was set just before the entry at this place."""
@@ -40,16 +43,29 @@ class Clock:
         return Instant(at, max(self._of(at), self._mono) if self._set_here else self._of(at))
 
     def _of(self, at: datetime) -> float:
-        return (at - self._start).total_seconds() - self._stepped
+        stepped = self._stepped + sum(step.seconds for step in self._stepping if not step.after(at))
+        return (at - self._start).total_seconds() - stepped
 
 
-def _steps(entries: Sequence[Entry]) -> Mapping[int, float]:
-    """Before which entry the clock was set, and by how much.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The clock was set forward (or back, if negative) by so many seconds, which was noticed then."""
+
+    noticed: datetime
+    seconds: float
+
+    def after(self, at: datetime) -> bool:
+        """Whether it came surely after that moment: a clock that is set back shows some moments twice."""
+        return self.seconds > 0 and at <= self.noticed - timedelta(seconds=self.seconds)
+
+
+def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
+    """Around which entry the clock was set, and by how much.
 
     The agent tells of a step right after the reading that came after it; so a step belongs before the reading in front
     of it, if the time of day went as far, or back, in between.
     """
-    found: dict[int, float] = defaultdict(float)
+    steps: dict[int, list[Step]] = defaultdict(list)
     reading, went = 0, 0.0
     last: datetime | None = None
     for place, entry in enumerate(entries):
@@ -58,11 +74,11 @@ def _steps(entries: Sequence[Entry]) -> Mapping[int, float]:
         if isinstance(entry, Felt):
             if entry.kind == InterruptionKind.CLOCK_STEP:
                 before = went >= entry.seconds if entry.seconds > 0 else went < 0
-                found[reading if before else place] += entry.seconds
+                steps[reading if before else place].append(Step(entry.at, entry.seconds))
                 went -= entry.seconds if before else 0.0
             continue
         reading, went = place, 0.0
         if isinstance(entry, Reading | Steady) and last is not None:
             went = (entry.at - last).total_seconds()
         last = entry.at
-    return found
+    return steps

@@ -206,7 +206,7 @@ class ReplayEngine:
         self._pass_time(until)
         document = self._state.document
         if self._noticed and document is not None and self._state.outage is None:
-            self._good(document, max(until, self._last_time()))
+            self._good(document, max(until, self._last_time()), self._take_noticed())
 
     def _pass_time(self, until: datetime) -> None:
         """The document stood still and was read again and again: only time passes, and what waits for it is decided.
@@ -268,10 +268,10 @@ class ReplayEngine:
             return
         self.result.read(document)
         self._take_learned()
-        self._good(document, at)
+        self._good(document, at, self._take_noticed())
 
-    def _good(self, document: Document, at: datetime) -> None:
-        self._run(cycle.DocumentRead(document, interruptions=self._take_noticed()), at)
+    def _good(self, document: Document, at: datetime, interruptions: tuple[Interruption, ...] = ()) -> None:
+        self._run(cycle.DocumentRead(document, interruptions=interruptions), at)
 
     def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
         """What somebody kept that is neither a document nor a line of a recording: each is named."""
@@ -329,7 +329,7 @@ class ReplayEngine:
         if interruption is None or document is None or self._state.outage is not None:
             return
         self._pass_time(entry.at)
-        self._good(document, max(entry.at, self._last_time()))
+        self._good(document, max(entry.at, self._last_time()), self._take_noticed())
 
     def _notice(self, entry: Felt) -> Interruption | None:
         if entry.kind not in list(InterruptionKind):
