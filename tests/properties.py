@@ -42,7 +42,7 @@ class Sum:
     broken: int = 0
 
 
-class Trial:
+class RuleEvaluation:
     """All the rounds, and what came of them."""
 
     def __init__(self, seconds: float) -> None:
@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="for all together")
     parser.add_argument("--workers", type=int, default=2, help="so many rounds at a time")
     args = parser.parse_args()
-    trial = Trial(args.minutes * 60)
+    trial = RuleEvaluation(args.minutes * 60)
     with ThreadPoolExecutor(args.workers) as pool:
         for worker in [pool.submit(trial.goes_on) for _ in range(args.workers)]:
             worker.result()

@@ -20,7 +20,7 @@ from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered, PostF
 from exporter.core.decision import decide_one, files_to_look_at
 from exporter.core.document import Document
 from exporter.core.facts import ApprovalRequested, Fact
-from exporter.core.policy import Decision, Policy, Presence, Situation
+from exporter.core.policy import Decision, DecisionContext, Policy, Presence
 from exporter.core.state import Instant, Tracked
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
@@ -156,7 +156,7 @@ class Approvals:
         if tracked is None or document is None:
             return False
         identity = self._environment.identity()
-        situation = Situation(
+        context = DecisionContext(
             vm_name=identity.vm.name,
             conflict=identity.conflict,
             confirmed=identity.confirmed,
@@ -164,7 +164,7 @@ class Approvals:
             files=self.look(Document(document.incarnation, (tracked.event,))),
             writable=self._persistence.writable,
         )
-        return decide_one(self._policy, state, situation, document, tracked).words == decision.words
+        return decide_one(self._policy, state, context, document, tracked).words == decision.words
 
     def _post(self, key: str, event_id: str) -> None:
         """On a thread of its own. Whatever comes of it goes to the agent's thread."""

@@ -18,7 +18,7 @@ from exporter.core import cycle
 from exporter.core.cycle import Context, Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import ApprovalPostponed, Fact, Polled
-from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_told
+from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_recorded
 from exporter.core.records import Record
 from exporter.core.snapshot import Status
 from exporter.core.state import EMPTY, Instant
@@ -68,7 +68,7 @@ class Agent:
         self._persistence.notify_deliveries()
         self._publish()
         mono = self._environment.clock().mono or 0.0
-        outage = seconds_until_told(self._persistence.state, mono)
+        outage = seconds_until_recorded(self._persistence.state, mono)
         waits = (self._due - mono, self._due - mono if outage is None else outage, self._approvals.wait())
         return max(0.0, min(waits))
 
@@ -120,7 +120,7 @@ class Agent:
 
     def _idle(self, now: Instant) -> None:
         """Between two polls there is only an outage to become old enough."""
-        left = seconds_until_told(self._persistence.state, now.mono or 0.0)
+        left = seconds_until_recorded(self._persistence.state, now.mono or 0.0)
         if left is not None and left <= 0:
             self._run(cycle.TimePassed(), now)
 

@@ -24,19 +24,19 @@ ANOMALIES: Final = (
 )
 """Oddities of the source."""
 EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
-"""Of these, what is counted and not told: a change within one poll interval, or while we did not look."""
+"""Of these, what is counted and not recorded: a change within one poll interval, or while nobody polled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Continuity:
     """How the new document follows on the last good one."""
 
     now: Instant
-    watched: float
+    observed_seconds: float
     gap: float | None
     """Seconds since the last good document, by the clock that says more; None when there was none."""
     away: float | None
-    """The same as it is told: as long as it was for us, None also where that is not known."""
+    """The same as it is recorded: as long as it was for this process, None also where that is not known."""
     unseen: tuple[str, ...]
     steady: bool
     """Both clocks say that the last good document is recent."""
@@ -48,11 +48,11 @@ class Sight:
         return Seen.GAP if self.unseen else Seen.UNBROKEN
 
 
-def sight_of(state: State, document: Document, now: Instant, poll_interval: float) -> Sight:
+def continuity_of(state: State, document: Document, now: Instant, poll_interval: float) -> Continuity:
     limit = max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval)
     last = state.last_good
     if last is None or state.document is None:
-        return Sight(now, state.watched, None, None, ("restart",), False)
+        return Continuity(now, state.observed_seconds, None, None, ("restart",), False)
     wall = (now.wall - last.wall).total_seconds()
     unseen: list[str] = []
     mono = now.mono - last.mono if now.mono is not None and last.mono is not None else None
@@ -68,23 +68,23 @@ def sight_of(state: State, document: Document, now: Instant, poll_interval: floa
         unseen.append("number-skipped")
     elif step == 0:
         unseen.append("number-unchanged")
-    watched = state.watched + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
-    return Sight(now, watched, max(wall, mono or 0.0, 0.0), now.since(last), tuple(unseen), steady)
+    observed_seconds = state.observed_seconds + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
+    return Continuity(now, observed_seconds, max(wall, mono or 0.0, 0.0), now.since(last), tuple(unseen), steady)
 
 
-def reset_after(state: State, document: Document, sight: Sight) -> Reset | None:
+def reset_after(state: State, document: Document, continuity: Continuity) -> Reset | None:
     """Whether the document's number went down just now, or so recently that no answer may be acted on yet."""
     if state.document is not None and document.incarnation < state.document.incarnation:
-        return Reset(sight.watched)
-    return aged(state.reset, sight.watched, 1)
+        return Reset(continuity.observed_seconds)
+    return aged(state.reset, continuity.observed_seconds, 1)
 
 
-def aged(reset: Reset | None, watched: float, documents: int) -> Reset | None:
-    """The same after so many more good documents, at that `State.watched`; None once it is long enough ago."""
+def aged(reset: Reset | None, observed_seconds: float, documents: int) -> Reset | None:
+    """The same after so many more good documents, at that `State.observed_seconds`; None once it is long enough ago."""
     if reset is None:
         return None
     older = replace(reset, documents=reset.documents + documents)
-    over = older.documents >= RESET_DOCUMENTS and watched - reset.watched >= RESET_SECONDS
+    over = older.documents >= RESET_DOCUMENTS and observed_seconds - reset.observed_seconds >= RESET_SECONDS
     return None if over else older
 
 
@@ -113,5 +113,5 @@ def anomaly_of(state: State, document: Document) -> str:
     return "number-without-content" if unchanged else ""
 
 
-def blind(sight: Sight) -> tuple[str, ...]:
-    return tuple(word for word in sight.unseen if word in ("restart", "gap"))
+def gap_reasons(continuity: Continuity) -> tuple[str, ...]:
+    return tuple(word for word in continuity.unseen if word in ("restart", "gap"))

@@ -34,11 +34,11 @@ from exporter.core.facts import (
     Polled,
     UnknownValueObserved,
 )
-from exporter.core.interruption import WINDOW_BEFORE_POLLS, attribute, felt
+from exporter.core.interruption import WINDOW_BEFORE_POLLS, attribute, with_interruption
 from exporter.core.lifecycle import HISTORY_BYTES, advance
 from exporter.core.memory import memory_full, with_tracked
-from exporter.core.policy import NOT_PUBLISHED, Decision, Policy, Presence, Reason, Situation, Verdict
-from exporter.core.record_factory import Writer
+from exporter.core.policy import NOT_PUBLISHED, Decision, DecisionContext, Policy, Presence, Reason, Verdict
+from exporter.core.record_factory import RecordFactory
 from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, DOCUMENT_REJECTED, Record, VmIdentity
 from exporter.core.scope import ScopedStep, apply_scope
 from exporter.core.state import (
@@ -110,7 +110,7 @@ class PollFailed:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing was read: an outage may have become old enough to be told."""
+    """Nothing was read: an outage may have become old enough to be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
         case PollFailed():
             cycle.poll_failed(observation)
         case TimePassed():
-            cycle.tell_outage()
+            cycle.record_outage()
         case ApprovalSent():
             cycle.approval_sent(observation)
         case ApprovalUnsent():
@@ -237,10 +237,10 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
     return cycle.outcome()
 
 
-def decision_context(context: Context, state: State) -> Situation:
+def decision_context(context: Context, state: State) -> DecisionContext:
     """What a decision on this state has to know of the world."""
     identity = context.identity
-    return Situation(
+    return DecisionContext(
         vm_name=identity.vm.name,
         conflict=identity.conflict,
         confirmed=identity.confirmed,
@@ -269,7 +269,7 @@ class _Cycle:
         self._context = context
         self._vm = context.identity.vm
         self._now = context.now
-        self._factory = Writer(
+        self._factory = RecordFactory(
             self._vm, self._now.wall, incarnation, policy.mode, state.process.evidence, context.watching
         )
         self._records: list[Record] = []
@@ -354,7 +354,7 @@ class _Cycle:
                 continue
             self._history(replace(tracked, decided=decision.words))
             self._facts.append(DecisionMade(decision))
-            if decision.reason not in NOT_PUBLISHED and tracked.told is not False:
+            if decision.reason not in NOT_PUBLISHED and tracked.in_scope is not False:
                 self._record(self._factory.decision(self._state, decision))
         self._remember(decisions={decision.key: decision for decision in decisions})
         return decisions
@@ -422,7 +422,7 @@ class _Cycle:
     # -- the source
 
     def poll_failed(self, observed: PollFailed) -> None:
-        """A poll gave no document: told once it has lasted, and at once where the answer was no document."""
+        """A poll gave no document: recorded once it has lasted, and at once where the answer was no document."""
         self._facts.append(Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         process = self._state.process
         self._remember(
@@ -438,18 +438,18 @@ class _Cycle:
             data = {"reason": fault, "error": observed.detail}
             self._record(self._factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data))
             self._become(replace(self._state, document_rejected=fault))
-        self.tell_outage()
+        self.record_outage()
 
-    def tell_outage(self) -> None:
+    def record_outage(self) -> None:
         """Records once that the source fails, after it has for 10 s of this process."""
         outage = self._state.outage
-        if outage is None or outage.felt.mono is None:
+        if outage is None or outage.known_since.mono is None:
             return
-        lasted = self._now.minus(outage.felt)
-        if not outage.told and lasted >= outages.UNAVAILABLE_SECONDS and self._ensure_started_record():
+        lasted = self._now.minus(outage.known_since)
+        if not outage.recorded and lasted >= outages.UNAVAILABLE_SECONDS and self._ensure_started_record():
             reason = self._state.process.source.failure or outage.reason
             self._record(self._factory.unavailable(self._state, outage, reason, lasted))
-            outage = replace(outage, told=True)
+            outage = replace(outage, recorded=True)
             self._become(replace(self._state, outage=outage))
         if not outage.warned and lasted >= outages.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
             self._record_anomaly("switch-off-near")
@@ -461,7 +461,7 @@ class _Cycle:
         if outage is None:
             return
         self._become(replace(self._state, outage=None))
-        if outage.told:
+        if outage.recorded:
             self._record(self._factory.recovered(self._state, outage, outage.lasted(self._now)))
 
     # -- interruptions
@@ -482,7 +482,7 @@ class _Cycle:
                 pending.append(interruption)
                 continue
             if tracked is not None:
-                tracked = felt(tracked, interruption)
+                tracked = with_interruption(tracked, interruption)
                 self._history(tracked)
             self._record_interruption(interruption, tracked)
         if tuple(pending) != self._state.process.pending:

@@ -22,12 +22,12 @@ from exporter.core.policy import (
     OF_CONTENT,
     Coordination,
     Decision,
+    DecisionContext,
     Mode,
     Policy,
     Presence,
     Reason,
     Rule,
-    Situation,
     Verdict,
     prepared_path,
 )
@@ -46,25 +46,27 @@ def files_to_look_at(policy: Policy, document: Document | None) -> frozenset[str
     return frozenset(found)
 
 
-def decide(policy: Policy, state: State, situation: Situation) -> tuple[Decision, ...]:
+def decide(policy: Policy, state: State, context: DecisionContext) -> tuple[Decision, ...]:
     """A decision for each event of the state's document, from the state alone."""
     if state.document is None:
         return ()
-    return tuple(decide_one(policy, state, situation, state.document, tracked) for tracked in state.tracked.values())
+    return tuple(decide_one(policy, state, context, state.document, tracked) for tracked in state.tracked.values())
 
 
-def decide_one(policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked) -> Decision:
+def decide_one(
+    policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked
+) -> Decision:
     """The decision on one event of the state's document."""
-    reason = _before_the_rules(policy, situation, tracked)
+    reason = _before_the_rules(policy, context, tracked)
     if reason is not Reason.NONE:
-        return _decision(tracked, situation, reason, None)
+        return _decision(tracked, context, reason, None)
     rule, reason = _by_the_rules(policy, tracked, reset=state.reset is not None)
     if rule is not None:
-        reason = _after_a_rule(policy, state, situation, document, tracked, rule)
-    return _decision(tracked, situation, reason, rule)
+        reason = _after_a_rule(policy, state, context, document, tracked, rule)
+    return _decision(tracked, context, reason, rule)
 
 
-def _decision(tracked: Tracked, situation: Situation, reason: Reason, rule: Rule | None) -> Decision:
+def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: Rule | None) -> Decision:
     event = tracked.event
     return Decision(
         key=tracked.key,
@@ -79,22 +81,22 @@ def _decision(tracked: Tracked, situation: Situation, reason: Reason, rule: Rule
             "DurationInSeconds": event.duration,
             "Resources": list(event.resources) if event.resources is not None else None,
             "NotBefore": event.raw.get("NotBefore"),
-            "vm_name": situation.vm_name or None,
+            "vm_name": context.vm_name or None,
         },
     )
 
 
-def _before_the_rules(policy: Policy, situation: Situation, tracked: Tracked) -> Reason:
+def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked) -> Reason:
     event = tracked.event
     if policy.mode is Mode.OFF:
         return Reason.OFF
     if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
         return Reason.NOT_SCHEDULED
-    if not situation.vm_name or not situation.confirmed:
+    if not context.vm_name or not context.confirmed:
         return Reason.IDENTITY_UNKNOWN
-    if situation.conflict:
+    if context.conflict:
         return Reason.IDENTITY_CONFLICT
-    if event.names(situation.vm_name) is False:
+    if event.names(context.vm_name) is False:
         return Reason.NOT_THIS_VM
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
         return Reason.MALFORMED
@@ -117,48 +119,48 @@ def _by_the_rules(policy: Policy, tracked: Tracked, *, reset: bool = False) -> t
 
 
 def _after_a_rule(  # noqa: PLR0917  # as above
-    policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked, rule: Rule
+    policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
 ) -> Reason:
-    asked = conditions(policy, state, situation, document, tracked, rule)
+    asked = conditions(policy, state, context, document, tracked, rule)
     return next((condition.reason for condition in asked if not condition.met), Reason.NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with all that led to it. `trials` is empty when something stood against the event before any rule."""
+    """A decision with all that led to it. `evaluations` is empty when the event was held before any rule was tried."""
 
     decision: Decision
-    trials: tuple[Trial, ...] = ()
+    evaluations: tuple[RuleEvaluation, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
 
-def explain(policy: Policy, state: State, situation: Situation) -> tuple[Explanation, ...]:
+def explain(policy: Policy, state: State, context: DecisionContext) -> tuple[Explanation, ...]:
     """`decide`, and for each event what was asked on the way, also past the first thing that stood against it."""
-    return tuple(explain_decision(policy, state, situation, decision) for decision in decide(policy, state, situation))
+    return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
 
 
-def explain_decision(policy: Policy, state: State, situation: Situation, decision: Decision) -> Explanation:
+def explain_decision(policy: Policy, state: State, context: DecisionContext, decision: Decision) -> Explanation:
     """A decision that was just made, and what was asked on the way, also past the first thing that stood against it."""
     tracked, document = state.tracked[decision.key], state.document
-    if document is None or _before_the_rules(policy, situation, tracked) is not Reason.NONE:
+    if document is None or _before_the_rules(policy, context, tracked) is not Reason.NONE:
         return Explanation(decision)
     if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
         return Explanation(decision)
-    tried = tuple(trials(policy.rules, tracked.event))
+    tried = tuple(evaluations(policy.rules, tracked.event))
     if not tried or tried[-1].outcome is not Outcome.MATCHES:
         return Explanation(decision, tried)
-    asked = tuple(conditions(policy, state, situation, document, tracked, tried[-1].rule))
+    asked = tuple(conditions(policy, state, context, document, tracked, tried[-1].rule))
     return Explanation(decision, tried, asked)
 
 
 def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
-    """The values of `State.watched` still to come at which a decision may change by the mere passing of time."""
-    found = {state.reset.watched + RESET_SECONDS} if state.reset is not None else set()
+    """Values of `State.observed_seconds` still to come at which a decision may change by the mere passing of time."""
+    found = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
         found |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
         if policy.takeover_after is not None and tracked.event.names(vm_name):
             found.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
-    return tuple(sorted(mark for mark in found if mark > state.watched))
+    return tuple(sorted(mark for mark in found if mark > state.observed_seconds))
 
 
 def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
@@ -178,7 +180,7 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     unsent = replace(tracked.approval, accepted_at=None)
     anew = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
-    reason = _before_the_rules(strict, Situation(vm_name), anew)
+    reason = _before_the_rules(strict, DecisionContext(vm_name), anew)
     if reason is Reason.NONE:
         rule, reason = _by_the_rules(policy, anew)
         if rule is not None:
@@ -207,7 +209,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RuleEvaluation:
     """One rule tried on one event. `field` is Azure's name of the field that stood against it."""
 
     rule: Rule
@@ -215,21 +217,21 @@ class Trial:
     field: str = ""
 
 
-def trials(rules: Iterable[Rule], event: Event) -> Iterator[Trial]:
+def evaluations(rules: Iterable[Rule], event: Event) -> Iterator[RuleEvaluation]:
     """The rules as they are tried, up to the first that matches, or asks for a field that can't be read."""
     for rule in rules:
         if field := rule.unreadable(event):
-            yield Trial(rule, Outcome.UNREADABLE, field)
+            yield RuleEvaluation(rule, Outcome.UNREADABLE, field)
             return
         field = rule.differs(event)
-        yield Trial(rule, Outcome.DIFFERS if field else Outcome.MATCHES, field)
+        yield RuleEvaluation(rule, Outcome.DIFFERS if field else Outcome.MATCHES, field)
         if not field:
             return
 
 
 def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason]:
     """The first rule that matches. A field that a rule asks for on the way and that can't be read ends the search."""
-    for trial in trials(rules, event):
+    for trial in evaluations(rules, event):
         if trial.outcome is Outcome.UNREADABLE:
             return None, Reason.MALFORMED
         if trial.outcome is Outcome.MATCHES:
@@ -246,19 +248,19 @@ class Condition:
     found: str
 
 
-def conditions(  # noqa: PLR0917  # the whole situation of one event, handed from one place
-    policy: Policy, state: State, situation: Situation, document: Document, tracked: Tracked, rule: Rule
+def conditions(  # noqa: PLR0917  # the whole context of one event, handed from one place
+    policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
 ) -> Iterator[Condition]:
     """All that is asked once a rule matches, in the order of the reasons. What is not asked for is left out."""
-    event, files = tracked.event, situation.files
-    watched = state.watched - tracked.first_seen_at
-    reason = coordination_of(policy, event, situation.vm_name, watched)
+    event, files = tracked.event, context.files
+    observed_seconds = state.observed_seconds - tracked.first_seen_at
+    reason = coordination_of(policy, event, context.vm_name, observed_seconds)
     if policy.coordination is not Coordination.ANY:
         single = policy.coordination is Coordination.SINGLE
         asked = Reason.SEVERAL_RESOURCES if single else Reason.NOT_LEADER
-        yield Condition(asked, reason is Reason.NONE, _place(event, situation.vm_name, watched))
+        yield Condition(asked, reason is Reason.NONE, _place(event, context.vm_name, observed_seconds))
     if rule.settle is not None:
-        unchanged = state.watched - tracked.unchanged_at
+        unchanged = state.observed_seconds - tracked.unchanged_at
         yield Condition(
             Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {unchanged:g} s of {rule.settle:g} s"
         )
@@ -273,15 +275,15 @@ def conditions(  # noqa: PLR0917  # the whole situation of one event, handed fro
     if policy.hold_file:
         found = files.get(policy.hold_file, Presence.UNKNOWN)
         yield Condition(Reason.HELD, found is Presence.ABSENT, f"{policy.hold_file} is {found.value}")
-    if not situation.writable:
+    if not context.writable:
         yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox can't be written")
     enforced = policy.mode is Mode.ENFORCE
     yield Condition(Reason.DRY_RUN, enforced, f"the mode is {policy.mode.value}")
 
 
-def _place(event: Event, vm_name: str, watched: float) -> str:
+def _place(event: Event, vm_name: str, observed_seconds: float) -> str:
     """Where we stand among the VMs of an event, and since when we see it."""
-    return f"place {place_among(event, vm_name) + 1} of {len(event.resources or ())}, seen for {watched:g} s"
+    return f"place {place_among(event, vm_name) + 1} of {len(event.resources or ())}, seen for {observed_seconds:g} s"
 
 
 def place_among(event: Event, vm_name: str) -> int:
@@ -289,8 +291,8 @@ def place_among(event: Event, vm_name: str) -> int:
     return [folded(name) for name in event.resources or ()].index(folded(vm_name))
 
 
-def coordination_of(policy: Policy, event: Event, vm_name: str, watched: float) -> Reason:
-    """What stands against it among the VMs of the event, `watched` seconds after our first sight; `NONE` if nothing."""
+def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> Reason:
+    """Why another VM of the event may approve it, `observed_seconds` after the first sight; `NONE` if this one may."""
     if policy.coordination is Coordination.ANY:
         return Reason.NONE
     if policy.coordination is Coordination.SINGLE:
@@ -299,13 +301,13 @@ def coordination_of(policy: Policy, event: Event, vm_name: str, watched: float) 
     if place == 0:
         return Reason.NONE
     after = policy.takeover_after if event.source == "User" else None
-    if after is not None and watched >= place * after:
+    if after is not None and observed_seconds >= place * after:
         return Reason.NONE
     return Reason.NOT_LEADER
 
 
 def quiet_besides(document: Document, key: str) -> bool:
-    """No other event is Started. An event whose status can't be told may be, so it is not quiet."""
+    """No other event is Started. An event of unknown status may be, so it is not quiet."""
     if any(item.status != "Scheduled" for item in document.rejected):
         return False
     return all(phase_of(event) is Phase.SCHEDULED for event in document.events if event.key != key)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from exporter.core.records import Vm
-from exporter.core.state import Felt, Instant, Interruption, InterruptionKind, State, Tracked
+from exporter.core.state import Instant, Interruption, InterruptionKind, InterruptionTotals, State, Tracked
 
 THRESHOLD_SECONDS: Final = 0.2
 """Shorter interruptions are not told: the worst noise under load was 82 ms."""
@@ -21,16 +21,18 @@ WINDOW_BEFORE_POLLS: Final = 2
 WINDOW_BEFORE_LONGEST: Final = 30.0
 
 
-def attribute(state: State, vm: Vm, found: Interruption, poll_interval: float, blind: float = 0.0) -> Tracked | None:
+def attribute(
+    state: State, vm: Vm, found: Interruption, poll_interval: float, unobserved: float = 0.0
+) -> Tracked | None:
     """The event of this VM that was Started during the interruption: from two polls before it was first seen so until
     30 s after it was gone; the one that started last where there are several. A step backwards is nobody's.
 
-    `blind`: how long we did not see before the document at hand. An event that started in a gap of our sight may have
-    started at its beginning, so the window reaches as far, but at most 30 s.
+    `unobserved`: for how many seconds nothing was observed before the document at hand. An event that started in a gap
+    may have started at its beginning, so the window reaches as far, but at most 30 s.
     """
     if found.seconds <= 0 or not vm.name:
         return None
-    early = max(WINDOW_BEFORE_POLLS * poll_interval, min(blind, WINDOW_BEFORE_LONGEST))
+    early = max(WINDOW_BEFORE_POLLS * poll_interval, min(unobserved, WINDOW_BEFORE_LONGEST))
     fitting: list[tuple[bool, float, int, Tracked]] = []
     for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
         if tracked.started is None or not tracked.event.names(vm.name):
@@ -49,8 +51,8 @@ def _since_end(found: Interruption, closed: Instant) -> float:
     return found.at.minus(closed) - took
 
 
-def felt(tracked: Tracked, found: Interruption) -> Tracked:
+def with_interruption(tracked: Tracked, found: Interruption) -> Tracked:
     """The event's history with one more interruption."""
-    before = tracked.felt
-    after = Felt(before.count + 1, before.total + found.seconds, max(before.longest, found.seconds))
-    return replace(tracked, felt=after)
+    before = tracked.interruptions
+    after = InterruptionTotals(before.count + 1, before.total + found.seconds, max(before.longest, found.seconds))
+    return replace(tracked, interruptions=after)

@@ -1,7 +1,7 @@
 """The machine: what changed between two documents, as a pure function of the state and the next good document.
 
 The metadata service never says "completed" or "canceled": a finished event is simply no longer there. What happened is
-told from the last phase seen and from how unbroken our sight was, and `ended` is the honest word where it was not.
+concluded from the last phase seen and from the continuity of the polls; `ended` is the honest word where it broke.
 
                        status of the event in the next good document
     last phase     Scheduled      Started     another word     gone
@@ -26,12 +26,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.continuity import (
-    Sight,
+    Continuity,
     anomaly_of,
-    blind,
+    continuity_of,
+    gap_reasons,
     reset_after,
     same,
-    sight_of,
 )
 from exporter.core.document import FIELDS, Document, Event, Rejected
 from exporter.core.folding import folded
@@ -86,27 +86,27 @@ def advance(
 
     `poll_interval` is in seconds; `history_bytes` bounds what is remembered of events that are over.
     """
-    sight = sight_of(state, document, now, poll_interval)
+    continuity = continuity_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
     touched = replace(
         _warming(state, document, now, again=anomaly == "number-restarted"),
         last_good=now,
-        watched=sight.watched,
+        observed_seconds=continuity.observed_seconds,
         document_rejected="",
-        reset=reset_after(state, document, sight),
+        reset=reset_after(state, document, continuity),
     )
     if state.document is not None and same(document, state.document):
-        return Step(_with_gap(touched, sight))
+        return Step(_with_gap(touched, continuity))
     transitions: list[Transition] = []
     tracked: dict[str, Tracked] = {}
     for event in document.events:
-        after, transition = _follow(_before(state, event.key), event, sight)
+        after, transition = _follow(_before(state, event.key), event, continuity)
         tracked[event.key] = after
         if transition:
             transitions.append(transition)
     leaving = [before for key, before in state.tracked.items() if key not in tracked]
     anew = started_anew(state.tracked.keys(), document.events) if leaving else {}
-    gone = [_leave(before, sight, anew) for before in leaving]
+    gone = [_leave(before, continuity, anew) for before in leaving]
     seen = replace(touched, document=document, tracked=tracked)
     after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
     final, rejections = rejected(after_all, document)
@@ -121,18 +121,18 @@ def _warming(state: State, document: Document, now: Instant, *, again: bool) -> 
     return replace(state, flowing=True) if flows and not state.flowing else state
 
 
-def _with_gap(state: State, sight: Sight) -> State:
-    """A gap in our sight belongs to the history of every event that it covered."""
-    if sight.steady or not state.tracked:
+def _with_gap(state: State, continuity: Continuity) -> State:
+    """A gap in our continuity belongs to the history of every event that it covered."""
+    if continuity.steady or not state.tracked:
         return state
-    return replace(state, tracked={key: _gapped(tracked, sight) for key, tracked in state.tracked.items()})
+    return replace(state, tracked={key: _gapped(tracked, continuity) for key, tracked in state.tracked.items()})
 
 
-def _gapped(tracked: Tracked, sight: Sight) -> Tracked:
-    if sight.steady:
+def _gapped(tracked: Tracked, continuity: Continuity) -> Tracked:
+    if continuity.steady:
         return tracked
-    known = tracked.gap_seconds is not None and sight.away is not None
-    away = (tracked.gap_seconds or 0.0) + (sight.away or 0.0) if known else None
+    known = tracked.gap_seconds is not None and continuity.away is not None
+    away = (tracked.gap_seconds or 0.0) + (continuity.away or 0.0) if known else None
     return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=away)
 
 
@@ -150,7 +150,7 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed_at=_EPOCH)
 
 
-def _follow(before: Tracked, event: Event, sight: Sight) -> tuple[Tracked, Transition | None]:
+def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Tracked, Transition | None]:
     """One event of the new document after what we knew of it."""
     present = before.closed_at is None
     phase = phase_of(event)
@@ -161,25 +161,25 @@ def _follow(before: Tracked, event: Event, sight: Sight) -> tuple[Tracked, Trans
     elif kind is None and changed:
         kind = Kind.UPDATED
     unexpected = kind is Kind.UPDATED and phase is not before.phase
-    started = _gapped(before, sight) if present else _born(before, event, sight)
-    after = _moved(started, event, kind, changed=bool(changed) or unexpected, sight=sight)
+    started = _gapped(before, continuity) if present else _born(before, event, continuity)
+    after = _moved(started, event, kind, changed=bool(changed) or unexpected, continuity=continuity)
     if kind is None:
         return after, None
     first = not present or (before.phase is Phase.UNKNOWN and kind is not Kind.UPDATED)
-    return after, Transition(kind, after, changed, unexpected, first, sight.away, blind(sight))
+    return after, Transition(kind, after, changed, unexpected, first, continuity.away, gap_reasons(continuity))
 
 
-def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
+def _born(before: Tracked, event: Event, continuity: Continuity) -> Tracked:
     """A new life. Of an earlier one of the same id the numbers count, and what we sent: Azure may have taken it, and
     an id that flaps is no way around the waiting between two attempts."""
     return Tracked(
         event=event,
         phase=Phase.UNKNOWN,
-        first_seen=sight.now.wall,
-        first_seen_mono=sight.now.mono,
-        seen_before=sight.seen_before,
-        first_seen_at=sight.watched,
-        unchanged_at=sight.watched,
+        first_seen=continuity.now.wall,
+        first_seen_mono=continuity.now.mono,
+        seen_before=continuity.seen_before,
+        first_seen_at=continuity.observed_seconds,
+        unchanged_at=continuity.observed_seconds,
         first_not_before=event.not_before,
         approval=replace(before.approval, last_failure=""),
         started_before=before.was_started,
@@ -187,8 +187,8 @@ def _born(before: Tracked, event: Event, sight: Sight) -> Tracked:
     )
 
 
-def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, sight: Sight) -> Tracked:
-    """`before` with the new sight of its event. A status we don't know leaves the phase as it last was."""
+def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, continuity: Continuity) -> Tracked:
+    """`before` with the new continuity of its event. A status we don't know leaves the phase as it last was."""
     phase = phase_of(event)
     starting = kind is Kind.STARTED
     return replace(
@@ -198,17 +198,17 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, s
         not_before=event.not_before or before.not_before,
         started_before=before.started_before or event.started_twin,
         scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
-        started_at=sight.now.wall if starting else before.started_at,
-        started_mono=sight.now.mono if starting else before.started_mono,
+        started_at=continuity.now.wall if starting else before.started_at,
+        started_mono=continuity.now.mono if starting else before.started_mono,
         started_gaps=before.gaps if starting else before.started_gaps,
-        started_by=_started_by(before, sight) if starting else before.started_by,
-        unchanged_at=sight.watched if changed or starting else before.unchanged_at,
+        started_by=_started_by(before, continuity) if starting else before.started_by,
+        unchanged_at=continuity.observed_seconds if changed or starting else before.unchanged_at,
         updates=before.updates + (kind is Kind.UPDATED),
         updates_while_started=before.updates_while_started + (kind is Kind.UPDATED and before.phase is Phase.STARTED),
     )
 
 
-def _started_by(before: Tracked, sight: Sight) -> StartedBy:
+def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
     """Who let it start. Well before NotBefore and not by us: another VM, ARM, an automatic approval.
 
     An id is of one event alone: an approval of it that was taken counts, whatever the clocks did since, and in
@@ -218,30 +218,30 @@ def _started_by(before: Tracked, sight: Sight) -> StartedBy:
         return StartedBy.US
     if not before.scheduled_seen or before.not_before is None or before.approval.doubtful:
         return StartedBy.UNKNOWN
-    late = (sight.now.wall - before.not_before).total_seconds()
+    late = (continuity.now.wall - before.not_before).total_seconds()
     if late < -EARLY_SECONDS:
         return StartedBy.NOT_US
-    last_scheduled_late = sight.gap is not None and late >= sight.gap
-    return StartedBy.TIME if late >= 0 and (sight.steady or last_scheduled_late) else StartedBy.UNKNOWN
+    last_scheduled_late = continuity.gap is not None and late >= continuity.gap
+    return StartedBy.TIME if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
-def _leave(before: Tracked, sight: Sight, anew: Mapping[Likeness, str]) -> Transition:
+def _leave(before: Tracked, continuity: Continuity, anew: Mapping[Likeness, str]) -> Transition:
     """The event is gone. It was canceled only if nothing else can have happened unseen, or under a new id."""
-    before = _gapped(before, sight)
+    before = _gapped(before, continuity)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
-    unseen = blind(sight) if kind is Kind.COMPLETED else _unseen(before, sight)
+    unseen = gap_reasons(continuity) if kind is Kind.COMPLETED else _unseen(before, continuity)
     replaced_by = successor(before.event, anew) if kind is Kind.CANCELED else ""
     if replaced_by:
         unseen = (*unseen, "replaced")
     if kind is Kind.CANCELED and unseen:
         kind = Kind.ENDED
-    after = replace(before, closed_at=sight.now.wall, closed_mono=sight.now.mono, outcome=kind)
-    return Transition(kind, after, gap=sight.away, unseen=unseen, replaced_by=replaced_by)
+    after = replace(before, closed_at=continuity.now.wall, closed_mono=continuity.now.mono, outcome=kind)
+    return Transition(kind, after, gap=continuity.away, unseen=unseen, replaced_by=replaced_by)
 
 
-def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
-    found = list(sight.unseen)
+def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
+    found = list(continuity.unseen)
     if phase_of(before.event) is Phase.UNKNOWN:  # the last word seen, also after one that we know
         found.append("unknown-status")
     elif before.started_at is not None:
@@ -253,7 +253,7 @@ def _unseen(before: Tracked, sight: Sight) -> tuple[str, ...]:
     ahead = before.event.not_before
     if ahead is None:  # an earlier one that could be read may have been moved
         found.append("not-before-unknown")
-    elif sight.now.wall >= ahead:
+    elif continuity.now.wall >= ahead:
         found.append("not-before-passed")
     return tuple(found)
 
@@ -278,7 +278,7 @@ Likeness = tuple[str, frozenset[str]]
 
 
 def likeness(event: Event) -> Likeness | None:
-    """What two ids of one event have in common: its type and resources, in any order; None: that can't be told."""
+    """What two ids of one event have in common: its type and resources, in any order; None where that is not known."""
     if event.event_type is None or event.resources is None:
         return None
     return event.event_type, frozenset(map(folded, event.resources))
@@ -328,7 +328,7 @@ REJECTIONS_TOLD: Final = 20
 
 
 def rejected(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:
-    """What is newly not understood in this document, each told once while it stands there."""
+    """What is newly not understood in this document, each recorded once while it stands there."""
     prints = {_fingerprint(item): item for item in document.rejected}
     fresh = [Rejection(item.fault, item.raw) for mark, item in prints.items() if mark not in state.rejected]
     tracked = dict(state.tracked)
@@ -336,10 +336,10 @@ def rejected(state: State, document: Document) -> tuple[State, tuple[Rejection, 
         faults = entry.event.faults
         if entry.phase is Phase.UNKNOWN and "EventStatus" not in faults:
             faults = (*faults, "EventStatus")
-        if faults == entry.faults_told:
+        if faults == entry.faults_recorded:
             continue
-        tracked[key] = replace(entry, faults_told=faults)
-        if set(faults) - set(entry.faults_told):
+        tracked[key] = replace(entry, faults_recorded=faults)
+        if set(faults) - set(entry.faults_recorded):
             fresh.append(Rejection(", ".join(faults), entry.event.raw, key))
     return replace(state, tracked=tracked, rejected=frozenset(prints)), tuple(fresh[:REJECTIONS_TOLD])
 

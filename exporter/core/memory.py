@@ -31,7 +31,7 @@ def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> 
     forgotten: list[Tracked] = []
     for tracked in gone:
         closed.pop(tracked.key, None)
-        if _told(tracked):
+        if _recorded(tracked):
             closed[tracked.key] = replace(tracked, weight=_weight(tracked))
         else:
             forgotten.append(tracked)
@@ -56,7 +56,7 @@ def memory_full(state: State, budget: int) -> bool:
     return _sent_bytes(state.sent) + known * _SENT_BYTES > budget // 2
 
 
-def _told(tracked: Tracked) -> bool:
+def _recorded(tracked: Tracked) -> bool:
     """Whether records of this event were published: only then is there a story to go on with."""
     return any(tracked.numbers.get(kind) for kind in tracked.numbers if kind)
 
@@ -68,7 +68,7 @@ def _weight(tracked: Tracked) -> int:
 def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: int) -> State:
     """Lets histories go, but for what was sent and what was Started."""
     gone = list(forgotten)
-    evicted = sum(1 for tracked in gone if _told(tracked))
+    evicted = sum(1 for tracked in gone if _recorded(tracked))
     return replace(
         state,
         sent=_sent(state.sent, [tracked for tracked in gone if tracked.approval.attempts], now),

@@ -39,7 +39,7 @@ def merge_states(stored: State, lived: State) -> State:
             process=lived.process,
         )
     known = {**stored.closed, **stored.tracked}
-    begun = {key for key, each in stored.tracked.items() if each.told is not False}
+    begun = {key for key, each in stored.tracked.items() if each.in_scope is not False}
     untold = {key for key, each in lived.closed.items() if key in begun and not _ended(each)}
     tracked = {key: _continued(known.get(key), _with_stored(stored, each)) for key, each in lived.tracked.items()}
     closed = {
@@ -50,8 +50,8 @@ def merge_states(stored: State, lived: State) -> State:
     left = {
         key: replace(
             each,
-            first_seen_at=lived.watched,  # by the clock that goes on
-            unchanged_at=lived.watched,
+            first_seen_at=lived.observed_seconds,  # by the clock that goes on
+            unchanged_at=lived.observed_seconds,
             started_before=each.started_before or (key in untold and lived.closed[key].was_started),
         )
         for key, each in stored.tracked.items()
@@ -74,7 +74,7 @@ def merge_states(stored: State, lived: State) -> State:
         first_answer=stored.first_answer or lived.first_answer,
         first_answer_mono=None if stored.first_answer else lived.first_answer_mono,
         flowing=stored.flowing or lived.flowing,
-        sorted_as=None,  # what the file told to begin, this life may know to be of others
+        scoped_as=None,  # what the file told to begin, this life may know to be of others
     )
 
 
@@ -83,7 +83,7 @@ def _reset(stored: State, lived: State) -> Reset | None:
     if stored.document is None or lived.document is None:
         return None
     lower = lived.document.incarnation < stored.document.incarnation
-    return Reset(lived.watched) if lower or stored.reset is not None else None
+    return Reset(lived.observed_seconds) if lower or stored.reset is not None else None
 
 
 def _with_stored(stored: State, lived: Tracked) -> Tracked:
@@ -103,7 +103,9 @@ def _continued(before: Tracked | None, after: Tracked) -> Tracked:
         return after
     if before.closed_at is None and not _ended(after):
         counted = before.whose is Whose.OURS
-        after = replace(after, told=after.told or before.told, whose=before.whose if counted else after.whose)
+        after = replace(
+            after, in_scope=after.in_scope or before.in_scope, whose=before.whose if counted else after.whose
+        )
     after = replace(after, numbers=_highest_numbers(before.numbers, after.numbers))
     if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
         return after  # another life of the same id
@@ -133,9 +135,9 @@ def _ended(lived: Tracked) -> bool:
 def recorded_before(stored: State, record: Record) -> bool:
     """Whether a first sight, in a life that did not know the file, is a fact that the file already had."""
     before = stored.tracked.get(folded(record.subject))
-    if before is None or before.told is False:
+    if before is None or before.in_scope is False:
         return False
-    if before.told:  # it goes on as it stood there; how often it had records of a kind is of all its lives
+    if before.in_scope:  # it goes on as it stood there; how often it had records of a kind is of all its lives
         begun = {Kind.SCHEDULED: before.phase is not Phase.UNKNOWN, Kind.STARTED: before.phase is Phase.STARTED}
         return any(record.kind == kind.value and told for kind, told in begun.items())
     if record.kind not in before.numbers:

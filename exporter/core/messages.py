@@ -30,7 +30,7 @@ def title(event: Event) -> str:
     return f"{event.event_type or 'event of unknown type'} {event.event_id}"
 
 
-ODD: Final[Mapping[str, str]] = {
+ANOMALY_MESSAGES: Final[Mapping[str, str]] = {
     "number-restarted": "The document's number went down: the service was switched off in between, or moved",
     "number-skipped": "The document's number went up by more than one: a change was not seen",
     "content-without-number": "The document changed without a new number",

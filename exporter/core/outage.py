@@ -1,4 +1,4 @@
-"""When an outage of the metadata service is told: once after 10 s, and once before Azure may switch the service off."""
+"""When an outage of the metadata service is recorded: after 10 s, and before Azure may switch the service off."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def began(state: State, at: Instant, reason: str) -> State:
     outage = state.outage
     if outage is None:
         return replace(state, outage=Outage(at, reason))
-    if outage.felt.mono is None:
+    if outage.known_since.mono is None:
         return replace(state, outage=replace(outage, here=at))
     return state
 
 
-def seconds_until_told(state: State, mono: float) -> float | None:
-    """Seconds until there is an outage to tell, of which this process knows; None when there is none."""
+def seconds_until_recorded(state: State, mono: float) -> float | None:
+    """Seconds until there is an outage to record, of which this process knows; None when there is none."""
     outage = state.outage
-    if outage is None or outage.told or outage.felt.mono is None:
+    if outage is None or outage.recorded or outage.known_since.mono is None:
         return None
-    return outage.felt.mono + UNAVAILABLE_SECONDS - mono
+    return outage.known_since.mono + UNAVAILABLE_SECONDS - mono
 
 
 def source_failed(status: SourceStatus, now: Instant, reason: str) -> SourceStatus:

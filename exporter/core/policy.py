@@ -24,7 +24,7 @@ class Coordination(StrEnum):
 
 
 class Presence(StrEnum):
-    """What a look at a file told. Only a clear "no such file" is ABSENT, only a file that was seen is PRESENT."""
+    """What stands at a path. Only a clear "no such file" is ABSENT, only a file that was seen is PRESENT."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -136,7 +136,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class DecisionContext:
     """What the world outside the document says at the moment of deciding."""
 
     vm_name: str = ""

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from exporter.core.document import MINIMUM_NOTICE
 from exporter.core.memory import number, with_tracked
-from exporter.core.messages import ODD, sentence, severity, title, why
+from exporter.core.messages import ANOMALY_MESSAGES, sentence, severity, title, why
 from exporter.core.policy import Decision, Mode, Verdict
 from exporter.core.records import (
     APPROVAL_ACCEPTED,
@@ -44,7 +44,7 @@ _LIFE: Final = frozenset(kind.value for kind in Kind)
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class RecordFactory:
     """Turns facts into records. Values in, `(State, Record)` out: numbering a record changes the state."""
 
     vm: Vm
@@ -165,7 +165,7 @@ class Writer:
     def interruption(
         self, state: State, kind: str, seconds: float, noticed: datetime, tracked: Tracked | None
     ) -> tuple[State, Record]:
-        """An interruption that this VM felt, and the event it belongs to, if any. Negative: the clock went back."""
+        """An interruption of this VM, and the event that it is attributed to, if any. Negative: the clock went back."""
         found = {
             "kind": kind,
             "seconds": rounded(seconds),
@@ -178,9 +178,9 @@ class Writer:
                 way = "back" if seconds < 0 else "forward"
                 say = f"The clock of this VM was set {way} by {abs(seconds):.1f} s while no event of it was Started"
             return self.about_vm(state, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
-        felt = tracked.felt
-        found["count"], found["total_seconds"] = felt.count, rounded(felt.total)
-        found["longest_seconds"], found["announced_seconds"] = rounded(felt.longest), tracked.event.duration
+        totals = tracked.interruptions
+        found["count"], found["total_seconds"] = totals.count, rounded(totals.total)
+        found["longest_seconds"], found["announced_seconds"] = rounded(totals.longest), tracked.event.duration
         say = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
         return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
 
@@ -198,7 +198,7 @@ class Writer:
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
         """The source did something odd, one of `lifecycle.ANOMALIES`."""
-        return self.about_vm(state, SOURCE_ANOMALY, "WARN", ODD[word], {"anomaly": word})
+        return self.about_vm(state, SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
 
     def rejection(self, state: State, found: Rejection) -> tuple[State, Record]:
         more = {"fault": found.fault}
@@ -226,7 +226,7 @@ def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = 
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
         notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
-    felt = tracked.felt
+    totals = tracked.interruptions
     return {
         "first_seen": timestamp(tracked.first_seen),
         "seen_before": tracked.seen_before.value,
@@ -247,7 +247,7 @@ def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = 
         "gaps": tracked.gaps,
         "gap_seconds": rounded(tracked.gap_seconds),
         "announced_duration_seconds": event.duration,
-        "interruptions_observed": felt.count if watching else None,
-        "interruption_seconds": rounded(felt.total) if felt.count else None,
-        "interruption_longest_seconds": rounded(felt.longest) if felt.count else None,
+        "interruptions_observed": totals.count if watching else None,
+        "interruption_seconds": rounded(totals.total) if totals.count else None,
+        "interruption_longest_seconds": rounded(totals.longest) if totals.count else None,
     }

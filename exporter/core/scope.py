@@ -1,16 +1,15 @@
-"""Whose an event is, and what of its moves one VM tells and counts: what begins there ends there, exactly once.
+"""Which events are in the scope of this VM, and which of their transitions it publishes and counts.
 
-The document names events of neighbours too, `Resources` may change, and the own name may become known late. So each
-event's history keeps two facts: whether its beginning was told (`told`), and whose it was last known to be (`whose`;
-`OURS` is what was counted to begin). From these and the document at hand follows what is told and counted now:
+What begins there ends there, exactly once. The document names events of neighbours too, `Resources` may change, and the
+own name may become known late. So each event's history keeps two facts: whether it is in scope, its beginning recorded
+and its end not yet (`in_scope`), and whose it was last known to be (`whose`; `OURS` is what was counted to begin). From
+these and the document at hand follows what is published and counted now:
 
-    was told    concerns us now
-    no          yes               it begins: `scheduled` or `started`; joined, if it stood there before without this VM
-    yes         yes               its moves
-    yes         no                it is over for us: `ended`, not-this-vm
-    no          no                nothing
-
-The agent and `replay` both go through here.
+    was in scope    is in scope
+    no              yes           it begins: `scheduled` or `started`; joined, if it stood there before without this VM
+    yes             yes           its transitions
+    yes             no            it left the scope: `ended`, not-this-vm
+    no              no            nothing
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from exporter.core.continuity import Sight, blind, sight_of
+from exporter.core.continuity import Continuity, continuity_of, gap_reasons
 from exporter.core.lifecycle import whose_of
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,
-    Felt,
     Instant,
+    InterruptionTotals,
     Kind,
     Phase,
     Rejection,
@@ -54,13 +53,13 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_
 
     Nothing is looked through again while the document, the name and the scope are what they were.
     """
-    sorted_as = (vm_name, all_events)
-    if not step.changed and before.sorted_as == sorted_as:
+    scoped_as = (vm_name, all_events)
+    if not step.changed and before.scoped_as == scoped_as:
         return ScopedStep(step.state)
     document, now = step.state.document, step.state.last_good
     assert document is not None, "a step is made by a document"  # noqa: S101  # `advance` sets both
     assert now is not None, "at a time"  # noqa: S101  # as above
-    scope = _Scope(vm_name, all_events, sight_of(before, document, now, poll_interval), now)
+    scope = _Scope(vm_name, all_events, continuity_of(before, document, now, poll_interval), now)
     moves = {move.tracked.key: move for move in step.transitions}
     for key, move in moves.items():
         if move.kind in CLOSING:
@@ -69,18 +68,20 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_
         key: scope.there(before.tracked.get(key), after, moves.get(key)) for key, after in step.state.tracked.items()
     }
     anew = {rejection.key: rejection for rejection in scope.rejections}
-    rejections = [each for each in step.rejections if not each.key or (tracked[each.key].told and each.key not in anew)]
-    state = replace(step.state, tracked=tracked, sorted_as=sorted_as)
+    rejections = [
+        each for each in step.rejections if not each.key or (tracked[each.key].in_scope and each.key not in anew)
+    ]
+    state = replace(step.state, tracked=tracked, scoped_as=scoped_as)
     return ScopedStep(state, tuple(scope.published), (*rejections, *scope.rejections), tuple(scope.counted))
 
 
 class _Scope:
     """One document, event by event: what was found is in the lists."""
 
-    def __init__(self, vm_name: str, all_events: bool, sight: Sight, now: Instant) -> None:
+    def __init__(self, vm_name: str, all_events: bool, continuity: Continuity, now: Instant) -> None:
         self._vm_name = vm_name
         self._all = all_events
-        self._sight = sight
+        self._continuity = continuity
         self._now = now
         self.published: list[Transition] = []
         self.counted: list[Transition] = []
@@ -88,8 +89,8 @@ class _Scope:
 
     def gone(self, was: Tracked, move: Transition) -> None:
         """It is not in the document any more. What became known to name this VM only now counts at both ends."""
-        told, whose = _facts(was, self._vm_name)
-        if told:
+        was_in_scope, whose = _facts(was, self._vm_name)
+        if was_in_scope:
             self.published.append(move)
         if whose is not Whose.OURS:
             if whose_of(was.event, self._vm_name) is not Whose.OURS:
@@ -99,21 +100,21 @@ class _Scope:
 
     def there(self, was: Tracked | None, after: Tracked, move: Transition | None) -> Tracked:
         """It is in the document. Answers its history with what is known of it now."""
-        told, before = _facts(was, self._vm_name) if was else (False, None)
+        was_in_scope, before = _facts(was, self._vm_name) if was else (False, None)
         whose = self._whose(was, before, after)
-        tells = self._all or whose is not Whose.THEIRS
-        if was is None or (told == tells and before == whose):
-            after = _marked(after, tells, whose)
+        in_scope = self._all or whose is not Whose.THEIRS
+        if was is None or (was_in_scope == in_scope and before == whose):
+            after = _marked(after, in_scope, whose)
             if move:
-                self.published += [move] if tells else []
+                self.published += [move] if in_scope else []
                 self.counted += [move] if whose is Whose.OURS else []
             return after
         joins = before is Whose.THEIRS and whose is not Whose.THEIRS
         anew = self._anew(after) if joins else after
         if joins:  # its turn and its rest begin now, whether or not its story does
             after = replace(after, first_seen_at=anew.first_seen_at, unchanged_at=anew.unchanged_at)
-        after = _marked(anew if tells and not told else after, tells, whose)
-        self._tell(after, move, told=told, joined=whose is not Whose.THEIRS)
+        after = _marked(anew if in_scope and not was_in_scope else after, in_scope, whose)
+        self._publish(after, move, was_in_scope=was_in_scope, joined=whose is not Whose.THEIRS)
         if before is Whose.OURS and whose is Whose.THEIRS:  # one that was never understood counts at its end, at both
             self.counted.append(replace(self._left(after, move), first_sight=was.phase is Phase.UNKNOWN))
         elif before is Whose.OURS:
@@ -137,14 +138,14 @@ class _Scope:
             tracked,
             first_seen=wall,
             first_seen_mono=self._now.mono,
-            seen_before=self._sight.seen_before,
-            first_seen_at=self._sight.watched,
-            unchanged_at=self._sight.watched,
+            seen_before=self._continuity.seen_before,
+            first_seen_at=self._continuity.observed_seconds,
+            unchanged_at=self._continuity.observed_seconds,
             first_not_before=tracked.event.not_before,
             scheduled_seen=tracked.phase is Phase.SCHEDULED,
             started_at=wall if tracked.phase is Phase.STARTED else tracked.started_at,
             started_mono=self._now.mono if tracked.phase is Phase.STARTED else tracked.started_mono,
-            felt=Felt(),
+            interruptions=InterruptionTotals(),
             updates=0,
             updates_while_started=0,
             gaps=0,
@@ -152,17 +153,17 @@ class _Scope:
             started_gaps=0,
         )
 
-    def _tell(self, after: Tracked, move: Transition | None, *, told: bool, joined: bool) -> None:
-        if told and after.told:
+    def _publish(self, after: Tracked, move: Transition | None, *, was_in_scope: bool, joined: bool) -> None:
+        if was_in_scope and after.in_scope:
             self.published += [replace(move, tracked=after)] if move else []
-        elif after.told:
+        elif after.in_scope:
             kind = _BEGINS.get(after.phase)
             if kind:
                 begins = self._move(kind, after, move)
                 self.published.append(replace(begins, first_sight=True, joined=joined))
-            if after.faults_told:  # nobody was told, as long as it was another's
-                self.rejections.append(Rejection(", ".join(after.faults_told), after.event.raw, after.key))
-        elif told:
+            if after.faults_recorded:  # not recorded as long as it was another's
+                self.rejections.append(Rejection(", ".join(after.faults_recorded), after.event.raw, after.key))
+        elif was_in_scope:
             self.published.append(self._left(after, move))
 
     def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
@@ -181,20 +182,20 @@ class _Scope:
 
     def _move(self, kind: Kind, tracked: Tracked, move: Transition | None) -> Transition:
         changed = move.changed if move else {}
-        return Transition(kind, tracked, changed, gap=self._sight.away, unseen=blind(self._sight))
+        return Transition(kind, tracked, changed, gap=self._continuity.away, unseen=gap_reasons(self._continuity))
 
 
-def _marked(tracked: Tracked, told: bool, whose: Whose) -> Tracked:
-    if tracked.told == told and tracked.whose == whose:
+def _marked(tracked: Tracked, in_scope: bool, whose: Whose) -> Tracked:
+    if tracked.in_scope == in_scope and tracked.whose == whose:
         return tracked
-    return replace(tracked, told=told, whose=whose)
+    return replace(tracked, in_scope=in_scope, whose=whose)
 
 
 def _facts(tracked: Tracked, vm_name: str) -> tuple[bool, Whose]:
-    """Whether it was told to begin, and whose it was. A version that kept neither numbered its records, and counted
+    """Whether it was in scope, and whose it was. A version that kept neither numbered its records, and counted
     what may have been ours."""
-    if tracked.told is not None and tracked.whose is not None:
-        return tracked.told, tracked.whose
+    if tracked.in_scope is not None and tracked.whose is not None:
+        return tracked.in_scope, tracked.whose
     whose = whose_of(tracked.event, vm_name)
     numbers, base = tracked.numbers, tracked.numbers.get("", 0)
     count = {kind: numbers.get(kind.value, base) - base for kind in Kind}

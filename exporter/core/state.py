@@ -56,7 +56,7 @@ class StartedBy(StrEnum):
 
 
 class Whose(StrEnum):
-    """Whose an event is, as last known: ours if `Resources` names this VM, maybe where that can't be told."""
+    """Whose an event is, as last known: ours if `Resources` names this VM, maybe where that is not known."""
 
     OURS = "ours"
     MAYBE = "maybe"
@@ -95,7 +95,7 @@ class InterruptionKind(StrEnum):
 class Interruption:
     """One interruption, noticed `at`. `seconds` is negative for a clock that was set back.
 
-    A stall began up to one tick earlier than it can be told to have: its seconds are "at least".
+    A stall began up to one tick earlier than is known: its seconds are "at least".
     """
 
     kind: InterruptionKind
@@ -129,7 +129,7 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class InterruptionTotals:
     """The interruptions attributed to an event: how many, and seconds together and at the longest."""
 
     count: int = 0
@@ -146,9 +146,9 @@ class Tracked:
     first_seen: datetime
     seen_before: Seen
     first_seen_at: float
-    """`State.watched` at the first sight: the seconds of good polling since are `state.watched - first_seen_at`."""
+    """`State.observed_seconds` at the first sight; the difference to it is how long the event was observed."""
     unchanged_at: float
-    """`State.watched` at the last change."""
+    """`State.observed_seconds` at the last change."""
     not_before: datetime | None = None
     """The last one known: the document forgets it once the event has started."""
     first_not_before: datetime | None = None
@@ -160,7 +160,7 @@ class Tracked:
     """The last published decision: verdict, reason, rule."""
     started_before: bool = False
     """An earlier life of this id was Started."""
-    felt: Felt = Felt()
+    interruptions: InterruptionTotals = InterruptionTotals()
     updates: int = 0
     updates_while_started: int = 0
     gaps: int = 0
@@ -168,7 +168,7 @@ class Tracked:
     """None: not known, since the clock was set back while we were away."""
     started_gaps: int = 0
     """How many of the gaps lie before the moment at which it was seen Started."""
-    faults_told: tuple[str, ...] = ()
+    faults_recorded: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     """How many records of each kind this event had: the number in a record's id."""
     closed_at: datetime | None = None
@@ -178,8 +178,8 @@ class Tracked:
     first_seen_mono: float | None = field(default=None, metadata=IN_MEMORY)
     started_mono: float | None = field(default=None, metadata=IN_MEMORY)
     closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
-    told: bool | None = None
-    """Whether its beginning was told and its end was not yet. None: not noted (`lifecycle_told`)."""
+    in_scope: bool | None = None
+    """Its beginning was recorded and its end was not yet (`core/scope.py`). None: not noted, by an earlier version."""
     whose: Whose | None = None
     """`OURS`: counted to begin, and to be counted to end. None: not noted."""
 
@@ -218,38 +218,38 @@ class Tracked:
         return self.closed.since(self.started) if self.started and self.closed else None
 
     @property
-    def watched_since_started(self) -> bool:
+    def observed_since_started(self) -> bool:
         """Whether this process has seen it Started, and every moment since."""
         return self.started_mono is not None and self.gaps == self.started_gaps
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The source fails since then. `told`: `source.unavailable` was published; `warned`: that it may switch off."""
+    """The source fails since then. `recorded`: `source.unavailable` was; `warned`: that the service may switch off."""
 
     since: Instant
     reason: str
-    told: bool = False
+    recorded: bool = False
     warned: bool = False
     here: Instant | None = field(default=None, metadata=IN_MEMORY)
     """The first failure that this process saw, of an outage that an earlier one knew."""
 
     @property
-    def felt(self) -> Instant:
+    def known_since(self) -> Instant:
         """Since when this process knows of it."""
         return self.here or self.since
 
     def lasted(self, now: Instant) -> float | None:
         """Seconds since it began. None is not known: the clock was set back between two processes."""
-        before, here = self.felt.since(self.since), now.since(self.felt)
+        before, here = self.known_since.since(self.since), now.since(self.known_since)
         return None if before is None or here is None else before + here
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The document's number went down: at that `State.watched`, and so many good documents ago."""
+    """The document's number went down: at that `State.observed_seconds`, and so many good documents ago."""
 
-    watched: float
+    observed_seconds: float
     documents: int = 0
 
 
@@ -317,7 +317,7 @@ class State:
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     rejected: frozenset[str] = frozenset()
     last_good: Instant | None = None
-    watched: float = 0.0
+    observed_seconds: float = 0.0
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stands still in a gap."""
     first_answer: datetime | None = None
     """When Azure first answered ever, or the number last started again: the service is warming up after it."""
@@ -329,8 +329,8 @@ class State:
     boot_id: str = ""
     reset: Reset | None = None
     """Set while a lower number is too recent to act on any answer."""
-    sorted_as: tuple[str, bool] | None = None
-    """The own name, and whether all events are published, by which `told` and `whose` were last settled."""
+    scoped_as: tuple[str, bool] | None = None
+    """The own name, and whether all events are published, by which `in_scope` and `whose` were last settled."""
     process: ProcessMemory = field(default=ProcessMemory(), metadata=IN_MEMORY)
 
     def history(self, key: str) -> Tracked | None:

@@ -99,7 +99,7 @@ def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
     assert late.subject == FREEZE
     assert (late.data["interruption"]["count"], late.data["interruption"]["total_seconds"]) == (2, 8.0)
     (closed,) = world.agent.status.state.closed.values()
-    assert closed.felt.total == 8.0
+    assert closed.interruptions.total == 8.0
     page = render_page(world.agent.status, world.clock.instant(), "1.0.0").decode().replace("\u00a0", " ")
     assert "8 s in 2 pieces, the longest 5 s" in page
 

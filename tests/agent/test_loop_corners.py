@@ -135,10 +135,10 @@ def test_the_clock_of_patience_is_not_carried_over_from_another_life() -> None:
     """An event that only the file knows was not seen by the life without it: none of that time counts as known."""
     now = Instant(NOON, 0.0)
     found = advance(State(NOON), parse_document(document(2, event())), now).state
-    lived = advance(replace(provisional_state(NOON), watched=100.0), parse_document(document(3)), now).state
+    lived = advance(replace(provisional_state(NOON), observed_seconds=100.0), parse_document(document(3)), now).state
     both = merge_states(found, lived)
-    assert [each.first_seen_at for each in both.tracked.values()] == [both.watched]
-    assert [each.unchanged_at for each in both.tracked.values()] == [both.watched]
+    assert [each.first_seen_at for each in both.tracked.values()] == [both.observed_seconds]
+    assert [each.unchanged_at for each in both.tracked.values()] == [both.observed_seconds]
 
 
 def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from exporter.core.attempts import attempt_due, attempting, retry_delay
 from exporter.core.decision import Outcome, decide, explain, files_to_look_at, outdated, turning_points
-from exporter.core.policy import AFTER_A_RULE, Mode, Presence, Reason, Situation, prepared_path
+from exporter.core.policy import AFTER_A_RULE, DecisionContext, Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, told
 from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, event, one, parsed, started
@@ -34,7 +34,7 @@ def test_settled_is_unchanged_for_so_long() -> None:
 def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> None:
     """Anything else is not."""
     path = f"/run/ready/{EVENT_ID}"
-    case = Case(situation=Situation("vm-0", files={path: presence})).rules(require_file="/run/ready/{event_id}")
+    case = Case(context=DecisionContext("vm-0", files={path: presence})).rules(require_file="/run/ready/{event_id}")
     assert files_to_look_at(case.policy, parsed(event())) == {path}
     assert told(case) == reason
 
@@ -45,7 +45,7 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
 def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: str) -> None:
     """A file that can't be looked at holds."""
     policy = replace(ENFORCE, hold_file="/etc/hold")
-    assert told(Case(policy=policy, situation=Situation("vm-0", files={"/etc/hold": presence}))) == reason
+    assert told(Case(policy=policy, context=DecisionContext("vm-0", files={"/etc/hold": presence}))) == reason
     assert told(Case(policy=policy)) == "held"
 
 
@@ -115,7 +115,7 @@ def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> Non
     watcher.sees(event("../there"))
     policy = replace(ENFORCE, rules=(replace(ANY_REBOOT, require_file=template),))
     files = {f"{tmp_path}/ready/../there": Presence.PRESENT, f"{tmp_path}/there": Presence.PRESENT}
-    assert [found.reason for found in decide(policy, watcher.state, Situation("vm-0", files=files))] == [
+    assert [found.reason for found in decide(policy, watcher.state, DecisionContext("vm-0", files=files))] == [
         Reason.NOT_PREPARED
     ]
     assert files_to_look_at(policy, parsed(event("../there"))) == frozenset()
@@ -136,28 +136,30 @@ def test_files_are_looked_at_only_where_they_can_matter() -> None:
 
 @pytest.mark.parametrize("reason", [*SPOILERS, Reason.NONE])
 def test_an_explanation_agrees_with_its_decision(reason: Reason) -> None:
-    """The first condition that is not met is the reason, and a rule that matched is among the trials."""
+    """The first condition that is not met is the reason, and a rule that matched is among the evaluations."""
     case = SPOILERS[reason](Case()) if reason is not Reason.NONE else Case()
-    explained = next(found for found in explain(case.policy, case.state(), case.situation) if found.decision.key == KEY)
+    explained = next(found for found in explain(case.policy, case.state(), case.context) if found.decision.key == KEY)
     assert explained.decision == case.decision()
     unmet = [condition.reason for condition in explained.conditions if not condition.met]
     assert unmet[:1] == ([reason] if reason in AFTER_A_RULE else [])
-    matched = [trial.rule.name for trial in explained.trials if trial.outcome is Outcome.MATCHES]
+    matched = [trial.rule.name for trial in explained.evaluations if trial.outcome is Outcome.MATCHES]
     assert matched == ([explained.decision.rule] if explained.decision.rule else [])
 
 
 def test_an_explanation_names_the_field_that_a_rule_could_not_read() -> None:
     """Malformed by a rule shows the rule."""
     case = Case({"DurationInSeconds": "5"}).rules(min_duration=0)
-    (explained,) = explain(case.policy, case.state(), case.situation)
-    assert [(trial.outcome, trial.field) for trial in explained.trials] == [(Outcome.UNREADABLE, "DurationInSeconds")]
+    (explained,) = explain(case.policy, case.state(), case.context)
+    assert [(trial.outcome, trial.field) for trial in explained.evaluations] == [
+        (Outcome.UNREADABLE, "DurationInSeconds")
+    ]
 
 
 def test_turning_points_are_when_time_alone_changes_a_decision() -> None:
     """The moments of takeover and settling that are still to come."""
     case = at_place(3, takeover_after=10.0).rules(settle=15.0)
     state = case.state()
-    assert turning_points(case.policy, state, "vm-0") == (state.watched + 15.0, state.watched + 20.0)
+    assert turning_points(case.policy, state, "vm-0") == (state.observed_seconds + 15.0, state.observed_seconds + 20.0)
     assert turning_points(ENFORCE, state, "vm-0") == ()
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exporter.agent.observer import TICK_SECONDS, Detector, Reading, read_clocks
-from exporter.core.interruption import THRESHOLD_SECONDS, attribute, felt
+from exporter.core.interruption import THRESHOLD_SECONDS, attribute, with_interruption
 from exporter.core.records import Vm
 from exporter.core.state import Instant, Interruption, InterruptionKind, State
 from tests.support.core_documents import NOON, Watcher, event, started
@@ -331,8 +331,8 @@ def test_a_step_is_held_against_the_clock_as_it_was() -> None:
 def test_a_gap_in_our_sight_widens_the_window_up_to_30_s() -> None:
     """What was noticed while the metadata service did not answer belongs to the event that its next answer shows."""
     assert attribute(STARTED, VM, noticed(START - 20), 1.0) is None
-    assert attribute(STARTED, VM, noticed(START - 20), 1.0, blind=25) is not None
-    assert attribute(STARTED, VM, noticed(START - 31), 1.0, blind=600) is None
+    assert attribute(STARTED, VM, noticed(START - 20), 1.0, unobserved=25) is not None
+    assert attribute(STARTED, VM, noticed(START - 31), 1.0, unobserved=600) is None
 
 
 def test_only_events_of_this_vm_interrupt_it() -> None:
@@ -361,5 +361,5 @@ def _event_of(state: State, found: Interruption) -> str:
 def test_what_was_felt_adds_up() -> None:
     """Count, total and longest."""
     (tracked,) = STARTED.tracked.values()
-    after = felt(felt(tracked, noticed(0, 3.0)), noticed(0, 1.5)).felt
+    after = with_interruption(with_interruption(tracked, noticed(0, 3.0)), noticed(0, 1.5)).interruptions
     assert (after.count, after.total, after.longest) == (2, 4.5, 3.0)

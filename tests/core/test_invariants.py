@@ -21,8 +21,8 @@ from exporter.core.document import Document, parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
 from exporter.core.memory import with_tracked
-from exporter.core.policy import Coordination, Decision, Mode, Policy, Presence, Rule, Situation, Verdict
-from exporter.core.record_factory import Writer
+from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, Policy, Presence, Rule, Verdict
+from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, Vm
 from exporter.core.scope import apply_scope
 from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, Step, Tracked
@@ -38,7 +38,7 @@ HOLD: Final = "/etc/hold"
 
 IDS = ("a", "A", "b-1", "B-1", "c.2", "..", "a/b", "é", "s", "ſ", "x" * 100)
 NAMES = ("vm-0", "VM-0", "vm-1", "vm-2", "vm", "vm-00")
-ODD: Any = st.one_of(
+ANOMALY_MESSAGES: Any = st.one_of(
     st.sampled_from([None, True, False, 0, 1, -1, 5, 8.0, -1.0, "", " ", "5", "vm-0", "Scheduled", [], {}, ["vm-0"]]),
     st.sampled_from(["a\ud800", "a\0", 2**63, -(2**63), 10**30, 1e308, ["vm-0", 1], [["vm-0"]], [""]]),
     st.text(max_size=5),
@@ -62,7 +62,7 @@ NO_TIMES = (
 MISSING: Any = object()
 
 
-def mostly(good: Any, bad: Any = ODD) -> Any:
+def mostly(good: Any, bad: Any = ANOMALY_MESSAGES) -> Any:
     """A good one, now and then a bad one, now and then nothing at all."""
     return st.integers(0, 29).flatmap(lambda roll: {7: bad, 23: st.just(MISSING)}.get(roll, good))
 
@@ -75,7 +75,7 @@ EVENTS = st.fixed_dictionaries(
         "ResourceType": mostly(st.just("VirtualMachine")),
         "Resources": mostly(st.lists(st.sampled_from(NAMES), max_size=4).map(lambda names: names or ["vm-0"])),
         "EventStatus": mostly(st.sampled_from(["Scheduled"] * 6 + ["Started", "Paused"])),
-        "NotBefore": mostly(st.sampled_from(TIMES), st.sampled_from(NO_TIMES) | ODD),
+        "NotBefore": mostly(st.sampled_from(TIMES), st.sampled_from(NO_TIMES) | ANOMALY_MESSAGES),
         "Description": mostly(st.just("Words.")),
         "EventSource": mostly(st.sampled_from(["User", "Platform"])),
         "DurationInSeconds": mostly(st.integers(-3, 12)),
@@ -95,7 +95,7 @@ def bodies(draw: st.DrawFn) -> bytes:
         pairs = [(name, value) for name, value in item.items() if value is not MISSING]
         if pairs and draw(st.integers(0, 11)) == 0:
             name, value = draw(st.sampled_from(pairs))
-            pairs.insert(draw(st.integers(0, len(pairs))), (name, draw(st.just(value) | ODD)))
+            pairs.insert(draw(st.integers(0, len(pairs))), (name, draw(st.just(value) | ANOMALY_MESSAGES)))
         texts.append("{" + ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in pairs) + "}")
     return f'{{"DocumentIncarnation": 2, "Events": [{", ".join(texts)}]}}'.encode()
 
@@ -164,9 +164,9 @@ def policy_of(house: oracle.House) -> Policy:
     return Policy(mode, coordination, house.takeover_after, house.hold_file, tuple(rules))
 
 
-def situation_of(house: oracle.House, policy: Policy, document: Document) -> Situation:
+def situation_of(house: oracle.House, policy: Policy, document: Document) -> DecisionContext:
     files = {path: Presence(house.file(path)) for path in files_to_look_at(policy, document)}
-    return Situation(house.vm_name, house.conflict, files, house.writable)
+    return DecisionContext(house.vm_name, house.conflict, files, house.writable)
 
 
 def places(events: list[Any]) -> dict[str, int]:
@@ -204,7 +204,7 @@ def test_every_decision_is_the_one_of_the_second_reading(  # noqa: PLR0917  # al
         )
         for key, entry in state.tracked.items()
     }
-    state = replace(state, tracked=tracked, watched=100.0, reset=Reset(100.0) if past.reset else None)
+    state = replace(state, tracked=tracked, observed_seconds=100.0, reset=Reset(100.0) if past.reset else None)
     policy = policy_of(house)
     found = {
         decision.key: (decision.verdict.value, decision.reason.value)
@@ -262,7 +262,7 @@ class Life:
         self.start = Instant(self.wall, self.mono)
         self.restarted = True
         self.killed_at = self.set_at = -1.0
-        self.watched = 0.0
+        self.observed_seconds = 0.0
         self.last_read: tuple[datetime, float, int] | None = None
         self.accounts: dict[str, Account] = {}
         self.approved_ever: set[str] = set()
@@ -387,9 +387,9 @@ class Life:
         if self.steady(now):
             assert self.last_read is not None
             wall = (now.wall - self.last_read[0]).total_seconds()
-            self.watched += max(0.0, min(wall, (now.mono or 0.0) - self.last_read[1]))
+            self.observed_seconds += max(0.0, min(wall, (now.mono or 0.0) - self.last_read[1]))
         if self.last_read is not None and self.number < self.last_read[2]:
-            self.reset = (self.watched, 0)
+            self.reset = (self.observed_seconds, 0)
         elif self.reset is not None:
             self.reset = (self.reset[0], self.reset[1] + 1)
         present = {folded(item["EventId"]): item for item in reversed(items)}
@@ -397,13 +397,13 @@ class Life:
         for key in set(self.accounts) - set(present):
             del self.accounts[key]
         for key, item in present.items():
-            account = self.accounts.setdefault(key, Account(self.watched, self.watched))
+            account = self.accounts.setdefault(key, Account(self.observed_seconds, self.observed_seconds))
             meaning = {**item, "EventId": key, "NotBefore": str(parse_time(str(item.get("NotBefore"))))}
             if account.last and meaning != account.last:
-                account.unchanged_since = self.watched
+                account.unchanged_since = self.observed_seconds
             whose = self.whose(account, item)
             if account.whose == "theirs" != whose:  # it comes to name this VM: first seen now
-                account.first_seen = account.unchanged_since = self.watched
+                account.first_seen = account.unchanged_since = self.observed_seconds
             account.whose, account.last = whose, meaning
 
     def whose(self, account: Account, item: dict[str, Any]) -> str:
@@ -425,7 +425,7 @@ class Life:
         step = advance(state, document, now, POLL)
         name = self.house_now.vm_name
         scoped = apply_scope(state, step, name, False, POLL)
-        writer = Writer(Vm(name=name), now.wall, document.incarnation, self.policy.mode)
+        writer = RecordFactory(Vm(name=name), now.wall, document.incarnation, self.policy.mode)
         state, records = scoped.state, []
         for transition in scoped.published:
             state, record = writer.transition(state, transition)
@@ -528,8 +528,8 @@ class Life:
     def agrees(self, decision: Decision, events: list[Any]) -> None:
         """The second reading, with the test's own account of the past, gives the same verdict for the same reason."""
         account = self.accounts[decision.key]
-        known, unchanged = self.watched - account.first_seen, self.watched - account.unchanged_since
-        reset = self.reset is not None and (self.watched - self.reset[0] < 10 or self.reset[1] < 3)
+        known, unchanged = self.observed_seconds - account.first_seen, self.observed_seconds - account.unchanged_since
+        reset = self.reset is not None and (self.observed_seconds - self.reset[0] < 10 or self.reset[1] < 3)
         approved, started = decision.key in self.approved_ever, decision.key in self.started_ever
         past = oracle.Past(approved, known, unchanged, started, reset)
         place = places(events)[decision.key]
@@ -549,7 +549,7 @@ class Life:
         if place > 0:
             assert decision.event.source == "User"
             assert self.house.takeover_after is not None
-            waited = self.watched - self.accounts[key].first_seen
+            waited = self.observed_seconds - self.accounts[key].first_seen
             assert waited >= place * self.house.takeover_after
 
     # -- always

@@ -10,7 +10,7 @@ from typing import Any, Final
 import jsonschema
 import pytest
 
-from exporter.core.record_factory import Writer
+from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Vm
 from exporter.core.state import Instant, Kind, StartedBy
 from exporter.text.timeline import record_lines
@@ -86,7 +86,7 @@ def test_a_record_names_the_event_that_came_in_its_place() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     gone, _ = watcher.sees(started("Second"))
-    record = Writer(Vm(name="vm-0"), watcher.wall).transition(watcher.state, gone)[1]
+    record = RecordFactory(Vm(name="vm-0"), watcher.wall).transition(watcher.state, gone)[1]
     assert record.data["replaced_by"] == "Second"
     assert record.data["unseen"] == record.data["account"]["unseen"] == ["replaced"]
     assert record.data["message"] == "Reboot of this VM is gone; it seems to go on as Second"
@@ -287,14 +287,14 @@ def test_only_good_polling_counts_as_watched() -> None:
     """The clock of takeover and settling stands still in a gap, at a restart and when a clock is set back."""
     watcher = Watcher.fresh()
     watcher.sees(event())
-    base = watcher.state.watched
+    base = watcher.state.observed_seconds
     watcher.sees(event(), after=4.0, up=0)
     watcher.sees(event(), after=60.0, up=0)
     watcher.sees(event(), after=1.0, wall=-2.0, up=0)
     watcher.sees(event(), after=1.0, wall=100.0, up=0)
     watcher.restarts()
     watcher.sees(event(), after=1.0, up=0)
-    assert watcher.state.watched - base == 4.0
+    assert watcher.state.observed_seconds - base == 4.0
     tracked = watcher.state.tracked[KEY]
     assert (tracked.gaps, tracked.gap_seconds) == (3, 62.0)
 
@@ -313,7 +313,7 @@ def test_settling_begins_anew_with_each_change(fields: dict[str, Any], resets: b
     watcher = Watcher.fresh()
     watcher.sees(event())
     watcher.sees(event(**fields), after=4.0)
-    found = watcher.state.watched - watcher.state.tracked[KEY].unchanged_at
+    found = watcher.state.observed_seconds - watcher.state.tracked[KEY].unchanged_at
     assert found == (0.0 if resets else 4.0)
 
 

@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import Mode, Policy, Situation
-from exporter.core.record_factory import NAMESPACE, Writer, account
+from exporter.core.policy import DecisionContext, Mode, Policy
+from exporter.core.record_factory import NAMESPACE, RecordFactory, account
 from exporter.core.records import KINDS, Record, Vm, timestamp
-from exporter.core.state import Approval, Felt, Rejection, State
+from exporter.core.state import Approval, InterruptionTotals, Rejection, State
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY = folded(EVENT_ID)
 VM_ID = "5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"
 RESOURCE_ID = "/subscriptions/0b1f6471/resourceGroups/shop (prod)/providers/Microsoft.Compute/virtualMachines/vm-0"
 VM = Vm(name="vm-0", id=VM_ID, resource_id=RESOURCE_ID, location="westeurope")
-WRITER = Writer(VM, NOON, 7)
+WRITER = RecordFactory(VM, NOON, 7)
 ANY_TEXT = st.text(st.characters(), max_size=20)
 
 
@@ -37,7 +37,7 @@ def first_record(vm: Vm = VM, *, vm_key: str = VM_ID, **fields: Any) -> Record:
     watcher = Watcher.fresh()
     watcher.state = replace(watcher.state, vm_key=vm_key)
     (found,) = watcher.sees(event(**fields))
-    return Writer(vm, NOON, 7).transition(watcher.state, found)[1]
+    return RecordFactory(vm, NOON, 7).transition(watcher.state, found)[1]
 
 
 # -- the id
@@ -160,7 +160,7 @@ def test_a_record_has_the_names_of_the_contract() -> None:
 @pytest.mark.parametrize(("vm", "subject"), [(VM, "vm-0"), (Vm(), "vm")])
 def test_the_subject_of_a_vm_wide_record_is_the_vm(vm: Vm, subject: str) -> None:
     """Its name, or a word that is never empty."""
-    _, record = Writer(vm, NOON).about_vm(State(NOON, vm_key="k"), "agent.started", "INFO", "It has.", {})
+    _, record = RecordFactory(vm, NOON).about_vm(State(NOON, vm_key="k"), "agent.started", "INFO", "It has.", {})
     assert (record.subject, record.data["event"], record.data["transition"]) == (subject, None, None)
 
 
@@ -179,7 +179,9 @@ def test_an_account_tells_the_whole_story() -> None:
     watcher.sees(event())
     tracked = watcher.state.tracked[KEY]
     approval = Approval(2, accepted_at=watcher.wall + timedelta(seconds=1), rule="all")
-    watcher.state = with_tracked(watcher.state, replace(tracked, approval=approval, felt=Felt(2, 7.5, 5.0)))
+    watcher.state = with_tracked(
+        watcher.state, replace(tracked, approval=approval, interruptions=InterruptionTotals(2, 7.5, 5.0))
+    )
     watcher.sees(event(Description="New."))
     watcher.sees(started(Description="New."), after=3)
     watcher.sees(started(Description="Newer."), after=4)
@@ -232,7 +234,7 @@ def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     for mode, verdict, reason in ((Mode.DRY_RUN, "hold", "dry-run"), (Mode.ENFORCE, "approve", None)):
-        (decision,) = decide(Policy(mode), watcher.state, Situation("vm-0"))
+        (decision,) = decide(Policy(mode), watcher.state, DecisionContext("vm-0"))
         _, record = replace(WRITER, mode=mode).decision(watcher.state, decision)
         told = record.data["decision"]
         assert (told["verdict"], told["reason"], told["rule"]) == (verdict, reason, "user-initiated")
@@ -271,7 +273,7 @@ def test_a_writer_never_fails_on_what_it_is_told(name: str, key: str, error: str
     """Names and fault texts come from outside, an invalid environment variable among them; and what it writes is
     the same for every destination, so it is made clean at birth."""
     state = State(NOON, vm_key=key)
-    writer = Writer(Vm(name=name), NOON)
+    writer = RecordFactory(Vm(name=name), NOON)
     state, unavailable = writer.about_vm(state, "source.unavailable", "ERROR", error, {"error": error})
     state, rejected = writer.rejection(state, Rejection(error, {error: [error, seconds]}))
     state, felt = writer.interruption(state, "stall", seconds, NOON, None)

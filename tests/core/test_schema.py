@@ -18,10 +18,10 @@ from exporter.core.continuity import ANOMALIES
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import Mode, Policy, Reason, Situation
-from exporter.core.record_factory import Writer
+from exporter.core.policy import DecisionContext, Mode, Policy, Reason
+from exporter.core.record_factory import RecordFactory
 from exporter.core.records import KINDS, Record, Vm
-from exporter.core.state import Approval, Felt, Kind, Rejection, Seen, StartedBy, State
+from exporter.core.state import Approval, InterruptionTotals, Kind, Rejection, Seen, StartedBy, State
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY: Final = folded(EVENT_ID)
@@ -43,7 +43,7 @@ def moved(*steps: tuple[dict[str, Any], ...]) -> Told:
     """The record of the last transition."""
     watcher = Watcher.fresh()
     found = [watcher.sees(*shown) for shown in steps]
-    return Writer(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found[-1][-1])
+    return RecordFactory(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found[-1][-1])
 
 
 def ended() -> Told:
@@ -51,23 +51,25 @@ def ended() -> Told:
     watcher.sees(event())
     watcher.restarts()
     (found,) = watcher.sees()
-    return Writer(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found)
+    return RecordFactory(VM, watcher.wall, 3, evidence={"rebooted": True}).transition(watcher.state, found)
 
 
 def decided() -> Told:
     state = scheduled()
-    (decision,) = decide(Policy(Mode.ENFORCE), state, Situation("vm-0"))
-    return Writer(VM, NOON, 2, Mode.ENFORCE).decision(state, decision)
+    (decision,) = decide(Policy(Mode.ENFORCE), state, DecisionContext("vm-0"))
+    return RecordFactory(VM, NOON, 2, Mode.ENFORCE).decision(state, decision)
 
 
-def with_approval(tell: Callable[[Writer, State], Told]) -> Told:
+def with_approval(tell: Callable[[RecordFactory, State], Told]) -> Told:
     state = scheduled()
-    tracked = replace(state.tracked[KEY], approval=Approval(1, rule="all"), felt=Felt(1, 2.0, 2.0))
-    return tell(Writer(VM, NOON, 2), with_tracked(state, tracked))
+    tracked = replace(
+        state.tracked[KEY], approval=Approval(1, rule="all"), interruptions=InterruptionTotals(1, 2.0, 2.0)
+    )
+    return tell(RecordFactory(VM, NOON, 2), with_tracked(state, tracked))
 
 
 def of_vm(kind: str, severity: str, **more: Any) -> Told:
-    return Writer(VM, NOON, 2).about_vm(State(NOON, vm_key="k"), kind, severity, "It is so.", more)
+    return RecordFactory(VM, NOON, 2).about_vm(State(NOON, vm_key="k"), kind, severity, "It is so.", more)
 
 
 SINCE: Final = published.timestamp(NOON - timedelta(seconds=12))
@@ -91,9 +93,9 @@ EXAMPLES: Final[Mapping[str, Callable[[], Told]]] = {
     ),
     "source.unavailable": lambda: of_vm("source.unavailable", "ERROR", reason="timeout", since=SINCE),
     "source.recovered": lambda: of_vm("source.recovered", "INFO", reason="timeout", since=SINCE, gap_seconds=12.0),
-    "source.anomaly": lambda: Writer(VM, NOON, 2).anomaly(State(NOON, vm_key="k"), "number-restarted"),
+    "source.anomaly": lambda: RecordFactory(VM, NOON, 2).anomaly(State(NOON, vm_key="k"), "number-restarted"),
     "document.rejected": lambda: of_vm("document.rejected", "WARN", reason="empty", error="the body is empty"),
-    "event.rejected": lambda: Writer(VM, NOON, 2).rejection(
+    "event.rejected": lambda: RecordFactory(VM, NOON, 2).rejection(
         State(NOON, vm_key="k"), Rejection("not-an-object", ["anything", None])
     ),
     "agent.started": lambda: of_vm("agent.started", "INFO", version="1.0", mode="dry-run", rebooted=True),

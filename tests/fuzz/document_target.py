@@ -139,7 +139,7 @@ class Choices:
         return self._at < len(self._data)
 
 
-ODD: Final[Sequence[Any]] = (
+ANOMALY_MESSAGES: Final[Sequence[Any]] = (
     None,
     True,
     0,
@@ -178,7 +178,7 @@ def _event(choose: Choices) -> dict[str, Any]:
         fate = choose.number(16)
         if fate == 15:
             continue
-        found[name] = choose.one(ODD) if fate == 14 else choose.one(words)
+        found[name] = choose.one(ANOMALY_MESSAGES) if fate == 14 else choose.one(words)
     return found
 
 

@@ -11,7 +11,7 @@ from exporter.core.folding import folded
 from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
-from exporter.core.state import Felt, Instant, SourceStatus, State
+from exporter.core.state import Instant, InterruptionTotals, SourceStatus, State
 from exporter.page.view import render_page
 from exporter.text.sentences import distance, duration, span
 from tests.support import statuses
@@ -142,7 +142,7 @@ def test_what_is_over_has_its_account() -> None:
     assert freeze["Lasted"] == "6 s"
     assert freeze["Interruption felt"] == "none observed (≥ 0.2 s)"
     key = folded(FREEZE["EventId"])
-    felt = replace(story.state.closed[key], felt=Felt(2, 5.2, 4.9), gaps=1, gap_seconds=35)
+    felt = replace(story.state.closed[key], interruptions=InterruptionTotals(2, 5.2, 4.9), gaps=1, gap_seconds=35)
     story.state = replace(story.state, closed={key: felt})
     told = rows(tables(shown(story.status()))["The last events that are over, newest first"])
     assert told["Freeze"]["Interruption felt"] == "5.2 s in 2 pieces, the longest 4.9 s; not watched for 35 s"

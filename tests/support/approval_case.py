@@ -8,12 +8,12 @@ from typing import Any
 
 from exporter.core.decision import decide
 from exporter.core.memory import with_tracked
-from exporter.core.policy import Coordination, Decision, Mode, Policy, Reason, Rule, Situation, Verdict
+from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, Policy, Reason, Rule, Verdict
 from exporter.core.state import Approval, Reset, State
 from tests.support.core_documents import KEY, NOON, Watcher, event, started
 
 ANY_REBOOT = Rule("all", frozenset({"Reboot"}))
-OURS = Situation("vm-0")
+OURS = DecisionContext("vm-0")
 UNTRIED = Approval()
 ENFORCE = Policy(Mode.ENFORCE, Coordination.LEADER, rules=(ANY_REBOOT,))
 
@@ -25,7 +25,7 @@ class Case:
     fields: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[Any, ...] = ()
     policy: Policy = ENFORCE
-    situation: Situation = OURS
+    context: DecisionContext = OURS
     approval: Approval = UNTRIED
     known_for: float = 0.0
     number_restarted: bool = False
@@ -37,10 +37,10 @@ class Case:
             watcher.sees(event(**self.fields), *self.others, up=0)
         tracked = watcher.state.tracked[KEY]
         state = with_tracked(watcher.state, replace(tracked, approval=self.approval))
-        return replace(state, reset=Reset(state.watched)) if self.number_restarted else state
+        return replace(state, reset=Reset(state.observed_seconds)) if self.number_restarted else state
 
     def decision(self) -> Decision:
-        decisions = decide(self.policy, self.state(), self.situation)
+        decisions = decide(self.policy, self.state(), self.context)
         return next(found for found in decisions if found.key == KEY)
 
     def rules(self, **more: Any) -> Case:
@@ -60,8 +60,8 @@ def told(case: Case) -> str:
 SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
     Reason.OFF: lambda case: replace(case, policy=replace(case.policy, mode=Mode.OFF)),
     Reason.NOT_SCHEDULED: lambda case: replace(case, fields={**case.fields, "EventStatus": "Started"}),
-    Reason.IDENTITY_UNKNOWN: lambda case: replace(case, situation=replace(case.situation, vm_name="")),
-    Reason.IDENTITY_CONFLICT: lambda case: replace(case, situation=replace(case.situation, conflict=True)),
+    Reason.IDENTITY_UNKNOWN: lambda case: replace(case, context=replace(case.context, vm_name="")),
+    Reason.IDENTITY_CONFLICT: lambda case: replace(case, context=replace(case.context, conflict=True)),
     Reason.NOT_THIS_VM: lambda case: replace(case, fields={**case.fields, "Resources": ["vm-1", "vm-2"]}),
     Reason.MALFORMED: lambda case: replace(case, fields={**case.fields, "NotBefore": "soon"}),
     Reason.UNKNOWN_TYPE: lambda case: replace(case, fields={**case.fields, "ResourceType": "Disk"}),
@@ -78,7 +78,7 @@ SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
     Reason.NOT_PREPARED: lambda case: case.rules(require_file="/run/ready/{event_id}"),
     Reason.NOT_QUIET: lambda case: replace(case.rules(when_quiet=True), others=(started("other"),)),
     Reason.HELD: lambda case: replace(case, policy=replace(case.policy, hold_file="/etc/hold")),
-    Reason.OUTBOX_UNWRITABLE: lambda case: replace(case, situation=replace(case.situation, writable=False)),
+    Reason.OUTBOX_UNWRITABLE: lambda case: replace(case, context=replace(case.context, writable=False)),
     Reason.DRY_RUN: lambda case: replace(case, policy=replace(case.policy, mode=Mode.DRY_RUN)),
 }
 

@@ -23,8 +23,9 @@ RECENT: Final = 5.0
 
 @dataclass
 class Known:
-    """An event of the last document. `first` and `unchanged` are readings of `Account.watched`; `whose` is "ours",
-    "theirs" or not known; `told`: it was told to begin, and not yet to end."""
+    """An event of the last document. `first` and `unchanged` are readings of
+    `Account.observed_seconds`; `whose` is "ours", "theirs" or not known; `told`: its beginning was
+    recorded and its end not yet."""
 
     item: dict[str, Any]
     phase: str
@@ -45,12 +46,12 @@ class Account:
     begun: set[str] = field(default_factory=set)
     """Ids that were seen Started."""
     seen: set[str] = field(default_factory=set)
-    watched: float = 0.0
+    observed_seconds: float = 0.0
 
     def reads(self, items: list[Any], vm_name: str, everything: bool, seconds: float) -> None:
         """A document, that many seconds of good polling after the one before."""
         self.looked = True
-        self.watched += seconds
+        self.observed_seconds += seconds
         shown: dict[str, dict[str, Any]] = {}
         for item in items:
             shown.setdefault(folded(item["EventId"]), item)
@@ -70,17 +71,17 @@ class Account:
             else:
                 self._tell(key, known.phase.lower() if known.told else "ended", True)
             if before is not None and before.whose == "theirs" != known.whose:
-                known.first = known.unchanged = self.watched
+                known.first = known.unchanged = self.observed_seconds
 
     def _follows(self, before: Known | None, item: dict[str, Any]) -> tuple[str, Known]:
         status = item["EventStatus"]
         known = status in ("Scheduled", "Started")
         if before is None:
             phase = status if known else ""
-            return phase.lower(), Known(item, phase, self.watched, self.watched)
+            return phase.lower(), Known(item, phase, self.observed_seconds, self.observed_seconds)
         after = Known(item, status if known else before.phase, before.first, before.unchanged)
         if differs(before.item, item):
-            after.unchanged = self.watched
+            after.unchanged = self.observed_seconds
         if known and not before.phase:
             return status.lower(), after
         if status == "Started" and before.phase == "Scheduled":
@@ -106,7 +107,7 @@ class Account:
             here = self.present.get(key)
             if key not in self.seen or (here is None and known.told and key not in ended):
                 last = known.whose, known.told
-                self.present[key] = Known(known.item, known.phase, self.watched, self.watched, *last)
+                self.present[key] = Known(known.item, known.phase, self.observed_seconds, self.observed_seconds, *last)
             elif here is not None and key not in ended:
                 here.told = here.told or known.told
                 here.whose = "ours" if known.whose == "ours" else here.whose
@@ -116,7 +117,7 @@ class Account:
 
     def past(self, key: str) -> oracle.Past:
         known = self.present[key]
-        known_for, unchanged_for = self.watched - known.first, self.watched - known.unchanged
+        known_for, unchanged_for = self.observed_seconds - known.first, self.observed_seconds - known.unchanged
         return oracle.Past(key in self.accepted, known_for, unchanged_for, key in self.begun)
 
 

@@ -13,7 +13,7 @@ from exporter.core.document import parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
-from exporter.core.policy import Mode, Policy, Situation
+from exporter.core.policy import DecisionContext, Mode, Policy
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
 from exporter.core.state import Approval, Instant, SourceStatus, State, Transition
@@ -127,7 +127,7 @@ class Story:
         source: SourceStatus | None = None,
         outbox: OutboxStatus | None = None,
     ) -> Status:
-        decisions = decide(Policy(mode=mode), self.state, Situation(vm_name=vm.name))
+        decisions = decide(Policy(mode=mode), self.state, DecisionContext(vm_name=vm.name))
         return Status(
             started_at=self.at,
             state=self.state,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from exporter.commands.replay.entries import Entry, Felt, Reading, Steady, Unreadable
+from exporter.commands.replay.entries import Entry, Noticed, Reading, Steady, Unreadable
 from exporter.core.state import Instant, InterruptionKind
 
 
@@ -71,7 +71,7 @@ def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
     for place, entry in enumerate(entries):
         if isinstance(entry, Unreadable) or entry.at is None:
             continue
-        if isinstance(entry, Felt):
+        if isinstance(entry, Noticed):
             if entry.kind == InterruptionKind.CLOCK_STEP:
                 before = went >= entry.seconds if entry.seconds > 0 else went < 0
                 steps[reading if before else place].append(Step(entry.at, entry.seconds))

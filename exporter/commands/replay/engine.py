@@ -19,8 +19,8 @@ from exporter.commands.replay.entries import (
     Ended,
     Entry,
     Failed,
-    Felt,
     Known,
+    Noticed,
     Posted,
     Reading,
     Sent,
@@ -38,7 +38,7 @@ from exporter.core.facts import DecisionMade
 from exporter.core.folding import alike, folded
 from exporter.core.outage import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
 from exporter.core.policy import Policy, Presence
-from exporter.core.record_factory import Writer
+from exporter.core.record_factory import RecordFactory
 from exporter.core.records import DOCUMENT_REJECTED, Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
@@ -86,7 +86,7 @@ class ReplayEngine:
         self._noticed_ahead: set[int] = set()
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
-        self._watching = any(isinstance(entry, Began | Felt) for entry in plan.entries)
+        self._watching = any(isinstance(entry, Began | Noticed) for entry in plan.entries)
 
     def run(self) -> Iterator[Record]:
         """Plays the entries in their order."""
@@ -117,7 +117,7 @@ class ReplayEngine:
                 self._sent(entry.event_id, entry.at)
             case Posted():
                 self._posted(entry)
-            case Felt():
+            case Noticed():
                 self._feel(entry)
             case Known():
                 self._learn(entry)
@@ -218,14 +218,14 @@ class ReplayEngine:
             return
         if until <= last.wall:
             return
-        begin, end = self._state.watched, self._state.watched + (until - last.wall).total_seconds()
+        begin, end = self._state.observed_seconds, self._state.observed_seconds + (until - last.wall).total_seconds()
         marks = {*turning_points(self._policy, self._state, self._vm.name), *self._pending_until(last, begin)}
         for mark in (*sorted(mark for mark in marks if begin < mark < end), end):
             at = last.wall + timedelta(seconds=mark - begin)
             # As if every poll until then had been run: the last of them is.
-            polls = int((mark - self._state.watched) / self._options.poll_interval) - 1
+            polls = int((mark - self._state.observed_seconds) / self._options.poll_interval) - 1
             reset = aged(self._state.reset, mark, polls)
-            self._state = replace(self._state, last_good=self._clock.seen(at), watched=mark, reset=reset)
+            self._state = replace(self._state, last_good=self._clock.seen(at), observed_seconds=mark, reset=reset)
             self._good(document, at)
 
     def _pending_until(self, last: Instant, begin: float) -> Iterator[float]:
@@ -238,9 +238,9 @@ class ReplayEngine:
         """An outage is told at the moment when it became one, whatever was recorded next."""
         for mark in (UNAVAILABLE_SECONDS, SWITCH_OFF_NEAR_SECONDS):
             outage = self._state.outage
-            if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.told):
+            if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.recorded):
                 continue
-            at = outage.felt.wall + timedelta(seconds=mark)
+            at = outage.known_since.wall + timedelta(seconds=mark)
             if at <= until:
                 self._run(cycle.TimePassed(), at)
 
@@ -276,7 +276,7 @@ class ReplayEngine:
     def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
         """What somebody kept that is neither a document nor a line of a recording: each is named."""
         document = self._state.document
-        factory = Writer(self._vm, at, document.incarnation if document else None, self._policy.mode)
+        factory = RecordFactory(self._vm, at, document.incarnation if document else None, self._policy.mode)
         message = f"{where} is no document: {detail}"
         data = {"reason": reason, "error": detail, "input": where}
         self._state, record = factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data)
@@ -315,14 +315,14 @@ class ReplayEngine:
         """The interruptions that were known when the document was looked at: the recording has them right after it."""
         for later in range(place + 1, len(self._plan.entries)):
             noticed = self._plan.entries[later]
-            if not isinstance(noticed, Felt) or entry.at is None or noticed.at > entry.at:
+            if not isinstance(noticed, Noticed) or entry.at is None or noticed.at > entry.at:
                 return
             if self._clock.set_at(later):
                 return
             self._notice(noticed)
             self._noticed_ahead.add(later)
 
-    def _feel(self, entry: Felt) -> None:
+    def _feel(self, entry: Noticed) -> None:
         """One that no document followed closely: at the next poll the same was read again."""
         interruption = self._notice(entry)
         document = self._state.document
@@ -331,7 +331,7 @@ class ReplayEngine:
         self._pass_time(entry.at)
         self._good(document, max(entry.at, self._last_time()), self._take_noticed())
 
-    def _notice(self, entry: Felt) -> Interruption | None:
+    def _notice(self, entry: Noticed) -> Interruption | None:
         if entry.kind not in list(InterruptionKind):
             return None
         interruption = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.felt(entry.at))

@@ -58,7 +58,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class Noticed:
     """An interruption was noticed; `seconds` long."""
 
     at: datetime
@@ -97,7 +97,7 @@ class Unreadable:
     detail: str
 
 
-Timed = Steady | Failed | Sent | Posted | Felt | Known | Began | Ended
+Timed = Steady | Failed | Sent | Posted | Noticed | Known | Began | Ended
 Entry = Reading | Timed | Unreadable
 
 

@@ -21,8 +21,8 @@ from exporter.commands.replay.entries import (
     Ended,
     Entry,
     Failed,
-    Felt,
     Known,
+    Noticed,
     Posted,
     Reading,
     Sent,
@@ -163,7 +163,7 @@ def _noted(found: Mapping[str, Any], at: datetime) -> Timed | None:
     if isinstance(felt := found.get("interruption"), dict):
         seconds, kind = felt.get("seconds"), felt.get("kind")
         usable = isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(kind, str)
-        return Felt(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
+        return Noticed(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
     if isinstance(vm := found.get("vm"), dict):
         known = {field.name: vm.get(field.name) for field in fields(Vm)}
         return Known(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))

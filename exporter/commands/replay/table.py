@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from exporter.commands.replay.result import Moment, ReplayResult
-from exporter.core.decision import Condition, Explanation, Outcome, Trial
+from exporter.core.decision import Condition, Explanation, Outcome, RuleEvaluation
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
 from exporter.core.messages import why
 from exporter.core.policy import Decision, Policy, Reason, Rule
@@ -74,7 +74,7 @@ def against(decision: Decision) -> str:
 
 
 def _rows(explanation: Explanation) -> Iterator[tuple[str, str, str]]:
-    for trial in explanation.trials:
+    for trial in explanation.evaluations:
         yield f"rule {trial.rule.name}", trial.outcome.value, tried(trial, explanation.decision.event)
     for condition in explanation.conditions:
         yield _condition_name(condition), "yes" if condition.met else "no", condition.found
@@ -96,7 +96,7 @@ def _condition_name(condition: Condition) -> str:
     return _CONDITIONS.get(condition.reason, condition.reason.value)
 
 
-def tried(trial: Trial, event: Event) -> str:
+def tried(trial: RuleEvaluation, event: Event) -> str:
     """What a rule found in an event: the fields that it asks for, or the one that stood against it."""
     values: dict[str, object] = {
         "EventType": event.event_type,
@@ -150,7 +150,7 @@ def _moment(each: Moment, policy: Policy) -> dict[str, Any]:
                 "field": trial.field or None,
                 "found": tried(trial, decision.event),
             }
-            for trial in explanation.trials
+            for trial in explanation.evaluations
         ],
         "conditions": [
             {"reason": condition.reason.value, "met": condition.met, "found": condition.found}

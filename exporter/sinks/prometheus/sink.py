@@ -234,7 +234,7 @@ class PrometheusSink(Collector):
             self._tallies["events_started_total"].add(event_type, by)
         if kind in CLOSING:
             self._tallies["events_closed_total"].add(event_type, kind.value)
-        if kind is Kind.COMPLETED and tracked.started_seconds is not None and tracked.watched_since_started:
+        if kind is Kind.COMPLETED and tracked.started_seconds is not None and tracked.observed_since_started:
             self._observe("started_seconds", event_type, tracked.started_seconds, transition)
 
     def _observe(self, family: str, event_type: str, seconds: float, transition: Transition) -> None:

@@ -22,7 +22,7 @@ from exporter.config.sources import FlagParser
 from exporter.core.decision import decide, explain
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance
-from exporter.core.policy import Coordination, Mode, Policy, Presence, Rule, Situation
+from exporter.core.policy import Coordination, DecisionContext, Mode, Policy, Presence, Rule
 from exporter.core.state import Instant, State
 from exporter.simulator.metadata import scenario
 
@@ -427,13 +427,13 @@ def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: ra
     ]
     state = advance(State(birth=NOW), parse_document(body(1, *events)), Instant(NOW, 0.0)).state
     files = {"/hold": some(Presence), **{f"/f/{number}": some(Presence) for number in range(3)}}
-    situation = Situation(some(["vm-1", ""]), False, files, some([True, True, False]))
-    explained = explain(policy, state, situation)
-    assert tuple(each.decision for each in explained) == decide(policy, state, situation)
+    context = DecisionContext(some(["vm-1", ""]), False, files, some([True, True, False]))
+    explained = explain(policy, state, context)
+    assert tuple(each.decision for each in explained) == decide(policy, state, context)
     for each in explained:
         first = next((condition.reason for condition in each.conditions if not condition.met), None)
         if each.conditions:
             assert each.decision.reason == (first or "")
-            assert each.trials[-1].rule.name == each.decision.rule
+            assert each.evaluations[-1].rule.name == each.decision.rule
         else:
             assert each.decision.rule == ""
