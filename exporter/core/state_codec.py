@@ -1,30 +1,153 @@
-"""The state as JSON text and back: what the outbox keeps. The dataclasses of the core are the only description."""
+"""The state as JSON text and back: what the outbox keeps.
+
+The dataclasses of `core.state` and `core.document` are the only description. From each of them a msgspec `Struct` is
+derived, which is its form on disk: the same fields under their names on disk (`DISK_NAMES`), without those that mean
+nothing to another process (`IN_MEMORY`), closed to unknown fields, and with every time in a zone. msgspec encodes,
+decodes and checks these, and converts between them and the dataclasses.
+
+The text is `{"version": 1, "state": {...}}`. Three things differ from the plain form of a `State`:
+
+- the document's events are only named, in their order, by their keys: each event is written once, in `tracked`;
+- a field with its default may be left out;
+- text with lone surrogates, which UTF-8 can't carry, is written with JSON's own escapes.
+"""
 
 from __future__ import annotations
 
 import json
+import operator
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from datetime import datetime
-from enum import StrEnum
-from functools import cache
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from functools import cache, reduce
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from exporter.core.document import Document
-from exporter.core.state import EMPTY, State, Tracked
+import msgspec
+
+from exporter.core.document import Document, Rejected
+from exporter.core.state import EMPTY, Outage, Reset, State, Tracked
 
 STATE_VERSION: Final = 1
-_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+DISK_NAMES: Final[Mapping[type, Mapping[str, str]]] = {
+    Document: {"events": "order"},
+    State: {"observed_seconds": "watched", "scoped_as": "sorted_as"},
+    Tracked: {"interruptions": "felt", "in_scope": "told", "faults_recorded": "faults_told"},
+    Outage: {"recorded": "told"},
+    Reset: {"observed_seconds": "watched"},
+}
+"""By dataclass and field: the name on disk, where it is not the field's own. A field that is renamed keeps its old one
+here, so that the files of the version before can be read."""
+
+_BY_EVENT: Final = ("tracked", "closed", "sent", "started_ids")
+"""The fields of a `State` that hold one value per event, whose text is kept from one state to the next."""
+_TIME: Final[Any] = Annotated[datetime, msgspec.Meta(tz=True)]
+_SURROGATE: Final = "\\ud"
 
 
-@dataclass(frozen=True, slots=True)
+def _form(kind: Any) -> Any:
+    """The type on disk of what is a `kind` in memory."""
+    if kind is datetime:
+        return _TIME
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _struct(kind)
+    origin, arguments = get_origin(kind), tuple(_form(argument) for argument in get_args(kind))
+    if origin in (Union, types.UnionType):
+        return reduce(operator.or_, arguments)
+    if origin is frozenset:
+        return _generic(tuple, (arguments[0], ...))  # in order, so that equal states make equal texts
+    if origin is Mapping:
+        return _generic(dict, arguments)
+    return kind if origin is None else _generic(origin, arguments)
+
+
+def _generic(origin: Any, arguments: tuple[Any, ...]) -> Any:
+    return origin[arguments]
+
+
+@cache
+def _struct(kind: Any) -> Any:
+    """The form on disk of a dataclass."""
+    return _derive(kind)
+
+
+def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
+    """A `Struct` out of a dataclass, `without` some of its fields. Those in `instead` are of another type on disk, and
+    are always written."""
+    hints = get_type_hints(kind)
+    kept = [field for field in fields(kind) if not field.metadata.get("in_memory") and field.name not in without]
+    return msgspec.defstruct(
+        f"{kind.__name__}OnDisk",
+        [
+            (field.name, instead[field.name], msgspec.NODEFAULT)
+            if field.name in instead
+            else (field.name, _form(hints[field.name]), _default(field, _form(hints[field.name])))
+            for field in kept
+        ],
+        rename=dict(DISK_NAMES.get(kind, {})),
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+        frozen=True,
+        kw_only=True,
+    )
+
+
+def _default(field: Field[Any], form: Any) -> Any:
+    """What a field holds that is not in the text."""
+    if field.default_factory is not MISSING:
+        return msgspec.field(default_factory=dict)  # of mappings alone
+    if field.default is MISSING:
+        return msgspec.NODEFAULT
+    return msgspec.convert(field.default, form, from_attributes=True)
+
+
+_REJECTED: Final = _form(tuple[Rejected, ...])
+_DOCUMENT: Final = _derive(Document, events=tuple[str, ...], rejected=_REJECTED)
+_STATE: Final = _derive(State, document=_DOCUMENT | None)
+_REST: Final = _derive(State, without=("document", *_BY_EVENT))
+_VALUES: Final = {name: _form(get_args(get_type_hints(State)[name])[1]) for name in _BY_EVENT}
+_VERSION: Final[Any] = Annotated[int, msgspec.Meta(ge=STATE_VERSION, le=STATE_VERSION)]
+_TEXT: Final[Any] = msgspec.defstruct("Text", [("version", _VERSION), ("state", _STATE)])
+
+_decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(_TEXT)
+_encoder: Final = msgspec.json.Encoder()
+
+
+def _on_disk(value: object, form: Any) -> bytes:
+    """A value of the state as JSON, as a `form`."""
+    return _json(msgspec.convert(value, form, from_attributes=True))
+
+
+def _json(value: object) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+@dataclass(slots=True)
 class _Written:
-    """A mapping of the state, its text, and the part of the text that each of its values makes."""
+    """One mapping of the state as it was last written, in whole and value by value."""
 
+    form: Any
+    name: bytes
     values: Mapping[str, object]
-    text: str
-    parts: Mapping[str, tuple[object, str]]
+    text: bytes
+    members: dict[str, tuple[object, bytes]]
+
+    def update(self, values: Mapping[str, object]) -> bytes:
+        """The mapping as a member of a JSON object. A value that is the very object written before keeps its text."""
+        if self.values is values:
+            return self.text
+        before, members = self.members, dict[str, tuple[object, bytes]]()
+        for key, value in values.items():
+            member = before.get(key)
+            if member is None or member[0] is not value:
+                member = value, b"%b:%b" % (_json(key), _on_disk(value, self.form))
+            members[key] = member
+        self.text = b"".join((self.name, b":{", b",".join([text for _, text in members.values()]), b"}"))
+        self.values, self.members = values, members
+        return self.text
 
 
 class StateWriter:
@@ -35,35 +158,34 @@ class StateWriter:
     """
 
     def __init__(self) -> None:
-        self._written = {name: _Written(EMPTY, "{}", {}) for name in ("tracked", "closed", "sent", "started_ids")}
+        self._written = {}
+        for name, form in _VALUES.items():
+            quoted = _json(DISK_NAMES.get(State, {}).get(name, name))
+            self._written[name] = _Written(form, quoted, EMPTY, quoted + b":{}", {})
 
     def text(self, state: State) -> str:
-        """Compact JSON. The document's events are written once, with their histories."""
-        rest = _encode(replace(state, document=None, tracked=EMPTY, closed=EMPTY, sent=EMPTY, started_ids=EMPTY))
-        rest["document"] = None
-        if state.document is not None:
-            rest["document"] = {
-                "incarnation": state.document.incarnation,
-                "order": [event.key for event in state.document.events],
-                "rejected": _encode(state.document.rejected),
-            }
-        for name in self._written:
-            rest.pop(name, None)
-        parts = [f'"{name}":{self._each(name, getattr(state, name))}' for name in self._written]
-        return f'{{"version":{STATE_VERSION},"state":{_json(rest)[:-1]},{",".join(parts)}}}}}'
+        """Compact JSON, as `load_state` reads it."""
+        rest = msgspec.convert(state, _REST, from_attributes=True)
+        if state.rejected:
+            rest = msgspec.structs.replace(rest, rejected=tuple(sorted(state.rejected)))
+        parts = [
+            b'{"version":%d,"state":{' % STATE_VERSION,
+            _json(rest)[1:-1],
+            b',"document":',
+            _json(_document_on_disk(state.document)),
+        ]
+        for name, written in self._written.items():
+            parts += b",", written.update(getattr(state, name))
+        parts.append(b"}}")
+        return b"".join(parts).decode()
 
-    def _each(self, name: str, values: Mapping[str, object]) -> str:
-        before = self._written[name]
-        if before.values is values:
-            return before.text
-        parts: dict[str, tuple[object, str]] = {}
-        for key, value in values.items():
-            known = before.parts.get(key)
-            same = known is not None and known[0] is value
-            parts[key] = known if known and same else (value, f"{_json(key)}:{_json(_encode(value))}")
-        text = f"{{{','.join(part for _, part in parts.values())}}}"
-        self._written[name] = _Written(values, text, parts)
-        return text
+
+def _document_on_disk(document: Document | None) -> Any:
+    if document is None:
+        return None
+    rejected = msgspec.convert(document.rejected, _REJECTED, from_attributes=True)
+    keys = tuple([event.key for event in document.events])
+    return _DOCUMENT(incarnation=document.incarnation, events=keys, rejected=rejected)
 
 
 def dump_state(state: State) -> str:
@@ -71,124 +193,53 @@ def dump_state(state: State) -> str:
     return StateWriter().text(state)
 
 
-_json: Final = json.JSONEncoder(separators=(",", ":")).encode
-
-
 def load_state(text: str) -> State:
-    """What a `StateWriter` wrote; raises ValueError for anything else. Monotonic times do not survive a process."""
+    """What a `StateWriter` wrote, of this version or of the one before; raises ValueError for anything else.
+
+    Monotonic times do not survive a process. What is returned can be written again.
+    """
     try:
-        return _state(json.loads(text, parse_constant=_refuse))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        state = _in_memory(_decoded(text).state)
+        dump_state(state)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a state: {error!r}"[:500]) from error
+    return state
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return _decoder.decode(text)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if _SURROGATE not in text.lower():
+            raise
+        return msgspec.convert(json.loads(text, parse_constant=_refuse), _TEXT)
 
 
 def _refuse(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
-def _state(found: Any) -> State:
-    if found["version"] != STATE_VERSION:
-        raise ValueError(f"state of version {found['version']!r}")
-    document = found["state"].pop("document")
-    state: State = _decode(State, {**found["state"], "document": None})
-    given = state.tracked
-    state = replace(state, tracked=_by_key(state.tracked), closed=_by_key(state.closed))
-    if document is None:
-        return state
-    if sorted(document["order"]) != sorted(given):
+def _in_memory(stored: Any) -> State:
+    """The state out of its form on disk."""
+    state = msgspec.convert(msgspec.structs.replace(stored, document=None), State, from_attributes=True)
+    by_key = replace(state, tracked=_by_key(state.tracked), closed=_by_key(state.closed))
+    if stored.document is None:
+        return by_key
+    keys = stored.document.events
+    if sorted(keys) != sorted(state.tracked):
         raise ValueError("the document's events are not those that are tracked")
-    events = tuple(given[key].event for key in document["order"])
-    rejected = _decode(_hints(Document)["rejected"], document["rejected"])
-    return replace(state, document=Document(_decode(int, document["incarnation"]), events, rejected))
+    events = tuple(state.tracked[key].event for key in keys)
+    rejected = msgspec.convert(stored.document.rejected, tuple[Rejected, ...], from_attributes=True)
+    return replace(by_key, document=Document(stored.document.incarnation, events, rejected))
 
 
 def _by_key(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
     """The histories by their events' keys; the version before folded letters in keys that are not ASCII, too."""
     if any(key != tracked.key and key != tracked.event.event_id.casefold() for key, tracked in histories.items()):
         raise ValueError("a history under another event's key")
-    found = {tracked.key: tracked for tracked in histories.values()}
-    if len(found) != len(histories):
+    by_key = {tracked.key: tracked for tracked in histories.values()}
+    if len(by_key) != len(histories):
         raise ValueError("two histories of one event")
-    return found
-
-
-def _encode(value: Any) -> Any:
-    if type(value) in _PLAIN:  # most of what there is
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            name: _encode(item)
-            for name, default in _defaults(type(value))
-            if (item := getattr(value, name)) is not default
-            and (type(item) not in _PLAIN or type(item) is not type(default) or item != default)
-        }
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return value
-
-
-@cache
-def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
-    """The fields that are kept, each with the value that need not be written: most histories are mostly defaults."""
-    given = {field.name: field.default for field in fields(kind)}
-    return tuple((name, given[name]) for name in _names(kind))
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """What is kept of a dataclass: all but what means nothing to another process."""
-    return tuple(field.name for field in fields(kind) if not field.metadata.get("in_memory"))
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    found = get_type_hints(kind)
-    return {name: found[name] for name in _names(kind)}
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    """`value` as a `kind`; raises ValueError, KeyError, TypeError or AttributeError where it is none."""
-    if kind is Any:
-        return value
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        option = next(option for option in get_args(kind) if option is not type(None))
-        return None if value is None else _decode(option, value)
-    if origin in (tuple, frozenset):
-        return _decode_items(kind, value)
-    if origin is Mapping:
-        return {key: _decode(get_args(kind)[1], item) for key, item in value.items()}
-    if isinstance(kind, type) and is_dataclass(kind):
-        return kind(**{name: _decode(_hints(kind)[name], item) for name, item in value.items()})
-    if kind is datetime:
-        return _moment(value)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return kind(value)
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        raise TypeError(f"{kind.__name__} expected")
-    return value
-
-
-def _decode_items(kind: Any, value: Any) -> Any:
-    if not isinstance(value, list):
-        raise TypeError("a list expected")
-    inner = get_args(kind)
-    if get_origin(kind) is frozenset:
-        return frozenset(_decode(inner[0], item) for item in value)
-    kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-    return tuple(_decode(each, item) for each, item in zip(kinds, value, strict=True))
-
-
-def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError("a time without a zone")
-    return found
+    return by_key

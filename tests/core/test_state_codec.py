@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.state import Approval, Instant, InterruptionTotals, Outage, StartedBy, State, Tracked
-from exporter.core.state_codec import dump_state, load_state
+from exporter.core.state import Approval, InterruptionTotals, Instant, Outage, StartedBy, State, Tracked
+from exporter.core.state_codec import DISK_NAMES, StateWriter, dump_state, load_state
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY = folded(EVENT_ID)
+VERSION_BEFORE: Final = Path(__file__).parents[1] / "testdata" / "outbox" / "state.json"
+"""See the README beside it."""
 
 
 def full() -> State:
@@ -28,9 +31,7 @@ def full() -> State:
     watcher.sees(started("b", Resources=5), event("z"), event(), None, {"EventId": ""}, event("Z"))
     tracked = watcher.state.tracked[KEY]
     approval = Approval(3, Instant(NOON, 5.0), NOON + timedelta(seconds=1), "all", True, True, "timeout", True, 30.0)
-    tracked = replace(
-        tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5)
-    )
+    tracked = replace(tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5))
     tracked = replace(tracked, started_at=NOON, started_by=StartedBy.TIME, numbers={"scheduled": 1, "": 7})
     state = with_tracked(watcher.state, tracked)
     return replace(
@@ -78,12 +79,54 @@ def test_a_state_survives_its_text_but_for_the_monotonic_times(state: State) -> 
     assert dump_state(load_state(text)) == text
 
 
-def test_the_text_is_plain_and_holds_each_event_once() -> None:
-    """ASCII, so that no disk minds what Azure wrote; the document is told by the keys of its events."""
+def test_the_text_holds_each_event_once() -> None:
+    """It is UTF-8, whatever Azure wrote; the document is told by the keys of its events."""
     text = dump_state(full())
-    assert text.isascii()
+    assert text.encode("utf-8")
     assert text.count('"vm-9"') == 0
     assert json.loads(text)["state"]["document"]["order"] == ["b", "z", KEY]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
+    """Each plain value of a JSON value by its path; times as such, since there are several ways to write them."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {at: leaf for key, item in items for at, leaf in leaves(item, (*path, key)).items()}
+    try:
+        return {path: datetime.fromisoformat(value)}
+    except (TypeError, ValueError):
+        return {path: value}
+
+
+def test_a_state_of_the_version_before_is_read_whole() -> None:
+    """Each value of its text is in ours, under the same name; lone surrogates and empty fields included."""
+    before = VERSION_BEFORE.read_text("ascii")
+    state = load_state(before)
+    assert leaves(json.loads(before)).items() <= leaves(json.loads(dump_state(state))).items()
+    assert load_state(dump_state(state)) == state
+    assert state.vm_key == "key\udcff"
+    assert state.sent["in-flight"].doubtful
+    assert state.closed["over"].started_by is StartedBy.US
+    assert state.document is not None
+    assert state.document.rejected[-1].status == "\ud800"
+    assert [event.key for event in state.document.events] == list(json.loads(before)["state"]["document"]["order"])
+
+
+def test_names_on_disk_are_of_fields_that_there_are() -> None:
+    """A name kept for a field that was removed, or one that two fields share, would be a mistake."""
+    for kind, names in DISK_NAMES.items():
+        there = {field.name for field in fields(kind)}
+        assert set(names) <= there
+        assert len({names.get(name, name) for name in there}) == len(there)
+
+
+@given(st.lists(st.sets(st.sampled_from(["a", "b", "c", "\u00fc", "E"]), max_size=4), min_size=1, max_size=6))
+def test_what_is_kept_from_one_text_to_the_next_is_never_stale(documents: list[set[str]]) -> None:
+    """A writer of many states writes each as a new one would."""
+    watcher, writer = Watcher.fresh(), StateWriter()
+    for number, ids in enumerate(documents):
+        watcher.sees(*(event(name, Description=str(number if name == "a" else 0)) for name in sorted(ids)))
+        assert writer.text(watcher.state) == dump_state(watcher.state)
 
 
 def test_a_loaded_state_goes_on_where_the_other_stopped() -> None:
@@ -95,6 +138,8 @@ def test_a_loaded_state_goes_on_where_the_other_stopped() -> None:
     assert (step.transitions, step.rejections, step.changed) == ((), (), False)
 
 
+EARLY: Final = "2025-11-21T12:00:00Z"
+SMALL: Final = {"document": None, "birth": EARLY}
 BROKEN: list[Any] = [
     {},
     {"version": 1},
@@ -107,6 +152,22 @@ BROKEN: list[Any] = [
     {"version": 1, "state": {"document": None, "birth": 5}},
     {"version": 1, "state": {"document": None, "birth": "soon"}},
     {"version": 1, "state": {"document": None, "birth": "2025-11-21T12:00:00"}},
+    {"version": 1, "state": {"birth": EARLY}},
+    {"version": 1, "state": {**SMALL, "unknown": 5}},
+    {"version": 1, "state": {**SMALL, "first_answer_mono": 5.0}},
+    {"version": 1, "state": {**SMALL, "evictions": 1.5}},
+    {"version": 1, "state": {**SMALL, "evictions": True}},
+    {"version": 1, "state": {**SMALL, "evictions": "1"}},
+    {"version": 1, "state": {**SMALL, "watched": "1.5"}},
+    {"version": 1, "state": {**SMALL, "watched": None}},
+    {"version": 1, "state": {**SMALL, "numbers": [["a", 1]]}},
+    {"version": 1, "state": {**SMALL, "sorted_as": ["name"]}},
+    {"version": 1, "state": {**SMALL, "last_good": {"wall": EARLY, "mono": 1.0}}},
+    {"version": 1, "state": {**SMALL, "outage": {"since": {"wall": EARLY}}}},
+    {"version": 1, "state": {**SMALL, "started_ids": {"a": 5}}},
+    {"version": 1, "state": {**SMALL, "tracked": {"a": {}}}},
+    {"version": 1, "state": {**SMALL, "document": {"incarnation": 1, "order": ["a"], "rejected": []}}},
+    {"version": 1, "state": {**SMALL, "document": {"incarnation": 1, "order": []}}},
     [],
     None,
     "state",
@@ -121,7 +182,34 @@ def test_what_is_no_state_is_a_value_error(found: Any) -> None:
         load_state(json.dumps(found))
 
 
-@pytest.mark.parametrize("text", ["", "{", "\ud800", "[" * 100_000, '{"version": NaN}', "\x00"])
+def test_the_smallest_state() -> None:
+    """What the broken ones above are made of is sound."""
+    assert load_state(json.dumps({"version": 1, "state": SMALL})) == State(NOON)
+
+
+SURROGATE: Final = '{"version":1,"state":{"document":null,"birth":"2025-11-21T12:00:00Z","vm_id":"\\ud800","numbers":'
+TEXTS: Final = [
+    "",
+    "{",
+    "\ud800",
+    "[" * 100_000,
+    '{"version": NaN}',
+    "\x00",
+    SURROGATE + "NaN}}",
+    SURROGATE + "[" * 100_000,
+    SURROGATE + '{"a":' + "9" * 5_000 + "}}}",
+    SURROGATE + '{"a":1},"unknown":1}}',
+]
+
+
+def test_a_lone_surrogate_is_no_fault() -> None:
+    """What the broken texts below begin with is sound, and it is written as it was read."""
+    state = load_state(SURROGATE + '{"a":1}}}')
+    assert state.vm_id == "\ud800"
+    assert load_state(dump_state(state)) == state
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_what_is_no_json_is_a_value_error(text: str) -> None:
     """Likewise."""
     with pytest.raises(ValueError, match="not a state"):
@@ -160,6 +248,38 @@ def test_a_damaged_state_is_refused_or_sound(path: tuple[Any, ...], value: Any) 
     watcher = Watcher(state, wall=NOON + timedelta(seconds=60), number=9)
     watcher.sees(event(), started("b"))
     watcher.sees()
+
+
+TEXT: Final = dump_state(full())
+JSON: Final = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def is_state(text: str) -> bool:
+    """Whether it is read; if it is, it can also be written, and is then the same."""
+    try:
+        state = load_state(text)
+    except ValueError:
+        return False
+    assert load_state(dump_state(state)) == state
+    return True
+
+
+@given(JSON)
+def test_no_json_is_more_than_refused(value: Any) -> None:
+    """Any JSON in the place of a state, or of a part of it, raises no other error than ValueError."""
+    assert not is_state(json.dumps(value))
+    is_state(json.dumps({"version": 1, "state": {**SMALL, "numbers": value}}))
+    is_state(json.dumps({"version": 1, "state": {**SMALL, "tracked": {"a": value}, "vm_key": value}}))
+
+
+@given(st.integers(0, len(TEXT)), st.integers(0, 12), st.text(max_size=4))
+def test_no_damage_to_the_text_is_more_than_refused(at: int, cut: int, inserted: str) -> None:
+    """Some characters of a good text removed and others put in."""
+    is_state(TEXT[:at] + inserted + TEXT[at + cut :])
 
 
 def test_times_keep_their_zone() -> None:
