@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.state import Approval, InterruptionTotals, Instant, Outage, StartedBy, State, Tracked
+from exporter.core.state import Approval, Instant, InterruptionTotals, Outage, StartedBy, State, Tracked
 from exporter.core.state_codec import DISK_NAMES, StateWriter, dump_state, load_state
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
@@ -31,7 +31,9 @@ def full() -> State:
     watcher.sees(started("b", Resources=5), event("z"), event(), None, {"EventId": ""}, event("Z"))
     tracked = watcher.state.tracked[KEY]
     approval = Approval(3, Instant(NOON, 5.0), NOON + timedelta(seconds=1), "all", True, True, "timeout", True, 30.0)
-    tracked = replace(tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5))
+    tracked = replace(
+        tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5)
+    )
     tracked = replace(tracked, started_at=NOON, started_by=StartedBy.TIME, numbers={"scheduled": 1, "": 7})
     state = with_tracked(watcher.state, tracked)
     return replace(

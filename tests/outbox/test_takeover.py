@@ -70,7 +70,7 @@ def test_the_file_is_used_as_it_is(world: World) -> None:
     assert len(state.started_ids) == 9
     assert state.tracked[DOUBT].approval.doubtful
     assert state.outage is not None
-    assert state.outage.told
+    assert state.outage.recorded
     assert state.reset is not None
 
 
