@@ -21,6 +21,8 @@ from tests.support.agent_world import NAME, VM, World, document, event, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
 
 OTHER: Final = "web-2"
+POLL_SECONDS: Final = 0.97
+"""No limit of the policy is a multiple of it: on which side of one a poll lies depends on no rounding."""
 IDS: Final = ("aaaa", "bbbb", "cccc")
 RESOURCES: Final[tuple[Any, ...]] = ([NAME], [NAME], [OTHER], [NAME, OTHER], [OTHER, NAME], NAME)
 POSTS: Final = {
@@ -54,7 +56,7 @@ class Life:
 
     def __init__(self, folder: Path, policy: Policy, name: str) -> None:
         vm = Vm(name=name, id=VM.id) if name else Vm()
-        self.world = World(folder, policy, vm=vm, recording=folder / "recording")
+        self.world = World(folder, policy, vm=vm, poll_interval=POLL_SECONDS, recording=folder / "recording")
         self.number = 1
         self.items: dict[str, dict[str, Any]] = {}
 
@@ -115,8 +117,8 @@ class Life:
     def replayed(self, policy: Policy) -> list[Record]:
         self.world.recorder.close()
         given = [read_input(str(self.world.recording), None)]  # type: ignore[arg-type]  # not from standard input
-        (plan,) = plays(given, 1.0, None, self.world.clock.utc())
-        options = Options(policy, 1.0, lambda paths: dict.fromkeys(paths, Presence.ABSENT), version="1.0.0")
+        (plan,) = plays(given, POLL_SECONDS, None, self.world.clock.utc())
+        options = Options(policy, POLL_SECONDS, lambda paths: dict.fromkeys(paths, Presence.ABSENT), version="1.0.0")
         return list(ReplayEngine(plan, options).run())
 
 
