@@ -57,6 +57,7 @@ PLAIN: Final = "text/plain; charset=utf-8"
 
 
 def system_clock() -> Instant:
+    """Both clocks of the system, now."""
     return Instant(datetime.now(UTC), time.monotonic())
 
 
@@ -293,4 +294,5 @@ def _word(status: int, text: str) -> Response:
 
 
 def make_log(settings: Settings) -> Log:
+    """The agent's own log, on standard error, without any of the configured secrets."""
     return Log(sys.stderr, level=settings.log.level, format=settings.log.format, hide=settings.secrets)

@@ -16,6 +16,8 @@ RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Source(Protocol):
+    """The metadata service, as far as it is asked who this VM is."""
+
     def instance(self) -> Compute: ...
     def abort(self) -> None: ...
 
@@ -66,6 +68,7 @@ class Identity:
         return self._who
 
     def start(self) -> None:
+        """Starts the thread that asks."""
         self._thread.start()
 
     def wait(self, seconds: float) -> None:

@@ -54,6 +54,7 @@ class Reading:
 
     @property
     def instant(self) -> Instant:
+        """The same as a moment of the core."""
         return Instant(datetime.fromtimestamp(self.real / _NANO, UTC), self.mono / _NANO)
 
 
@@ -132,7 +133,8 @@ class Alarm(Protocol):
     def release(self) -> None:
         """Ends the waiting, from another thread."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives the system's timer back."""
 
 
 class ClockAlarm:
@@ -154,6 +156,7 @@ class ClockAlarm:
             raise OSError(number, "timerfd_settime")
 
     def wait(self) -> bool:
+        """Blocks until the clock was set; False once it is released. Raises OSError."""
         try:
             os.read(self._timer, 8)
         except OSError as error:
@@ -166,9 +169,11 @@ class ClockAlarm:
         return True
 
     def release(self) -> None:
+        """Ends the waiting, from another thread."""
         self._set(_TFD_TIMER_ABSTIME, 1)
 
     def close(self) -> None:
+        """Gives the timer back."""
         os.close(self._timer)
 
 
@@ -219,6 +224,7 @@ class Observer:
         self._threads = [threading.Thread(target=self._tick, name="observer", daemon=True)]
 
     def start(self) -> None:
+        """Starts the threads."""
         with contextlib.suppress(ImportError, AttributeError, OSError):
             self._alarm = self._make_alarm()
             self._threads.append(threading.Thread(target=self._hear, args=(self._alarm,), name="clock", daemon=True))

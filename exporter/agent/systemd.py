@@ -27,9 +27,11 @@ class Notifier:
         """How long the manager waits for a sign of life; 0 when it does not."""
 
     def ready(self, status: str) -> None:
+        """The agent serves."""
         self._send(f"READY=1\nSTATUS={_one_line(status)}")
 
     def alive(self) -> None:
+        """A sign of life for the watchdog."""
         self._send("WATCHDOG=1")
 
     def watch(self, turning: Callable[[], bool], ended: threading.Event) -> None:
@@ -47,6 +49,7 @@ class Notifier:
                 self.alive()
 
     def stopping(self) -> None:
+        """The agent is about to end."""
         self._send("STOPPING=1")
 
     def _send(self, message: str) -> None:

@@ -43,12 +43,14 @@ class Continuity:
 
     @property
     def seen_before(self) -> Seen:
+        """How well the time just before the document was observed."""
         if "restart" in self.unseen:
             return Seen.AGENT_START
         return Seen.GAP if self.unseen else Seen.UNBROKEN
 
 
 def continuity_of(state: State, document: Document, now: Instant, poll_interval: float) -> Continuity:
+    """How a document that was read `now` follows on the state's; `poll_interval` is in seconds."""
     limit = max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval)
     last = state.last_good
     if last is None or state.document is None:
@@ -89,6 +91,7 @@ def aged(reset: Reset | None, observed_seconds: float, documents: int) -> Reset 
 
 
 def same(one: Document, other: Document) -> bool:
+    """Whether nothing changed: the same number and the same events."""
     return one is other or (one.incarnation == other.incarnation and _same_content(one, other))
 
 
@@ -100,6 +103,7 @@ def _same_content(one: Document, other: Document) -> bool:
 
 
 def anomaly_of(state: State, document: Document) -> str:
+    """What is not normal about the number of a document, one of `ANOMALIES`; empty where nothing is."""
     if state.document is None:
         return ""
     step = document.incarnation - state.document.incarnation
@@ -114,4 +118,5 @@ def anomaly_of(state: State, document: Document) -> str:
 
 
 def gap_reasons(continuity: Continuity) -> tuple[str, ...]:
+    """Why the time before the document was not observed: `restart` or `gap`; empty where it was."""
     return tuple(word for word in continuity.unseen if word in ("restart", "gap"))

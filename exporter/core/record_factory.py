@@ -114,6 +114,7 @@ class RecordFactory:
         )
 
     def transition(self, state: State, found: Transition) -> tuple[State, Record]:
+        """The record of one transition of an event; a closing one has the account."""
         tracked = found.tracked
         more: dict[str, Any] = {"gap_seconds": rounded(found.gap)}
         if found.first_sight:
@@ -138,6 +139,7 @@ class RecordFactory:
         return self.about_event(state, tracked, found.kind.value, severity(found), sentence(found, self.vm.name), more)
 
     def decision(self, state: State, decision: Decision) -> tuple[State, Record]:
+        """`approval.decided`."""
         tracked = state.tracked[decision.key]
         more = {"decision": decision_data(decision, self.mode)}
         held = decision.verdict is Verdict.HOLD
@@ -145,6 +147,7 @@ class RecordFactory:
         return self.about_event(state, tracked, APPROVAL_DECIDED, "INFO", say, more)
 
     def accepted(self, state: State, tracked: Tracked) -> tuple[State, Record]:
+        """`approval.accepted`: a POST was answered 200."""
         more = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
         say = f"Azure accepted our approval of {title(tracked.event)} (rule {tracked.approval.rule})"
         return self.about_event(state, tracked, APPROVAL_ACCEPTED, "INFO", say, more)
@@ -152,12 +155,14 @@ class RecordFactory:
     def failed(
         self, state: State, tracked: Tracked, reason: str, status_code: int | None, error: str
     ) -> tuple[State, Record]:
+        """`approval.failed`: a POST was answered otherwise (`status_code`), or not at all (None)."""
         attempts = tracked.approval.attempts
         more = {"attempt": attempts, "status_code": status_code, "reason": reason, "error": error}
         say = f"Approval of {title(tracked.event)} was not accepted (attempt {attempts}): {reason}"
         return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", say, more)
 
     def outdated(self, state: State, tracked: Tracked, reason: str) -> tuple[State, Record]:
+        """`approval.outdated`: why an event that was approved would be held now."""
         more = {"reason": reason, "rule": tracked.approval.rule}
         say = f"{title(tracked.event)} changed after we approved it and would now be held: {reason}"
         return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", say, more)
@@ -191,6 +196,7 @@ class RecordFactory:
         return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", say, more)
 
     def recovered(self, state: State, outage: Outage, lasted: float | None) -> tuple[State, Record]:
+        """`source.recovered`, after so many seconds; None where that is not known."""
         known = "a time that is not known: the clock was set back" if lasted is None else f"{lasted:.0f} s"
         say = f"The metadata service answers again, after {known}"
         more = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
@@ -201,6 +207,7 @@ class RecordFactory:
         return self.about_vm(state, SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
 
     def rejection(self, state: State, found: Rejection) -> tuple[State, Record]:
+        """`event.rejected`: an element of the document that is not, or not wholly, understood."""
         more = {"fault": found.fault}
         if found.key and found.key in state.tracked:
             tracked = state.tracked[found.key]
@@ -211,6 +218,7 @@ class RecordFactory:
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
+    """A decision as it is published."""
     return {
         "verdict": decision.verdict.value,
         "reason": decision.reason.value or None,

@@ -101,9 +101,11 @@ class Record:
 
     @property
     def type(self) -> str:
+        """The CloudEvents `type`."""
         return f"azure_scheduled_event.{self.kind}.v{SCHEMA_VERSION}"
 
     def to_cloudevent(self) -> dict[str, Any]:
+        """The record as a CloudEvents 1.0 event, in its JSON form."""
         return {
             "specversion": "1.0",
             "id": self.id,
@@ -147,6 +149,7 @@ def timestamp(value: datetime) -> str:
 
 
 def optional_timestamp(value: datetime | None) -> str | None:
+    """A moment as it is published; None for none."""
     return timestamp(value) if value is not None else None
 
 

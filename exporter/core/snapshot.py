@@ -36,6 +36,8 @@ class DestinationStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
+    """The outbox: `bytes` used of `capacity`, and whether the last thing to be recorded was."""
+
     bytes: int = 0
     capacity: int = 0
     writable: bool = True

@@ -17,6 +17,8 @@ IN_MEMORY: Final[Mapping[str, bool]] = {"in_memory": True}
 
 
 class Phase(StrEnum):
+    """The status of an event as last known: Azure's words, or one that this version does not know."""
+
     SCHEDULED = "Scheduled"
     STARTED = "Started"
     UNKNOWN = "unknown"
@@ -87,6 +89,8 @@ class Instant:
 
 
 class InterruptionKind(StrEnum):
+    """By which signal an interruption was noticed."""
+
     CLOCK_STEP = "clock_step"
     STALL = "stall"
 
@@ -120,6 +124,7 @@ class Approval:
 
     @property
     def last_attempt_at(self) -> datetime | None:
+        """When the last POST was begun."""
         return self.last_attempt.wall if self.last_attempt is not None else None
 
     @property
@@ -185,6 +190,7 @@ class Tracked:
 
     @property
     def key(self) -> str:
+        """The id by which events are compared."""
         return self.event.key
 
     @property

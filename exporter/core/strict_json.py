@@ -18,6 +18,7 @@ class Object(dict[str, Any]):
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> Object:
+    """A JSON object that knows which of its names stood there twice."""
     made = Object(pairs)
     if len(made) != len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -30,16 +31,19 @@ class Misfit(dict[str, Any]):
 
 
 def integer(text: str) -> int | Misfit:
+    """An integer of 64 bits, or what does not fit."""
     value = int(text) if len(text) <= 20 else INT_LIMIT  # noqa: PLR2004  # 20 characters hold every 64-bit integer
     return value if -INT_LIMIT <= value < INT_LIMIT else Misfit(number=text)
 
 
 def number(text: str) -> float | Misfit:
+    """A finite number, or what does not fit."""
     value = float(text)
     return value if math.isfinite(value) else Misfit(number=text)
 
 
 def constant(text: str) -> Any:
+    """NaN and Infinity: raises ValueError."""
     raise ValueError(f"{text} is not JSON")
 
 

@@ -240,7 +240,9 @@ class ReplayEngine:
             outage = self._state.outage
             if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.recorded):
                 continue
-            at = outage.known_since.wall + timedelta(seconds=mark, milliseconds=1)  # surely so old, however it is rounded
+            at = outage.known_since.wall + timedelta(
+                seconds=mark, milliseconds=1
+            )  # surely so old, however it is rounded
             if at <= until:
                 self._run(cycle.TimePassed(), at)
 
