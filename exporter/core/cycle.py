@@ -265,6 +265,7 @@ class _Cycle:
 
     def __init__(self, state: State, policy: Policy, context: Context, incarnation: int | None) -> None:
         self._state = state
+        self._process = state.process
         self._policy = policy
         self._context = context
         self._vm = context.identity.vm
@@ -279,9 +280,8 @@ class _Cycle:
 
     def outcome(self) -> Outcome:
         """What the steps so far come to."""
-        return Outcome(
-            self._state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed
-        )
+        state = replace(self._state, process=self._process)
+        return Outcome(state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed)
 
     # -- the line of a document
 
@@ -295,7 +295,7 @@ class _Cycle:
             self._record_anomaly("slow-first-answer")
         self._source_recovered()
         # What an event that ends with this document has cost belongs in its account.
-        self._attribute((*self._state.process.pending, *observed.interruptions))
+        self._attribute((*self._process.pending, *observed.interruptions))
         step = advance(
             self._state, observed.document, self._now, self._context.poll_interval, self._context.history_bytes
         )
@@ -307,7 +307,7 @@ class _Cycle:
         # An event may have started with this document, or in the gap before it.
         gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is Kind.STARTED]
         self._attribute(
-            self._state.process.pending,
+            self._process.pending,
             unobserved=max(gaps, default=0.0),
             patience=interruption_patience(self._context.poll_interval),
         )
@@ -424,7 +424,7 @@ class _Cycle:
     def poll_failed(self, observed: PollFailed) -> None:
         """A poll gave no document: recorded once it has lasted, and at once where the answer was no document."""
         self._facts.append(Polled(self._now.minus(observed.began), observed.reason, observed.detail))
-        process = self._state.process
+        process = self._process
         self._remember(
             source=outages.source_failed(process.source, self._now, observed.reason),
             malformed=process.malformed + bool(observed.document_fault),
@@ -447,7 +447,7 @@ class _Cycle:
             return
         lasted = self._now.minus(outage.known_since)
         if not outage.recorded and lasted >= outages.UNAVAILABLE_SECONDS and self._ensure_started_record():
-            reason = self._state.process.source.failure or outage.reason
+            reason = self._process.source.failure or outage.reason
             self._record(self._factory.unavailable(self._state, outage, reason, lasted))
             outage = replace(outage, recorded=True)
             self._become(replace(self._state, outage=outage))
@@ -485,7 +485,7 @@ class _Cycle:
                 tracked = with_interruption(tracked, interruption)
                 self._history(tracked)
             self._record_interruption(interruption, tracked)
-        if tuple(pending) != self._state.process.pending:
+        if tuple(pending) != self._process.pending:
             self._remember(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
 
     def _record_interruption(self, interruption: Interruption, tracked: Tracked | None) -> None:
@@ -497,7 +497,7 @@ class _Cycle:
         self._facts.append(InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
-        process, mono = self._state.process, self._now.mono or 0.0
+        process, mono = self._process, self._now.mono or 0.0
         recorded = process.attributed_at if attributed else process.unattributed_at
         if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
             return False
@@ -521,7 +521,7 @@ class _Cycle:
         """The last records: whatever waits for its event now waits in vain."""
         if not self._ensure_started_record():
             return
-        self._attribute((*self._state.process.pending, *observed.interruptions), patience=-1.0)
+        self._attribute((*self._process.pending, *observed.interruptions), patience=-1.0)
         self._record(self._factory.about_vm(self._state, AGENT_STOPPED, "INFO", "The agent has stopped", {}))
 
     def learn_identity(self) -> None:
@@ -541,7 +541,7 @@ class _Cycle:
             return False
         if not state.vm_key:
             self._become(replace(state, vm_key=vm.id or vm.name or self._context.random_key))
-        if not self._state.process.announced:
+        if not self._process.announced:
             self._remember(announced=True)
             version, mode = self._context.version, self._policy.mode.value
             data = {"version": version, "mode": mode, **self._factory.evidence}
@@ -564,4 +564,4 @@ class _Cycle:
 
     def _remember(self, **fields: Any) -> None:
         """Changes what this process alone remembers: nothing that has to be written."""
-        self._state = replace(self._state, process=replace(self._state.process, **fields))
+        self._process = replace(self._process, **fields)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -94,13 +94,12 @@ class RecordFactory:
         more: Mapping[str, Any],
     ) -> Record:
         data = {
-            "event": more["event"],
-            "vm": asdict(self.vm),
+            "vm": self.vm.as_data(),
             "transition": more["transition"],
             "document_incarnation": self.incarnation,
             "severity": severity,
             "message": message,
-            **more,
+            **{key: value for key, value in more.items() if key != "event"},
         }
         name = encodable("\n".join((state.vm_key, event_key, kind, str(count))))
         return Record(
@@ -110,7 +109,10 @@ class RecordFactory:
             subject=encodable(subject),
             time=self.now,
             severity=severity,
-            data=encodable(data, DEPTH),
+            data={
+                "event": more["event"],
+                **encodable(data, DEPTH),
+            },  # Azure's object was made encodable when it was read
         )
 
     def transition(self, state: State, found: Transition) -> tuple[State, Record]:
@@ -214,7 +216,7 @@ class RecordFactory:
             say = f"Event {tracked.event.event_id} is not wholly understood and will not be approved: {found.fault}"
             return self.about_event(state, tracked, EVENT_REJECTED, "WARN", say, more)
         say = f"An element of the document can't be tracked: {found.fault}"
-        return self.about_vm(state, EVENT_REJECTED, "WARN", say, {**more, "event": found.raw})
+        return self.about_vm(state, EVENT_REJECTED, "WARN", say, {**more, "event": encodable(found.raw)})
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -66,6 +66,10 @@ class Vm:
     priority: str = ""
     node: str = ""
 
+    def as_data(self) -> dict[str, str]:
+        """The fields by name, as records hold them."""
+        return {name: getattr(self, name) for name in VM_FIELDS}
+
     @property
     def source(self) -> str:
         """The CloudEvents `source`: a URI reference."""
@@ -74,6 +78,9 @@ class Vm:
         if self.id:
             return f"urn:uuid:{quote(self.id, safe='-', errors='replace')}"
         return f"urn:azure-vm:{quote(self.name, safe='-._~', errors='replace') or 'unknown'}"
+
+
+VM_FIELDS: Final = tuple(field.name for field in fields(Vm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +128,12 @@ class Record:
 
     def to_json(self) -> bytes:
         """The structured CloudEvent, in UTF-8. Never raises: what JSON can't carry is replaced."""
-        found = encodable(self.to_cloudevent(), DEPTH)
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        event = self.to_cloudevent()
+        try:
+            body = _dumps(event).encode()
+        except (ValueError, TypeError, RecursionError):  # not made by the factory
+            return _dumps(encodable(event, DEPTH)).encode()
+        return _dumps(encodable(event, DEPTH)).encode() if b"\\u0000" in body else body
 
     @classmethod
     def from_json(cls, body: bytes | str) -> Record:
@@ -141,6 +152,9 @@ class Record:
             raise ValueError("not a record: id, source, subject and severity are strings")
         record_id, source, subject, severity = texts
         return cls(record_id, kind, source, subject, time, severity, found["data"])
+
+
+_dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def timestamp(value: datetime) -> str:

@@ -55,6 +55,8 @@ def loads(text: str) -> Any:
 def encodable(value: Any, depth: int = 64) -> Any:
     """The same as JSON that every output can encode: no lone surrogates, NUL, NaN, deep nesting, other types."""
     if isinstance(value, str):
+        if value.isascii() and "\x00" not in value:  # nearly every text, and each record has dozens
+            return value
         return value.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
     if value is None or isinstance(value, int):
         return value
