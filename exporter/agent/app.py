@@ -215,10 +215,10 @@ class App:
         )
 
     def _interruptions(self) -> Sequence[Interruption]:
-        found = self._observer.take()
-        for one in found:
-            self._recorder.felt(one.at.wall, one.kind.value, one.seconds)
-        return found
+        interruptions = self._observer.take()
+        for interruption in interruptions:
+            self._recorder.felt(interruption.at.wall, interruption.kind.value, interruption.seconds)
+        return interruptions
 
     def _notify_deliveries(self) -> None:
         for delivery in self._deliveries:

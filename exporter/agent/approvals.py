@@ -93,7 +93,7 @@ class Approvals:
         What was tried least comes first: behind one that takes its time, the others would never be sent.
         """
         self._read = read
-        self._waiting = deque(sorted((*self._waiting, *due), key=lambda each: each.before.attempts))
+        self._waiting = deque(sorted((*self._waiting, *due), key=lambda due: due.before.attempts))
 
     def withdraw(self) -> tuple[DueApproval, ...]:
         """What waits for its turn: a new document was read, and it is decided and marked anew on it."""

@@ -99,8 +99,8 @@ class Detector:
 
     def look(self, now: Reading) -> list[Interruption]:
         """What the reading tells, compared with those before. It may come before the tick, when the clock was set."""
-        found = [(InterruptionKind.STALL, self._late(now)), (InterruptionKind.CLOCK_STEP, self._step(now))]
-        return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in found if nanoseconds]
+        signals = [(InterruptionKind.STALL, self._late(now)), (InterruptionKind.CLOCK_STEP, self._step(now))]
+        return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in signals if nanoseconds]
 
     def _late(self, now: Reading) -> int:
         late = now.mono - self._last - _TICK

@@ -36,14 +36,14 @@ from exporter.core.state import Phase, State, Tracked
 
 def files_to_look_at(policy: Policy, document: Document | None) -> frozenset[str]:
     """Every file that a decision on this document may ask for; the hold file always, for people want to see it."""
-    found = {policy.hold_file} if policy.hold_file else set()
+    paths = {policy.hold_file} if policy.hold_file else set()
     if policy.mode is Mode.OFF or document is None:
-        return frozenset(found)
+        return frozenset(paths)
     for rule in policy.rules:
         for event in document.events if rule.require_file else ():
             if rule.matches(event) and (path := prepared_path(rule, event)):
-                found.add(path)
-    return frozenset(found)
+                paths.add(path)
+    return frozenset(paths)
 
 
 def decide(policy: Policy, state: State, context: DecisionContext) -> tuple[Decision, ...]:
@@ -155,12 +155,12 @@ def explain_decision(policy: Policy, state: State, context: DecisionContext, dec
 
 def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
     """Values of `State.observed_seconds` still to come at which a decision may change by the mere passing of time."""
-    found = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
+    marks = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
-        found |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
+        marks |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
         if policy.takeover_after is not None and tracked.event.names(vm_name):
-            found.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
-    return tuple(sorted(mark for mark in found if mark > state.observed_seconds))
+            marks.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
+    return tuple(sorted(mark for mark in marks if mark > state.observed_seconds))
 
 
 def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
@@ -266,15 +266,15 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
         )
     if rule.require_file:
         path = prepared_path(rule, event)
-        found = files.get(path, Presence.UNKNOWN) if path else Presence.UNKNOWN
-        say = f"{path} is {found.value}" if path else "the id can't be part of a path"
-        yield Condition(Reason.NOT_PREPARED, found is Presence.PRESENT, say)
+        presence = files.get(path, Presence.UNKNOWN) if path else Presence.UNKNOWN
+        finding = f"{path} is {presence.value}" if path else "the id can't be part of a path"
+        yield Condition(Reason.NOT_PREPARED, presence is Presence.PRESENT, finding)
     if rule.when_quiet:
         quiet = quiet_besides(document, tracked.key)
         yield Condition(Reason.NOT_QUIET, quiet, f"{'no other' if quiet else 'another'} event is Started")
     if policy.hold_file:
-        found = files.get(policy.hold_file, Presence.UNKNOWN)
-        yield Condition(Reason.HELD, found is Presence.ABSENT, f"{policy.hold_file} is {found.value}")
+        presence = files.get(policy.hold_file, Presence.UNKNOWN)
+        yield Condition(Reason.HELD, presence is Presence.ABSENT, f"{policy.hold_file} is {presence.value}")
     if not context.writable:
         yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox can't be written")
     enforced = policy.mode is Mode.ENFORCE

@@ -126,21 +126,21 @@ def _decode(body: bytes) -> Any:
 
 def parse_document(body: bytes) -> Document:
     """Read one answer. Raises `DocumentError` when it is not a whole, well-formed document."""
-    found = _decode(body)
-    if not isinstance(found, Object):
-        raise DocumentError("not-a-document", f"a JSON object was expected, not {_kind(found)}")
-    return document_from(found)
+    body_object = _decode(body)
+    if not isinstance(body_object, Object):
+        raise DocumentError("not-a-document", f"a JSON object was expected, not {_kind(body_object)}")
+    return document_from(body_object)
 
 
-def document_from(found: Mapping[str, Any]) -> Document:
+def document_from(given: Mapping[str, Any]) -> Document:
     """The document in an already decoded JSON object; raises `DocumentError`."""
-    repeated = {key for key in getattr(found, "repeated", ()) if key in ("DocumentIncarnation", "Events")}
+    repeated = {key for key in getattr(given, "repeated", ()) if key in ("DocumentIncarnation", "Events")}
     if repeated:
         raise DocumentError("not-a-document", f"{sorted(repeated)[0]} stands there twice")
-    incarnation = found.get("DocumentIncarnation")
+    incarnation = given.get("DocumentIncarnation")
     if not isinstance(incarnation, int) or isinstance(incarnation, bool):
         raise DocumentError("not-a-document", f"DocumentIncarnation must be an integer, not {_kind(incarnation)}")
-    items = found.get("Events")
+    items = given.get("Events")
     if not isinstance(items, list):
         raise DocumentError("not-a-document", f"Events must be an array, not {_kind(items)}")
     return _with_events(incarnation, items)
@@ -285,10 +285,10 @@ def _not_before(text: str | None, status: str | None, faults: set[str]) -> datet
     """NotBefore is empty once the event has started [Query for events]; before that it must be a time."""
     if text is None or (text == "" and status == "Started"):
         return None
-    found = parse_time(text)
-    if found is None:
+    instant = parse_time(text)
+    if instant is None:
         faults.add("NotBefore")
-    return found
+    return instant
 
 
 def _kind(value: Any) -> str:

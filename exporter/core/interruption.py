@@ -22,7 +22,7 @@ WINDOW_BEFORE_LONGEST: Final = 30.0
 
 
 def attribute(
-    state: State, vm: Vm, found: Interruption, poll_interval: float, unobserved: float = 0.0
+    state: State, vm: Vm, interruption: Interruption, poll_interval: float, unobserved: float = 0.0
 ) -> Tracked | None:
     """The event of this VM that was Started during the interruption: from two polls before it was first seen so until
     30 s after it was gone; the one that started last where there are several. A step backwards is nobody's.
@@ -30,29 +30,33 @@ def attribute(
     `unobserved`: for how many seconds nothing was observed before the document at hand. An event that started in a gap
     may have started at its beginning, so the window reaches as far, but at most 30 s.
     """
-    if found.seconds <= 0 or not vm.name:
+    if interruption.seconds <= 0 or not vm.name:
         return None
     early = max(WINDOW_BEFORE_POLLS * poll_interval, min(unobserved, WINDOW_BEFORE_LONGEST))
     fitting: list[tuple[bool, float, int, Tracked]] = []
     for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
         if tracked.started is None or not tracked.event.names(vm.name):
             continue
-        into = found.at.minus(tracked.started)
-        if into >= -early and (tracked.closed is None or _since_end(found, tracked.closed) <= WINDOW_AFTER_SECONDS):
+        into = interruption.at.minus(tracked.started)
+        if into >= -early and (
+            tracked.closed is None or _since_end(interruption, tracked.closed) <= WINDOW_AFTER_SECONDS
+        ):
             fitting.append((tracked.closed is None, -into, -place, tracked))
     return max(fitting)[-1] if fitting else None
 
 
-def _since_end(found: Interruption, closed: Instant) -> float:
+def _since_end(interruption: Interruption, closed: Instant) -> float:
     """Seconds from an event's end to the beginning of an interruption. A step takes no time on the clock that can't be
     set; on the wall clock it is the time that it took."""
-    measured = found.at.mono is not None and closed.mono is not None
-    took = 0.0 if measured and found.kind is InterruptionKind.CLOCK_STEP else found.seconds
-    return found.at.minus(closed) - took
+    measured = interruption.at.mono is not None and closed.mono is not None
+    took = 0.0 if measured and interruption.kind is InterruptionKind.CLOCK_STEP else interruption.seconds
+    return interruption.at.minus(closed) - took
 
 
-def with_interruption(tracked: Tracked, found: Interruption) -> Tracked:
+def with_interruption(tracked: Tracked, interruption: Interruption) -> Tracked:
     """The event's history with one more interruption."""
     before = tracked.interruptions
-    after = InterruptionTotals(before.count + 1, before.total + found.seconds, max(before.longest, found.seconds))
+    after = InterruptionTotals(
+        before.count + 1, before.total + interruption.seconds, max(before.longest, interruption.seconds)
+    )
     return replace(tracked, interruptions=after)

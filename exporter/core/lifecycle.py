@@ -241,21 +241,21 @@ def _leave(before: Tracked, continuity: Continuity, anew: Mapping[Likeness, str]
 
 
 def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
-    found = list(continuity.unseen)
+    reasons = list(continuity.unseen)
     if phase_of(before.event) is Phase.UNKNOWN:  # the last word seen, also after one that we know
-        found.append("unknown-status")
+        reasons.append("unknown-status")
     elif before.started_at is not None:
-        found.append("was-started")
+        reasons.append("was-started")
     if before.approval.accepted_at is not None:
-        found.append("approved")
+        reasons.append("approved")
     elif before.approval.doubtful:
-        found.append("approval-unanswered")
+        reasons.append("approval-unanswered")
     ahead = before.event.not_before
     if ahead is None:  # an earlier one that could be read may have been moved
-        found.append("not-before-unknown")
+        reasons.append("not-before-unknown")
     elif continuity.now.wall >= ahead:
-        found.append("not-before-passed")
-    return tuple(found)
+        reasons.append("not-before-passed")
+    return tuple(reasons)
 
 
 def phase_of(event: Event) -> Phase:
@@ -286,12 +286,12 @@ def likeness(event: Event) -> Likeness | None:
 
 def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
     """The ids that are new and Started, by what they are like. Some stand-ins give each state of an event a new id."""
-    found: dict[Likeness, str] = {}
+    ids: dict[Likeness, str] = {}
     for event in events:
         like = likeness(event) if phase_of(event) is Phase.STARTED and event.key not in known else None
         if like is not None:
-            found.setdefault(like, event.event_id)
-    return found
+            ids.setdefault(like, event.event_id)
+    return ids
 
 
 def successor(gone: Event, anew: Mapping[Likeness, str]) -> str:
@@ -306,15 +306,15 @@ def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
     Not changes: a move between the known statuses, losing NotBefore at the start, the spelling of the id and of a time.
     """
     names = {*old.raw, *new.raw} - {"EventId", "EventStatus"}
-    found: dict[str, tuple[Any, Any]] = {}
+    changed: dict[str, tuple[Any, Any]] = {}
     for name in sorted(names):
         if name == "NotBefore" and _same_not_before(old, new):
             continue
         if old.raw.get(name) != new.raw.get(name) or (name in FIELDS and (name in old.faults) != (name in new.faults)):
-            found[name] = (old.raw.get(name), new.raw.get(name))
+            changed[name] = (old.raw.get(name), new.raw.get(name))
     if old.status != new.status and Phase.UNKNOWN in (phase_of(old), phase_of(new)):
-        found["EventStatus"] = (old.raw.get("EventStatus"), new.raw.get("EventStatus"))
-    return found
+        changed["EventStatus"] = (old.raw.get("EventStatus"), new.raw.get("EventStatus"))
+    return changed
 
 
 def _same_not_before(old: Event, new: Event) -> bool:

@@ -39,22 +39,22 @@ def merge_states(stored: State, lived: State) -> State:
             process=lived.process,
         )
     known = {**stored.closed, **stored.tracked}
-    begun = {key for key, each in stored.tracked.items() if each.in_scope is not False}
-    untold = {key for key, each in lived.closed.items() if key in begun and not _ended(each)}
-    tracked = {key: _continued(known.get(key), _with_stored(stored, each)) for key, each in lived.tracked.items()}
+    begun = {key for key, history in stored.tracked.items() if history.in_scope is not False}
+    untold = {key for key, history in lived.closed.items() if key in begun and not _ended(history)}
+    tracked = {key: _continued(known.get(key), _with_stored(stored, history)) for key, history in lived.tracked.items()}
     closed = {
-        key: _continued(known.get(key), _with_stored(stored, each))
-        for key, each in lived.closed.items()
+        key: _continued(known.get(key), _with_stored(stored, history))
+        for key, history in lived.closed.items()
         if key not in untold
     }
     left = {
         key: replace(
-            each,
+            history,
             first_seen_at=lived.observed_seconds,  # by the clock that goes on
             unchanged_at=lived.observed_seconds,
-            started_before=each.started_before or (key in untold and lived.closed[key].was_started),
+            started_before=history.started_before or (key in untold and lived.closed[key].was_started),
         )
-        for key, each in stored.tracked.items()
+        for key, history in stored.tracked.items()
         if key not in tracked and key not in closed
     }
     return replace(

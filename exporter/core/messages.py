@@ -11,18 +11,18 @@ from exporter.core.records import timestamp
 from exporter.core.state import NOT_THIS_VM, Kind, Transition
 
 
-def severity(found: Transition) -> str:
+def severity(transition: Transition) -> str:
     """By type and transition: what ends or moves the VM warns, what was not seen to end warns, the rest informs."""
-    if found.kind is Kind.ENDED and NOT_THIS_VM in found.unseen:
+    if transition.kind is Kind.ENDED and NOT_THIS_VM in transition.unseen:
         return "INFO"
-    if found.kind is Kind.UPDATED and found.unexpected:
+    if transition.kind is Kind.UPDATED and transition.unexpected:
         return "WARN"
-    if found.kind in (Kind.COMPLETED, Kind.CANCELED):
+    if transition.kind in (Kind.COMPLETED, Kind.CANCELED):
         return "INFO"
-    if found.kind is Kind.ENDED:
+    if transition.kind is Kind.ENDED:
         return "WARN"
-    harmless = found.tracked.event.event_type == "Freeze"
-    return "INFO" if harmless and found.kind is not Kind.STARTED else "WARN"
+    harmless = transition.tracked.event.event_type == "Freeze"
+    return "INFO" if harmless and transition.kind is not Kind.STARTED else "WARN"
 
 
 def title(event: Event) -> str:
@@ -69,18 +69,18 @@ def why(decision: Decision) -> str:
     return f"{_WHY[decision.reason.value]}{rule}"
 
 
-def sentence(found: Transition, vm_name: str) -> str:
+def sentence(transition: Transition, vm_name: str) -> str:
     """What happened, for a person."""
-    tracked, event = found.tracked, found.tracked.event
+    tracked, event = transition.tracked, transition.tracked.event
     who = "this VM" if vm_name and event.names(vm_name) else _resources(event)
     what = f"{event.event_type or 'Event of unknown type'} of {who}"
-    came = " (it was there before, without this VM)" if found.joined else ""
-    match found.kind:
+    came = " (it was there before, without this VM)" if transition.joined else ""
+    match transition.kind:
         case Kind.SCHEDULED:
             when = f", not before {timestamp(tracked.not_before)}" if tracked.not_before else ""
             return f"{what} is scheduled{when}{came}"
         case Kind.UPDATED:
-            names = ", ".join(found.changed) or "EventStatus"
+            names = ", ".join(transition.changed) or "EventStatus"
             return f"{what} changed: {names}"
         case Kind.STARTED:
             how = " (never seen Scheduled)" if not tracked.scheduled_seen else ""
@@ -90,15 +90,15 @@ def sentence(found: Transition, vm_name: str) -> str:
         case Kind.CANCELED:
             return f"{what} was canceled by Azure"
         case Kind.ENDED:
-            return f"{what} {_ended(found)}"
+            return f"{what} {_ended(transition)}"
 
 
-def _ended(found: Transition) -> str:
-    if NOT_THIS_VM in found.unseen:
-        return "is no event of this VM any more" if "Resources" in found.changed else "is no event of this VM"
-    if found.replaced_by:
-        return f"is gone; it seems to go on as {found.replaced_by}"
-    return f"is gone; what became of it was not seen ({', '.join(found.unseen)})"
+def _ended(transition: Transition) -> str:
+    if NOT_THIS_VM in transition.unseen:
+        return "is no event of this VM any more" if "Resources" in transition.changed else "is no event of this VM"
+    if transition.replaced_by:
+        return f"is gone; it seems to go on as {transition.replaced_by}"
+    return f"is gone; what became of it was not seen ({', '.join(transition.unseen)})"
 
 
 def _resources(event: Event) -> str:

@@ -57,7 +57,7 @@ class RecordFactory:
     """Whether interruptions would be noticed: not where documents alone are played back."""
 
     def about_event(  # noqa: PLR0917  # the parts of one record
-        self, state: State, tracked: Tracked, kind: str, severity: str, message: str, more: Mapping[str, Any]
+        self, state: State, tracked: Tracked, kind: str, severity: str, message: str, specific: Mapping[str, Any]
     ) -> tuple[State, Record]:
         """A record about one event; the event's history in the returned state knows its number."""
         first = 1 if kind in _LIFE else 1 + int(state.birth.timestamp() * 1000)
@@ -68,17 +68,17 @@ class RecordFactory:
             "transition": kind if kind in _LIFE else None,
             "affects_self": event.names(self.vm.name) if self.vm.name else None,
             "not_before": optional_timestamp(tracked.not_before),
-            **more,
+            **specific,
         }
         record = self._record(state, event.key, count, kind, event.event_id, severity, message, data)
         return with_tracked(state, numbered), record
 
     def about_vm(
-        self, state: State, kind: str, severity: str, message: str, more: Mapping[str, Any]
+        self, state: State, kind: str, severity: str, message: str, specific: Mapping[str, Any]
     ) -> tuple[State, Record]:
         """A VM-wide record. Its numbers begin with the birth of the state, so that a lost state repeats no id."""
         count = state.numbers.get(kind, int(state.birth.timestamp() * 1000)) + 1
-        data = {"event": None, "transition": None, "affects_self": None, **more}
+        data = {"event": None, "transition": None, "affects_self": None, **specific}
         record = self._record(state, "", count, kind, self.vm.name or "vm", severity, message, data)
         return replace(state, numbers={**state.numbers, kind: count}), record
 
@@ -91,15 +91,15 @@ class RecordFactory:
         subject: str,
         severity: str,
         message: str,
-        more: Mapping[str, Any],
+        specific: Mapping[str, Any],
     ) -> Record:
         data = {
             "vm": self.vm.as_data(),
-            "transition": more["transition"],
+            "transition": specific["transition"],
             "document_incarnation": self.incarnation,
             "severity": severity,
             "message": message,
-            **{key: value for key, value in more.items() if key != "event"},
+            **{key: value for key, value in specific.items() if key != "event"},
         }
         name = encodable("\n".join((state.vm_key, event_key, kind, str(count))))
         return Record(
@@ -109,114 +109,116 @@ class RecordFactory:
             subject=encodable(subject),
             time=self.now,
             severity=severity,
-            data={
-                "event": more["event"],
-                **encodable(data, DEPTH),
-            },  # Azure's object was made encodable when it was read
+            # Azure's object was made encodable when it was read.
+            data={"event": specific["event"], **encodable(data, DEPTH)},
         )
 
-    def transition(self, state: State, found: Transition) -> tuple[State, Record]:
+    def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
         """The record of one transition of an event; a closing one has the account."""
-        tracked = found.tracked
-        more: dict[str, Any] = {"gap_seconds": rounded(found.gap)}
-        if found.first_sight:
-            more["seen_before"] = tracked.seen_before.value
-        if found.joined:
-            more["joined"] = True
-        if found.changed:
-            more["changed"] = {name: {"from": old, "to": new} for name, (old, new) in found.changed.items()}
-        if found.kind is Kind.UPDATED:
-            more["unexpected"] = found.unexpected
-        if found.kind is Kind.SCHEDULED and tracked.not_before is not None:
-            more["notice_seconds"] = rounded((tracked.not_before - self.now).total_seconds())
-        if found.kind is Kind.STARTED:
-            more["approved_by"] = tracked.started_by.value if tracked.started_by else None
-        if found.kind in CLOSING:
-            more["unseen"] = list(found.unseen)
-            if found.replaced_by:
-                more["replaced_by"] = found.replaced_by
-            if "restart" in found.unseen and self.evidence:
-                more["evidence"] = dict(self.evidence)
-            more["account"] = account(tracked, found.unseen, watching=self.watching)
-        return self.about_event(state, tracked, found.kind.value, severity(found), sentence(found, self.vm.name), more)
+        tracked = transition.tracked
+        data: dict[str, Any] = {"gap_seconds": rounded(transition.gap)}
+        if transition.first_sight:
+            data["seen_before"] = tracked.seen_before.value
+        if transition.joined:
+            data["joined"] = True
+        if transition.changed:
+            data["changed"] = {name: {"from": old, "to": new} for name, (old, new) in transition.changed.items()}
+        if transition.kind is Kind.UPDATED:
+            data["unexpected"] = transition.unexpected
+        if transition.kind is Kind.SCHEDULED and tracked.not_before is not None:
+            data["notice_seconds"] = rounded((tracked.not_before - self.now).total_seconds())
+        if transition.kind is Kind.STARTED:
+            data["approved_by"] = tracked.started_by.value if tracked.started_by else None
+        if transition.kind in CLOSING:
+            data["unseen"] = list(transition.unseen)
+            if transition.replaced_by:
+                data["replaced_by"] = transition.replaced_by
+            if "restart" in transition.unseen and self.evidence:
+                data["evidence"] = dict(self.evidence)
+            data["account"] = account(tracked, transition.unseen, watching=self.watching)
+        return self.about_event(
+            state, tracked, transition.kind.value, severity(transition), sentence(transition, self.vm.name), data
+        )
 
     def decision(self, state: State, decision: Decision) -> tuple[State, Record]:
         """`approval.decided`."""
         tracked = state.tracked[decision.key]
-        more = {"decision": decision_data(decision, self.mode)}
+        data = {"decision": decision_data(decision, self.mode)}
         held = decision.verdict is Verdict.HOLD
-        say = f"{'Held' if held else 'Approving'} {title(decision.event)}: {why(decision)}"
-        return self.about_event(state, tracked, APPROVAL_DECIDED, "INFO", say, more)
+        message = f"{'Held' if held else 'Approving'} {title(decision.event)}: {why(decision)}"
+        return self.about_event(state, tracked, APPROVAL_DECIDED, "INFO", message, data)
 
     def accepted(self, state: State, tracked: Tracked) -> tuple[State, Record]:
         """`approval.accepted`: a POST was answered 200."""
-        more = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
-        say = f"Azure accepted our approval of {title(tracked.event)} (rule {tracked.approval.rule})"
-        return self.about_event(state, tracked, APPROVAL_ACCEPTED, "INFO", say, more)
+        data = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
+        message = f"Azure accepted our approval of {title(tracked.event)} (rule {tracked.approval.rule})"
+        return self.about_event(state, tracked, APPROVAL_ACCEPTED, "INFO", message, data)
 
     def failed(
         self, state: State, tracked: Tracked, reason: str, status_code: int | None, error: str
     ) -> tuple[State, Record]:
         """`approval.failed`: a POST was answered otherwise (`status_code`), or not at all (None)."""
         attempts = tracked.approval.attempts
-        more = {"attempt": attempts, "status_code": status_code, "reason": reason, "error": error}
-        say = f"Approval of {title(tracked.event)} was not accepted (attempt {attempts}): {reason}"
-        return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", say, more)
+        data = {"attempt": attempts, "status_code": status_code, "reason": reason, "error": error}
+        message = f"Approval of {title(tracked.event)} was not accepted (attempt {attempts}): {reason}"
+        return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", message, data)
 
     def outdated(self, state: State, tracked: Tracked, reason: str) -> tuple[State, Record]:
         """`approval.outdated`: why an event that was approved would be held now."""
-        more = {"reason": reason, "rule": tracked.approval.rule}
-        say = f"{title(tracked.event)} changed after we approved it and would now be held: {reason}"
-        return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", say, more)
+        data = {"reason": reason, "rule": tracked.approval.rule}
+        message = f"{title(tracked.event)} changed after we approved it and would now be held: {reason}"
+        return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", message, data)
 
     def interruption(
         self, state: State, kind: str, seconds: float, noticed: datetime, tracked: Tracked | None
     ) -> tuple[State, Record]:
         """An interruption of this VM, and the event that it is attributed to, if any. Negative: the clock went back."""
-        found = {
+        data = {
             "kind": kind,
             "seconds": rounded(seconds),
             "noticed_at": timestamp(noticed),
             "attributed": tracked is not None,
         }
         if tracked is None:
-            say = f"Interruption of {seconds:.1f} s observed ({kind}) while no event of this VM was Started"
+            message = f"Interruption of {seconds:.1f} s observed ({kind}) while no event of this VM was Started"
             if kind == "clock_step":
                 way = "back" if seconds < 0 else "forward"
-                say = f"The clock of this VM was set {way} by {abs(seconds):.1f} s while no event of it was Started"
-            return self.about_vm(state, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
+                message = f"The clock of this VM was set {way} by {abs(seconds):.1f} s while no event of it was Started"
+            return self.about_vm(state, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
         totals = tracked.interruptions
-        found["count"], found["total_seconds"] = totals.count, rounded(totals.total)
-        found["longest_seconds"], found["announced_seconds"] = rounded(totals.longest), tracked.event.duration
-        say = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
-        return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", say, {"interruption": found})
+        data["count"], data["total_seconds"] = totals.count, rounded(totals.total)
+        data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.duration
+        message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
+        return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
         """The source has failed for so many seconds, of late for this reason."""
-        say = f"The metadata service has not answered properly for {lasted:.0f} s: {reason}"
-        more = {"reason": reason, "since": timestamp(outage.since.wall)}
-        return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", say, more)
+        message = f"The metadata service has not answered properly for {lasted:.0f} s: {reason}"
+        data = {"reason": reason, "since": timestamp(outage.since.wall)}
+        return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", message, data)
 
     def recovered(self, state: State, outage: Outage, lasted: float | None) -> tuple[State, Record]:
         """`source.recovered`, after so many seconds; None where that is not known."""
         known = "a time that is not known: the clock was set back" if lasted is None else f"{lasted:.0f} s"
-        say = f"The metadata service answers again, after {known}"
-        more = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
-        return self.about_vm(state, SOURCE_RECOVERED, "INFO", say, more)
+        message = f"The metadata service answers again, after {known}"
+        data = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
+        return self.about_vm(state, SOURCE_RECOVERED, "INFO", message, data)
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
         """The source did something odd, one of `lifecycle.ANOMALIES`."""
         return self.about_vm(state, SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
 
-    def rejection(self, state: State, found: Rejection) -> tuple[State, Record]:
+    def rejection(self, state: State, rejection: Rejection) -> tuple[State, Record]:
         """`event.rejected`: an element of the document that is not, or not wholly, understood."""
-        more = {"fault": found.fault}
-        if found.key and found.key in state.tracked:
-            tracked = state.tracked[found.key]
-            say = f"Event {tracked.event.event_id} is not wholly understood and will not be approved: {found.fault}"
-            return self.about_event(state, tracked, EVENT_REJECTED, "WARN", say, more)
-        say = f"An element of the document can't be tracked: {found.fault}"
-        return self.about_vm(state, EVENT_REJECTED, "WARN", say, {**more, "event": encodable(found.raw)})
+        data = {"fault": rejection.fault}
+        if rejection.key and rejection.key in state.tracked:
+            tracked = state.tracked[rejection.key]
+            message = (
+                f"Event {tracked.event.event_id} is not wholly understood and will not be approved: {rejection.fault}"
+            )
+            return self.about_event(state, tracked, EVENT_REJECTED, "WARN", message, data)
+        message = f"An element of the document can't be tracked: {rejection.fault}"
+        return self.about_vm(state, EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)})
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:

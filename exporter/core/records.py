@@ -139,19 +139,19 @@ class Record:
     def from_json(cls, body: bytes | str) -> Record:
         """The record that `to_json` wrote; raises ValueError or KeyError for anything else."""
         try:
-            found = json.loads(body)
-            prefix, _, rest = found["type"].partition(".")
+            event = json.loads(body)
+            prefix, _, rest = event["type"].partition(".")
             kind, _, _ = rest.rpartition(".v")
-            texts = [found[name] for name in ("id", "source", "subject")] + [found["data"]["severity"]]
-            time = datetime.fromisoformat(found["time"])
+            texts = [event[name] for name in ("id", "source", "subject")] + [event["data"]["severity"]]
+            time = datetime.fromisoformat(event["time"])
         except (TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a record: {error!r}") from error
         if prefix != "azure_scheduled_event" or not kind or time.tzinfo is None:
-            raise ValueError(f"not a record: {found['type']!r} at {found['time']!r}")
+            raise ValueError(f"not a record: {event['type']!r} at {event['time']!r}")
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("not a record: id, source, subject and severity are strings")
         record_id, source, subject, severity = texts
-        return cls(record_id, kind, source, subject, time, severity, found["data"])
+        return cls(record_id, kind, source, subject, time, severity, event["data"])
 
 
 _dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode

@@ -69,7 +69,9 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_
     }
     anew = {rejection.key: rejection for rejection in scope.rejections}
     rejections = [
-        each for each in step.rejections if not each.key or (tracked[each.key].in_scope and each.key not in anew)
+        rejection
+        for rejection in step.rejections
+        if not rejection.key or (tracked[rejection.key].in_scope and rejection.key not in anew)
     ]
     state = replace(step.state, tracked=tracked, scoped_as=scoped_as)
     return ScopedStep(state, tuple(scope.published), (*rejections, *scope.rejections), tuple(scope.counted))
@@ -125,9 +127,9 @@ class _Scope:
 
     def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
         """Where this document does not say, as it was; but what was another's and has other Resources may be ours."""
-        found = whose_of(after.event, self._vm_name)
-        if found is not Whose.MAYBE or was is None or before is None:
-            return found
+        whose = whose_of(after.event, self._vm_name)
+        if whose is not Whose.MAYBE or was is None or before is None:
+            return whose
         moved = was.event.raw.get("Resources") != after.event.raw.get("Resources")
         return Whose.MAYBE if before is Whose.THEIRS and moved else before
 
@@ -177,8 +179,8 @@ class _Scope:
     def _left(self, tracked: Tracked, move: Transition | None) -> Transition:
         """It stays in the document, and is over for this VM."""
         over = replace(tracked, closed_at=self._now.wall, closed_mono=self._now.mono, outcome=Kind.ENDED)
-        found = self._move(Kind.ENDED, over, move)
-        return replace(found, unseen=(*found.unseen, NOT_THIS_VM))
+        ending = self._move(Kind.ENDED, over, move)
+        return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM))
 
     def _move(self, kind: Kind, tracked: Tracked, move: Transition | None) -> Transition:
         changed = move.changed if move else {}

@@ -31,11 +31,11 @@ def parse_time(text: str) -> datetime | None:
     times of this service are.
     """
     text = text.strip() if len(text) <= _LONGEST_TIME else ""
-    found = _RFC1123.fullmatch(text) or _ISO8601.fullmatch(text)
-    if found is None:
+    match = _RFC1123.fullmatch(text) or _ISO8601.fullmatch(text)
+    if match is None:
         return None
     try:
-        return _instant(found.groupdict())
+        return _instant(match.groupdict())
     except (ValueError, OverflowError):
         return None
 

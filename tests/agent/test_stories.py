@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
-from exporter.commands.replay.plans import plays
+from exporter.commands.replay.plans import replay_plans
 from exporter.core.policy import Presence
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.text.timeline import record_lines
@@ -395,7 +395,7 @@ def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, l
 def replayed(world: World, *, all_events: bool = False) -> list[Record]:
     assert world.recording is not None
     world.recorder.close()
-    (play,) = plays([read_input(str(world.recording), None)], 1.0, None, world.clock.utc())  # type: ignore[arg-type]  # not from standard input
+    (play,) = replay_plans([read_input(str(world.recording), None)], 1.0, None, world.clock.utc())  # type: ignore[arg-type]  # not from standard input
     options = Options(
         world.options.policy, 1.0, lambda paths: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
     )

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Final, TextIO
 from exporter.agent.files import look
 from exporter.commands.replay.engine import Look, Options, ReplayEngine
 from exporter.commands.replay.entries import read_time
-from exporter.commands.replay.inputs import Found, InputError, read_input
-from exporter.commands.replay.plans import ReplayPlan, played, plays
+from exporter.commands.replay.inputs import Input, InputError, read_input
+from exporter.commands.replay.plans import ReplayPlan, scenario_plan, replay_plans
 from exporter.commands.replay.table import as_values, table
 from exporter.config.load import load
 from exporter.config.schema import Settings
@@ -91,10 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(text: str) -> datetime:
-    found = read_time(text)
-    if found is None:
+    moment = read_time(text)
+    if moment is None:
         raise argparse.ArgumentTypeError(f"expected a time such as 2026-03-02T09:00:00Z, found {describe(text)}")
-    return found
+    return moment
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -105,23 +105,23 @@ def replay(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace, settings: Settings, standard_input: BinaryIO, out: TextIO, now: datetime) -> int:
-    found: list[Found] = []
+    inputs: list[Input] = []
     failed = False
     for name in args.files:
         try:
-            found.append(read_input(name, standard_input))
+            inputs.append(read_input(name, standard_input))
         except InputError as error:
             failed = True
             complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
-    for play in plays(found, settings.source.poll_interval, args.start, now):
-        documents += _tell(play, args, settings, out)
+    for plan in replay_plans(inputs, settings.source.poll_interval, args.start, now):
+        documents += _tell(plan, args, settings, out)
     if not documents and not failed:
         complain("no document in the input")
     return 0 if documents and not failed else 1
 
 
-def _tell(play: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
+def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
     """One story. Answers how many documents it had."""
     from exporter.agent.wiring import policy_from  # noqa: PLC0415  # the agent's root: needed once all else is right
 
@@ -134,11 +134,11 @@ def _tell(play: ReplayPlan, args: argparse.Namespace, settings: Settings, out: T
         settings.source.vm_name,
         settings.records.scope == "all",
     )
-    play = _with_approvals(play, options, args.start)
-    engine = ReplayEngine(play, options)
-    notes = [*play.notes, *_about_files(policy, args.assume_files)]
+    plan = _with_approvals(plan, options, args.start)
+    engine = ReplayEngine(plan, options)
+    notes = [*plan.notes, *_about_files(policy, args.assume_files)]
     telling = _AsJson(out, notes) if args.json else _AsText(out, notes, supports_colour(out, os.environ))
-    telling.begin(play, engine, policy)
+    telling.begin(plan, engine, policy)
     for record in engine.run():
         telling.record(record)
     telling.end(engine, policy)
@@ -155,19 +155,19 @@ def _looking(how: str, policy: Policy, look: Look) -> Look:
     return lambda paths: dict.fromkeys(paths, assumed)
 
 
-def _with_approvals(play: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
-    """A scenario goes another way once something is approved: played again with each approval that it leads to."""
+def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
+    """A scenario goes another way once something is approved: it is played again with each approval that it leads to."""
     sent: dict[str, Approval] = {}
-    while play.scenario is not None:
-        engine = ReplayEngine(play, options)
+    while plan.scenario is not None:
+        engine = ReplayEngine(plan, options)
         for _ in engine.run():
             pass
         due = min((item for item in engine.result.approvals if item[1] not in sent), default=None)
         if due is None:
             break
         sent[due[1]] = Approval(due[1], due[0])
-        play = played(play.scenario, options.poll_interval, start, tuple(sent.values()))
-    return play
+        plan = scenario_plan(plan.scenario, options.poll_interval, start, tuple(sent.values()))
+    return plan
 
 
 def _about_files(policy: Policy, assumed: str) -> list[str]:
@@ -208,10 +208,12 @@ class _AsText:
             self._say(text)
 
     def end(self, engine: ReplayEngine, policy: Policy) -> None:
-        found = engine.result
+        result = engine.result
         self._say()
-        self._say(f"{_count(found.documents, 'document')}, {_count(len(found.decisions), 'event')}. {_policy(policy)}:")
-        for text in table(found, self.colour):
+        self._say(
+            f"{_count(result.documents, 'document')}, {_count(len(result.decisions), 'event')}. {_policy(policy)}:"
+        )
+        for text in table(result, self.colour):
             self._say(text)
         for hint in _hints(engine):
             self._say()
@@ -233,16 +235,16 @@ class _AsJson:
         say(record.to_json().decode(), self.out)
 
     def end(self, engine: ReplayEngine, policy: Policy) -> None:
-        found = engine.result
+        result = engine.result
         last: dict[str, Any] = {
-            "decisions": as_values(found, policy),
+            "decisions": as_values(result, policy),
             "vm_name": engine.vm.name or None,
             "mode": policy.mode.value,
             "coordination": policy.coordination.value,
             "rules": [rule.name for rule in policy.rules],
-            "documents": found.documents,
-            "rejected": found.rejected,
-            "failures": found.failures,
+            "documents": result.documents,
+            "rejected": result.rejected,
+            "failures": result.failures,
             "notes": [*self.notes, *_hints(engine)],
         }
         say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)

@@ -106,8 +106,8 @@ def read_time(text: object) -> datetime | None:
     if not isinstance(text, str):
         return None
     try:
-        found = datetime.fromisoformat(text)
-        return of_this_age(found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC))
+        moment = datetime.fromisoformat(text)
+        return of_this_age(moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
 

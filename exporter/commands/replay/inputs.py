@@ -46,17 +46,17 @@ class InputError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Input:
     """What one input holds."""
 
     entries: tuple[Entry, ...] = ()
     scenario: Scenario | None = None
 
 
-def read_input(name: str, standard_input: BinaryIO) -> Found:
+def read_input(name: str, standard_input: BinaryIO) -> Input:
     """What is in the file, the scenario of that name, or on standard input (`-`). Raises `InputError`."""
     if name != "-" and not Path(name).exists() and name in scenario.names():
-        return Found(scenario=scenario.load(name))
+        return Input(scenario=scenario.load(name))
     try:
         if name == "-":
             content = standard_input.read(MAX_FILE + 1)
@@ -71,30 +71,30 @@ def read_input(name: str, standard_input: BinaryIO) -> Found:
     return _content("standard input" if name == "-" else name, in_utf8(content))
 
 
-def _content(name: str, content: bytes) -> Found:
+def _content(name: str, content: bytes) -> Input:
     whole = _json(content) if len(content) <= MAX_LINE else None
     if isinstance(whole, dict) and scenario.is_scenario(whole):
         try:
-            return Found(scenario=scenario.parse(Path(name).name.removesuffix(".json"), whole))
+            return Input(scenario=scenario.parse(Path(name).name.removesuffix(".json"), whole))
         except ScenarioError as error:
             raise InputError(str(error)) from error
     if isinstance(whole, dict):
-        return Found((_entry(whole, content, name),))
+        return Input((_entry(whole, content, name),))
     if isinstance(whole, list):
-        return Found(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
+        return Input(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
     entries = tuple(_lines(name, content))
     if all(isinstance(entry, Unreadable) for entry in entries):
         # Not one line is JSON: then it was not meant as lines: several in a row, or one answer that is no document.
         whole = tuple(_several(name, content))
-        return Found(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
-    return Found(entries)
+        return Input(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
+    return Input(entries)
 
 
 def _several(where: str, content: bytes) -> Iterator[Entry]:
     for number, text in enumerate(several(content), 1):
         place = f"{where}, object {number}"
-        found = _json(text) if len(text) <= MAX_LINE else None
-        yield _entry(found, text, place) if isinstance(found, dict) else Unreadable(place, "not a whole JSON object")
+        parsed = _json(text) if len(text) <= MAX_LINE else None
+        yield _entry(parsed, text, place) if isinstance(parsed, dict) else Unreadable(place, "not a whole JSON object")
 
 
 def _lines(name: str, content: bytes) -> Iterator[Entry]:
@@ -102,9 +102,9 @@ def _lines(name: str, content: bytes) -> Iterator[Entry]:
         if not text.strip():
             continue
         where = f"{name}:{number}"
-        found = _json(text) if len(text) <= MAX_LINE else None
-        if isinstance(found, dict):
-            yield _entry(found, text, where)
+        parsed = _json(text) if len(text) <= MAX_LINE else None
+        if isinstance(parsed, dict):
+            yield _entry(parsed, text, where)
         elif entries := tuple(_several(where, text)):
             yield from entries
         elif len(text) > MAX_LINE:
@@ -120,24 +120,24 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _entry(found: Any, text: bytes, where: str) -> Entry:
+def _entry(parsed: Any, text: bytes, where: str) -> Entry:
     """One object: a document, alone or with its time as anybody may keep it, or a line of the recorder's."""
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         return Reading(None, text, where)
-    if document := kept(found, text, where):
+    if document := kept(parsed, text, where):
         return document
-    if not ("read_at" in found or "at" in found):
+    if not ("read_at" in parsed or "at" in parsed):
         return Reading(None, text, where)
-    at = read_time(found.get("read_at", found.get("at")))
+    at = read_time(parsed.get("read_at", parsed.get("at")))
     if at is None:
         return Unreadable(where, "its time can't be read")
-    if "read_at" in found:
-        return Steady(at) if "same" in found else _reading(found, at, where)
-    return _noted(found, at) or Unreadable(where, "not a line of a recording")
+    if "read_at" in parsed:
+        return Steady(at) if "same" in parsed else _reading(parsed, at, where)
+    return _noted(parsed, at) or Unreadable(where, "not a line of a recording")
 
 
-def _reading(found: Mapping[str, Any], at: datetime, where: str) -> Entry:
-    text, coded = found.get("body"), found.get("base64")
+def _reading(line: Mapping[str, Any], at: datetime, where: str) -> Entry:
+    text, coded = line.get("body"), line.get("base64")
     if isinstance(text, str):
         return Reading(at, text.encode("utf-8", "replace"), where, recorded=True)
     try:
@@ -146,30 +146,30 @@ def _reading(found: Mapping[str, Any], at: datetime, where: str) -> Entry:
         return Unreadable(where, "its body can't be read")
 
 
-def _noted(found: Mapping[str, Any], at: datetime) -> Timed | None:
-    if isinstance(reason := found.get("failure"), str):
+def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
+    if isinstance(reason := line.get("failure"), str):
         return Failed(at, reason[:MAX_TEXT])
-    if isinstance(event_id := found.get("post"), str):
-        if found.get("sent") is True:
+    if isinstance(event_id := line.get("post"), str):
+        if line.get("sent") is True:
             return Sent(at, event_id[:MAX_TEXT])
-        status = found.get("status")
-        reason = found.get("reason")
+        status = line.get("status")
+        reason = line.get("reason")
         return Posted(
             at,
             event_id[:MAX_TEXT],
             status if isinstance(status, int) else None,
             reason[:MAX_TEXT] if isinstance(reason, str) else "",
         )
-    if isinstance(felt := found.get("interruption"), dict):
-        seconds, kind = felt.get("seconds"), felt.get("kind")
+    if isinstance(interruption := line.get("interruption"), dict):
+        seconds, kind = interruption.get("seconds"), interruption.get("kind")
         usable = isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(kind, str)
         return Noticed(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
-    if isinstance(vm := found.get("vm"), dict):
+    if isinstance(vm := line.get("vm"), dict):
         known = {field.name: vm.get(field.name) for field in fields(Vm)}
         return Known(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))
-    if isinstance(found.get("ended"), dict):
+    if isinstance(line.get("ended"), dict):
         return Ended(at)
-    if isinstance(began := found.get("began"), dict):
+    if isinstance(began := line.get("began"), dict):
         boot = began.get("boot")
         return Began(at, boot[:MAX_TEXT] if isinstance(boot, str) else "")
     return None

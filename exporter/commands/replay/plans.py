@@ -1,4 +1,4 @@
-"""From inputs to plays: which entries belong together, and when what has no time of its own was read."""
+"""From inputs to plans: which entries belong together, and when what has no time of its own was read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from exporter.commands.replay.entries import ACCEPTED, EARLIEST, Entry, Failed, Posted, Reading, Steady, Unreadable
-from exporter.commands.replay.inputs import Found
+from exporter.commands.replay.inputs import Input
 from exporter.core.document import MINIMUM_NOTICE, Document, DocumentError, parse_document
 from exporter.core.lifecycle import phase_of
 from exporter.core.state import Phase
@@ -30,18 +30,20 @@ class ReplayPlan:
     scenario: Scenario | None = None
 
 
-def plays(found: Sequence[Found], poll_interval: float, start: datetime | None, now: datetime) -> list[ReplayPlan]:
+def replay_plans(
+    inputs: Sequence[Input], poll_interval: float, start: datetime | None, now: datetime
+) -> list[ReplayPlan]:
     """Recordings and documents as one play, each scenario as one of its own; every reading with its time."""
-    recorded = [item for item in found if item.scenario is None]
+    recorded = [item for item in inputs if item.scenario is None]
     if all(_first_time(item) for item in recorded):
         # The files of one recording are numbered from the newest to the oldest.
         recorded.sort(key=lambda item: _first_time(item) or now)
     entries = [entry for item in recorded for entry in item.entries]
     made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []
-    return made + [played(item.scenario, poll_interval, start) for item in found if item.scenario is not None]
+    return made + [scenario_plan(item.scenario, poll_interval, start) for item in inputs if item.scenario is not None]
 
 
-def _first_time(item: Found) -> datetime | None:
+def _first_time(item: Input) -> datetime | None:
     return next((entry.at for entry in item.entries if not isinstance(entry, Unreadable) and entry.at), None)
 
 
@@ -89,7 +91,7 @@ def _document(reading: Reading) -> Document | None:
         return None
 
 
-def played(
+def scenario_plan(
     story: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()
 ) -> ReplayPlan:
     """The scenario as the agent would read it, and its approvals as it would have sent them."""

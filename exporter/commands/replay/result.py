@@ -40,9 +40,9 @@ class ReplayResult:
         """When each event was first found to be approvable, with its key."""
         first: dict[str, datetime] = {}
         for key, moments in self.decisions.items():
-            for each in moments:
-                if each.explanation.decision.verdict is Verdict.APPROVE:
-                    first.setdefault(key, each.at)
+            for moment in moments:
+                if moment.explanation.decision.verdict is Verdict.APPROVE:
+                    first.setdefault(key, moment.at)
         return tuple((at, key) for key, at in first.items())
 
     def read(self, document: Document) -> None:

@@ -27,21 +27,21 @@ _DECODER: Final = json.JSONDecoder()
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
-def kept(found: dict[str, Any], text: bytes, where: str) -> Reading | Unreadable | None:
+def kept(parsed: dict[str, Any], text: bytes, where: str) -> Reading | Unreadable | None:
     """The document in a line such as {"time": …, "document": {…}} or {"time": …, "Events": […], …}; None: no such line.
 
     The document may be an object or its JSON text; the time RFC 3339, RFC 1123 or seconds or milliseconds since 1970.
     """
-    given = next((found[name] for name in TIMES if name in found), None)
+    given = next((parsed[name] for name in TIMES if name in parsed), None)
     at = when(given)
-    if found.keys() >= DOCUMENT:
+    if parsed.keys() >= DOCUMENT:
         return Reading(at, text, where)
-    holder = next((name for name in HOLDERS if _is_document(found.get(name))), None)
+    holder = next((name for name in HOLDERS if _is_document(parsed.get(name))), None)
     if holder is None:
         return None
     if given is not None and at is None:
         return Unreadable(where, "its time can't be read")
-    inner = found[holder]
+    inner = parsed[holder]
     return Reading(at, inner.encode("utf-8", "replace") if isinstance(inner, str) else _member(text, holder), where)
 
 
@@ -83,8 +83,8 @@ def _member(text: bytes, wanted: str) -> bytes:
 
 
 def _after(text: str, position: int) -> int:
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
 
 
 def several(content: bytes) -> Iterator[bytes]:
@@ -108,8 +108,8 @@ def several(content: bytes) -> Iterator[bytes]:
 
 
 def _start(text: str, position: int) -> int:
-    found = _BETWEEN.match(text, position)
-    return found.end() if found else position
+    match = _BETWEEN.match(text, position)
+    return match.end() if match else position
 
 
 def in_utf8(content: bytes) -> bytes:

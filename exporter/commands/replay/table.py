@@ -28,9 +28,9 @@ def table(findings: ReplayResult, colour: bool = False) -> Iterator[str]:
         event = moments[0].explanation.decision.event
         yield ""
         yield f"{bold}{clean(event.event_id, LONGEST)}{reset}  {_what(event)}"
-        for each in moments:
-            yield f"  {moment(each.at)}  {bold}{_verdict(each.explanation.decision)}{reset}"
-            rows = list(_rows(each.explanation))
+        for moment_of_event in moments:
+            yield f"  {moment(moment_of_event.at)}  {bold}{_verdict(moment_of_event.explanation.decision)}{reset}"
+            rows = list(_rows(moment_of_event.explanation))
             if rows:
                 yield f"    {dim}{'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found{reset}"
             for name, result, found in rows:
@@ -136,11 +136,11 @@ def as_values(findings: ReplayResult, policy: Policy) -> list[dict[str, Any]]:
     ]
 
 
-def _moment(each: Moment, policy: Policy) -> dict[str, Any]:
-    explanation = each.explanation
+def _moment(moment_of_event: Moment, policy: Policy) -> dict[str, Any]:
+    explanation = moment_of_event.explanation
     decision = explanation.decision
     return {
-        "at": timestamp(each.at),
+        "at": timestamp(moment_of_event.at),
         **decision_data(decision, policy.mode),
         "why": why(decision) + against(decision),
         "rules": [

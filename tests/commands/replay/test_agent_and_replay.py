@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
-from exporter.commands.replay.plans import plays
+from exporter.commands.replay.plans import replay_plans
 from exporter.core.policy import Mode, Policy, Presence
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
@@ -117,7 +117,7 @@ class Life:
     def replayed(self, policy: Policy) -> list[Record]:
         self.world.recorder.close()
         given = [read_input(str(self.world.recording), None)]  # type: ignore[arg-type]  # not from standard input
-        (plan,) = plays(given, POLL_SECONDS, None, self.world.clock.utc())
+        (plan,) = replay_plans(given, POLL_SECONDS, None, self.world.clock.utc())
         options = Options(policy, POLL_SECONDS, lambda paths: dict.fromkeys(paths, Presence.ABSENT), version="1.0.0")
         return list(ReplayEngine(plan, options).run())
 
