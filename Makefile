@@ -23,7 +23,8 @@ help:
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
-	@echo "make readme      write the generated parts of the README"
+	@echo "make docs        the documentation as a site in build/docs, every link checked"
+	@echo "make readme      write the generated parts of the documentation"
 	@echo "make dist        wheel and sdist in dist/, checked"
 	@echo "make image       the container image, by docker or podman; image-test builds and runs it without either"
 	@echo "make standalone  a folder for hosts without Python; standalone-test starts it in a root without one"
@@ -78,7 +79,15 @@ vm: $(VENV)/.test
 	$(BIN)/python -m tests.vm
 
 readme: $(VENV)/.test
-	UPDATE_README=1 $(PYTEST) -q tests/project/test_readme.py
+	UPDATE_README=1 $(PYTEST) -q tests/project/test_docs.py -k generated_part
+
+# The variable silences the theme's advertisement of its successor.
+.PHONY: docs
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(VENV)/.docs
+	@echo "== mkdocs build --strict"
+	@$(BIN)/mkdocs build --quiet --strict --clean --config-file .mkdocs.yml
+	@echo "build/docs/index.html"
 
 # -- what is handed out
 
@@ -126,6 +135,12 @@ $(VENV)/.test: pyproject.toml
 	@.ci/venv $(VENV)
 	@echo "== installing the agent, its dependencies and what the tests need into $(VENV) (a minute)" >&2
 	@$(PIP) install --editable ".[test]"
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.docs: pyproject.toml
+	@.ci/venv $(VENV)
+	@echo "== installing what the documentation needs into $(VENV)" >&2
+	@$(PIP) install --editable ".[docs]"
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.release: $(VENV)/.test deploy/build.txt deploy/release.txt

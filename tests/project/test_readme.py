@@ -1,75 +1,50 @@
-"""The README's generated parts are current, and what it names exists."""
+"""The README: short, its two commands first, and each of them does what it says."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import re
-from pathlib import Path
+import subprocess
+from typing import Final
 
-import pytest
+from tests.support.documentation import ROOT, blocks, name_of, prose
 
-from exporter.cli import main
-from exporter.config.load import settings_table
-from exporter.core.policy import Reason
-from exporter.core.records import KINDS
-from exporter.sinks.prometheus.catalogue import metrics_table
-
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+README: Final = ROOT / "README.md"
+LINES: Final = 100
+"""Two screens."""
 
 
-def replayed() -> str:
-    """What `replay` prints of the documented live migration, as the README shows it."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert main(["replay", "live-migration", "--vm-name", "WestNO_0"]) == 0
-    return f"```text\n{out.getvalue().rstrip()}\n```"
+def test_the_readme_fits_on_two_screens() -> None:
+    """Whatever is longer belongs into docs/."""
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= LINES
 
 
-PARTS = {"settings": settings_table, "metrics": metrics_table, "replay": replayed}
+def test_the_two_commands_come_first() -> None:
+    """Nothing is to be done before `make demo` and `make test` but to clone the repository."""
+    first = next(block for block in blocks(README) if block.language == "sh")
+    assert [line.split("#")[0].split() for line in first.text.splitlines()] == [["make", "demo"], ["make", "test"]]
+    before = README.read_text(encoding="utf-8").split("```")[0]
+    assert not re.search(r"`[a-z-]+ [^`]*`", before)
 
 
-def between(text: str, part: str) -> re.Match[str]:
-    found = re.search(rf"(<!-- {part}[^>]*-->\n)(.*?)(<!-- /{part} -->)", text, re.DOTALL)
-    assert found, f"the README has no place for {part}"
-    return found
+def made(target: str) -> str:
+    """What `make TARGET` would run."""
+    command = ["make", "--dry-run", "--always-make", "-C", str(ROOT), target]
+    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_generated_part_of_the_readme_is_current(part: str) -> None:
-    """The README shows what the definitions say now (`make readme` writes it)."""
-    made = PARTS[part]().rstrip() + "\n"
-    text = README.read_text(encoding="utf-8")
-    if os.environ.get("UPDATE_README"):
-        found = between(text, part)
-        text = text[: found.start(2)] + made + text[found.end(2) :]
-        README.write_text(text, encoding="utf-8")
-    assert between(text, part)[2] == made
+def test_the_two_commands_do_what_the_readme_says() -> None:
+    """`make demo` sets itself up and runs the demo (tests/system/test_demo.py runs it to its end); `make test` runs the
+    linters, the types and all tests."""
+    demo = made("demo")
+    assert ".ci/venv" in demo
+    assert "-m exporter demo" in demo
+    test = made("test")
+    assert all(tool in test for tool in ("ruff check", "ruff format --check", "mypy", ".ci/peers", "-m pytest"))
+    assert "--ignore" not in test
 
 
-def test_every_reason_and_kind_is_explained() -> None:
-    """The README names every hold reason and every kind of record."""
-    text = README.read_text(encoding="utf-8")
-    for reason in Reason:
-        assert not reason or f"`{reason.value}`" in text
-    for kind in KINDS:
-        assert f"`{kind}`" in text or f"`.{kind.partition('.')[2]}`" in text
-
-
-def test_every_link_into_the_repository_leads_somewhere() -> None:
-    """Relative links and pictures of the README exist, and so do its own sections."""
-    text = README.read_text(encoding="utf-8")
-    headings = {
-        re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
-        for line in text.splitlines()
-        if line.startswith("#")
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        if target.startswith("http"):
-            continue
-        if target.startswith("#"):
-            assert target[1:] in headings, target
-        else:
-            assert (ROOT / target.partition("#")[0]).exists(), target
+def test_the_readme_leads_to_every_page_of_the_docs() -> None:
+    """A reader who begins at the README finds each page."""
+    text = prose(README)
+    missing = {name_of(page) for page in (ROOT / "docs").rglob("*.md") if f"({name_of(page)}" not in text}
+    assert missing == set()

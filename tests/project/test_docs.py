@@ -1,0 +1,300 @@
+"""The documentation: generated parts are current, commands are run or say that they are not, names exist."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import jsonschema
+import pytest
+import yaml
+
+from exporter.cli import COMMANDS, main
+from exporter.config.load import load
+from exporter.config.schema import SECTIONS, catalogue
+from exporter.core.policy import Reason
+from exporter.core.records import KINDS
+from exporter.sinks.prometheus.catalogue import BY_NAME, PREFIX
+from tests.support.documentation import (
+    GENERATED,
+    PAGES,
+    ROOT,
+    Block,
+    all_blocks,
+    anchors,
+    blocks,
+    generated_part,
+    name_of,
+    prose,
+    record_schema,
+)
+
+PROGRAM: Final = "azure-scheduled-events-exporter"
+SHELLS: Final = ("sh", "bash", "shell", "console", "powershell")
+"""Languages of blocks that a reader would copy into a shell."""
+OTHERS: Final = frozenset({"text", "toml", "yaml", "json", "promql", "python"})
+RUN: Final = re.compile(r'run(?:, prints "(?P<prints>[^"]+)")?')
+RUN_BY: Final = re.compile(r"run by (?P<file>[\w/.]+)::(?P<test>test_\w+)")
+NOT_RUN: Final = re.compile(r"not run: \S.{15,}")
+SEPARATOR: Final = "---- end of the block at line"
+
+
+# -- generated parts
+
+
+@pytest.mark.parametrize(("page", "part"), GENERATED)
+def test_a_generated_part_is_current(page: str, part: str) -> None:
+    """A page shows what the definitions say now (`make readme` writes it)."""
+    made = GENERATED[page, part]().rstrip() + "\n"
+    if os.environ.get("UPDATE_README"):
+        place = generated_part(page, part)
+        text = place.string[: place.start(2)] + made + place.string[place.end(2) :]
+        (ROOT / page).write_text(text, encoding="utf-8")
+    assert generated_part(page, part)[2] == made
+
+
+def test_every_reason_is_explained() -> None:
+    """The table of reasons has each reason for holding, in the order in which they are looked for."""
+    text = (ROOT / "docs" / "approvals.md").read_text(encoding="utf-8")
+    table = text.partition("| reason | when |")[2].partition("\n\n")[0]
+    rows = [cell for line in table.splitlines()[2:] for cell in re.findall(r"`([a-z-]+)`", line.split("|")[1])]
+    assert rows == [reason.value for reason in Reason if reason]
+
+
+def test_every_kind_of_record_is_explained() -> None:
+    """The table of kinds has a row for each kind, and no other."""
+    text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    table = text.partition("| kind | about | when |")[2].partition("\n\n")[0]
+    rows = [re.findall(r"`([a-z.]+)`", line.split("|")[1])[0] for line in table.splitlines()[2:]]
+    assert sorted(rows) == sorted(KINDS)
+
+
+def test_every_member_of_a_record_says_what_it_means() -> None:
+    """Each member in the schema has a description, but for those of `vm`, which are named like their meaning."""
+    schema = record_schema()
+    parts = {"record": schema, **{name: part for name, part in schema["$defs"].items() if name != "vm"}}
+    silent = [
+        (name, member)
+        for name, part in parts.items()
+        for member, shape in part["properties"].items()
+        if not shape.get("description")
+    ]
+    assert silent == []
+
+
+def test_every_command_is_explained() -> None:
+    """The table of commands has a row for each command."""
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE)) == set(COMMANDS)
+
+
+# -- commands
+
+
+def test_every_block_says_its_language() -> None:
+    """A block is one for a shell, or of a language that a test reads; none hides a command."""
+    unknown = [str(block) for page in PAGES for block in blocks(page) if block.language not in {*SHELLS, *OTHERS}]
+    assert unknown == []
+    indented = [name_of(page) for page in PAGES if re.search(r"\n\n    (?![-*`|0-9])\S", prose(page))]
+    assert indented == []
+
+
+@pytest.mark.parametrize("block", all_blocks(*SHELLS), ids=str)
+def test_every_command_is_run_or_says_that_it_is_not(block: Block) -> None:
+    """The line above a shell block says `run`, names the test that runs it, or says why no test does."""
+    if match := RUN_BY.fullmatch(block.mark):
+        assert f"def {match['test']}(" in (ROOT / match["file"]).read_text(encoding="utf-8")
+    else:
+        assert RUN.fullmatch(block.mark) or NOT_RUN.fullmatch(block.mark), block.mark
+
+
+RUNNABLE: Final = [page for page in PAGES if any(RUN.fullmatch(block.mark) for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    """The blocks marked `run`, one after the other in one shell, end with 0 and print what they promise."""
+    chosen = [(block, match) for block in blocks(page) if (match := RUN.fullmatch(block.mark))]
+    script = "set -e -o pipefail\n" + "".join(f'{block.text}\necho "{SEPARATOR} {block.line}"\n' for block, _ in chosen)
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = {"8169": str(one.getsockname()[1]), "10169": str(other.getsockname()[1])}
+    script = re.sub(r"\b(8169|10169)\b", lambda match: ports[match[1]], script)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"
+    output = _run(script, tmp_path, environ)
+    for block, match in chosen:
+        printed, separator, output = output.partition(f"{SEPARATOR} {block.line}\n")
+        assert separator, f"{block} failed:\n{printed}"
+        assert (match["prints"] or "") in printed, f"{block} printed:\n{printed}"
+
+
+def _run(script: str, folder: Path, environ: dict[str, str]) -> str:
+    """Both outputs of a script of bash; whatever it leaves running is killed."""
+    bash = shutil.which("bash")
+    assert bash
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(
+            [bash, "-c", script], cwd=folder, env=environ, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            process.wait(120)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+        output.seek(0)
+        return output.read()
+
+
+def commands_named() -> list[tuple[str, str]]:
+    """Every command line of the program in the pages: in shell blocks, and in the text between backticks."""
+    named: list[tuple[str, str]] = []
+    for page in PAGES:
+        lines = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
+        shell = [line for line in lines if re.match(rf"(\S*/)?{PROGRAM} \w", line)]
+        inline = re.findall(r"`([^`\n]+)`", prose(page))
+        words = [text for text in inline if text.split()[0] in COMMANDS and " " in text]
+        words += [text.partition(PROGRAM)[2].strip() for text in inline if text.startswith(f"{PROGRAM} ")]
+        named += [(name_of(page), line.partition(PROGRAM)[2].strip()) for line in shell]
+        named += [(name_of(page), text) for text in words]
+    return named
+
+
+def test_every_flag_that_is_named_exists() -> None:
+    """Command lines in the pages use commands and flags that the program has."""
+    helps: dict[str, str] = {}
+    wrong = []
+    for page, line in commands_named():
+        command, *rest = line.partition("#")[0].split()
+        if command.startswith("--") or command == "COMMAND":
+            continue
+        if command in COMMANDS and command not in helps:
+            with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+                main([command, "--help"])
+            helps[command] = out.getvalue()
+        flags = [word.partition("=")[0].rstrip(",") for word in rest if word.startswith("--")]
+        if any(not re.search(rf"{re.escape(flag)}\b", helps.get(command, "")) for flag in flags):
+            wrong.append((page, line))
+    assert wrong == []
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    """`make TARGET` in the pages is a target of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {name for line in re.findall(r"^([a-z][a-z -]*):", makefile, re.MULTILINE) for name in line.split()}
+    named = set()
+    for page in PAGES:
+        named |= set(re.findall(r"`make ([a-z-]+)", prose(page)))
+        named |= {name for block in blocks(page) for name in re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE)}
+    assert {"demo", "test", "docs"} <= named
+    assert named - targets == set()
+
+
+def test_the_loop_of_contributors_exists() -> None:
+    """Each command of the loop in CONTRIBUTING.md is a target that make knows how to run."""
+    (loop,) = [block for block in blocks(ROOT / "CONTRIBUTING.md") if "make lint" in block.text]
+    for line in loop.text.splitlines():
+        command = [*line.partition("#")[0].split(), "--dry-run", "-C", str(ROOT)]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+# -- configuration and records that are shown
+
+
+@pytest.mark.parametrize("block", all_blocks("toml"), ids=str)
+def test_every_configuration_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
+    """A TOML block is a settings file; a folder of the test stands for that of the credentials."""
+    (secret := tmp_path / "event-hubs").write_text(
+        "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
+    )
+    text = block.text.replace("/run/credentials/azse/event-hubs", str(secret))
+    (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+    (mounts := tmp_path / "mountinfo").write_text("")
+    flags = argparse.Namespace(**{"config.file": str(tmp_path / "config.toml")})
+    load(flags, {}, mounts=mounts)
+
+
+def test_the_record_that_is_shown_holds_against_the_schema() -> None:
+    """The example is a record but for the members of `vm` that it leaves out."""
+    (example,) = [json.loads(block.text) for block in all_blocks("json") if '"specversion"' in block.text]
+    schema = record_schema()
+    del schema["$defs"]["vm"]["required"]
+    jsonschema.Draft202012Validator(schema).validate(example)
+
+
+def test_every_metric_that_is_named_exists() -> None:
+    """Names of metrics in the pages are names of families."""
+    suffixes = re.compile(r"_(bucket|sum|count)$")
+    wrong = [
+        (name_of(page), name)
+        for page in PAGES
+        for name in re.findall(rf"\b{PREFIX}([a-z_]+[a-z])\b(?!-)", page.read_text(encoding="utf-8"))
+        if name not in BY_NAME and suffixes.sub("", name) not in BY_NAME
+    ]
+    assert wrong == []
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    """`section.key` in the pages is a setting, unless it is a kind of record."""
+    known = {setting.name for setting in catalogue()} | {"approval.rules", "outbox.db", "web.yml"} | set(KINDS)
+    logged = {"outbox.unwritable"}
+    wrong = [
+        (name_of(page), name)
+        for page in PAGES
+        for name in re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_]+)`", prose(page))
+        if name not in known | logged
+    ]
+    assert wrong == []
+
+
+# -- links and files
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Relative links of a page lead to files of the repository, and their anchors to headings."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        if anchor:
+            assert anchor in anchors(found), target
+
+
+FILE: Final = re.compile(r"`((?:exporter|tests|docs|deploy|alerts|dashboards|benchmarks|\.ci|\.github)/[\w./*-]+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    """Paths between backticks are files or folders of the repository."""
+    text = page.read_text(encoding="utf-8")
+    marks = " ".join(block.mark for block in blocks(page))
+    named = {*FILE.findall(text), *re.findall(r"(?:tests|exporter)/[\w/]+(?:\.py)?", marks)}
+    missing = sorted(name for name in named if not any(ROOT.glob(name.rstrip("/"))))
+    assert missing == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """The site's navigation has every page of docs/ and every page that the hooks bring from elsewhere."""
+    site = yaml.safe_load((ROOT / ".mkdocs.yml").read_text(encoding="utf-8"))
+    hooks = (ROOT / ".ci" / "mkdocs_hooks.py").read_text(encoding="utf-8")
+    named = re.findall(r"[\w-]+\.md", json.dumps(site["nav"]))
+    assert len(named) == len(set(named))
+    elsewhere = set(re.findall(r'^    "[\w./]+": "([\w-]+\.md)"', hooks, re.MULTILINE))
+    assert set(named) == elsewhere | {
+        page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")
+    }

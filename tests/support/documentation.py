@@ -1,0 +1,157 @@
+"""The documentation as the tests read it: its pages, their fenced blocks and marks, and the generated parts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.cli import main
+from exporter.config.load import settings_table
+from exporter.sinks.prometheus.catalogue import metrics_table
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = tuple(
+    sorted(
+        [
+            *(ROOT / "docs").rglob("*.md"),
+            *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+            ROOT / "alerts" / "RUNBOOK.md",
+            ROOT / "dashboards" / "README.md",
+            ROOT / "deploy" / "windows.md",
+            ROOT / "exporter" / "simulator" / "metadata" / "scenarios" / "README.md",
+        ]
+    )
+)
+"""Every page that is written for people, except for the CHANGELOG, which tells of the past."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page. `mark` is the text of the HTML comment on the line above, empty without one."""
+
+    page: str
+    line: int
+    language: str
+    mark: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+_BLOCK: Final = re.compile(
+    r"^(?:[ ]*<!-- (?P<mark>[^\n]*) -->\n)?(?P<indent>[ ]*)```(?P<language>[a-z]*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def name_of(page: Path) -> str:
+    """The page's path in the repository."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("language")) + 1
+        yield Block(name_of(page), line, match["language"], match["mark"] or "", match["text"])
+
+
+def all_blocks(*languages: str) -> list[Block]:
+    """The fenced blocks in these languages of all pages."""
+    return [block for page in PAGES for block in blocks(page) if block.language in languages]
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks and comments."""
+    return re.sub(r"<!--.*?-->", "", _BLOCK.sub("", page.read_text(encoding="utf-8")), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+# -- generated parts
+
+
+def replayed() -> str:
+    """What `replay` prints of the documented live migration."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["replay", "live-migration", "--vm-name", "WestNO_0"]) == 0
+    return f"```text\n{out.getvalue().rstrip()}\n```"
+
+
+def record_schema() -> dict[str, Any]:
+    """The JSON Schema of a record, as the package holds it."""
+    schema = json.loads(files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8"))
+    assert isinstance(schema, dict)
+    return schema
+
+
+def records_table() -> str:
+    """The members of a record as Markdown tables, from the JSON Schema."""
+    schema = record_schema()
+    parts = {"": schema, **schema["$defs"]}
+    lines: list[str] = []
+    for name, part in parts.items():
+        lines += [f"### `{name}`" if name else "### The CloudEvent", ""]
+        if "description" in part and name:
+            lines += [part["description"], ""]
+        lines += ["| member | type | always | meaning |", "| --- | --- | --- | --- |"]
+        members = part.get("properties") or dict.fromkeys(part["required"], part["additionalProperties"])
+        for member, shape in members.items():
+            always = "yes" if member in part.get("required", ()) else ""
+            meaning = shape.get("description", "").replace("|", "\\|")
+            lines.append(f"| `{member}` | {_type(shape)} | {always} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_FORMATS: Final = {"date-time": "time (RFC 3339)", "uuid": "UUID", "uri-reference": "URI reference"}
+
+
+def _type(shape: Mapping[str, Any]) -> str:
+    """A member's type in words: its closed words, its JSON type, or the section that describes it."""
+    if "$ref" in shape:
+        part = shape["$ref"].rpartition("/")[2]
+        return f"[`{part}`](#{part})"
+    if "const" in shape:
+        return f"`{shape['const']}`"
+    if "enum" in shape:
+        return " ".join("null" if word is None else f"`{word}`" for word in shape["enum"])
+    if "anyOf" in shape:
+        return " or ".join(_type(choice) for choice in shape["anyOf"])
+    found = shape.get("type", "any")
+    names = [found] if isinstance(found, str) else list(found)
+    form = _FORMATS.get(shape.get("format", ""))
+    if "items" in shape:
+        return f"array of {_type(shape['items'])}"
+    return " or ".join(form if form and name == "string" else name for name in names)
+
+
+GENERATED: Final = {
+    ("docs/settings.md", "settings"): settings_table,
+    ("docs/metrics.md", "metrics"): metrics_table,
+    ("docs/records.md", "records"): records_table,
+    ("docs/commands.md", "replay"): replayed,
+}
+"""Which part of which page is made by what."""
+
+
+def generated_part(page: str, part: str) -> re.Match[str]:
+    """The place of a generated part in a page; group 2 is its text."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    match = re.search(rf"(<!-- {part}: generated[^\n]*-->\n)(.*?)(<!-- /{part} -->)", text, re.DOTALL)
+    assert match, f"{page} has no place for {part}"
+    return match
