@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import io
 import json
@@ -140,7 +141,15 @@ def _type(shape: Mapping[str, Any]) -> str:
     return " or ".join(form if form and name == "string" else name for name in names)
 
 
+def layers() -> str:
+    """The layers of the package, from the top, as `.importlinter` holds them."""
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter", encoding="utf-8")
+    return f"```text\n{contracts['importlinter:contract:layers']['layers'].strip()}\n```"
+
+
 GENERATED: Final = {
+    ("docs/architecture.md", "layers"): layers,
     ("docs/settings.md", "settings"): settings_table,
     ("docs/metrics.md", "metrics"): metrics_table,
     ("docs/records.md", "records"): records_table,
