@@ -259,6 +259,43 @@ def test_every_setting_that_is_named_exists() -> None:
     assert wrong == []
 
 
+# -- what helps to contribute
+
+
+def test_the_checks_before_a_commit_need_no_network() -> None:
+    """Each hook is local and calls a tool of .venv that `make lint` or `make types` calls as well."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [repo["repo"] for repo in hooks["repos"]] == ["local"]
+    for hook in hooks["repos"][0]["hooks"]:
+        assert hook["language"] == "system"
+        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert f"$(BIN)/{tool}" in makefile
+
+
+def test_the_workflow_runs_what_anybody_can_run() -> None:
+    """CI knows no commands of its own: it calls the script and the make target that are in the repository."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert {step["run"] for step in steps if "run" in step} == {".ci/run", "make docs"}
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    "form", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem
+)
+def test_an_issue_form_is_whole(form: Path) -> None:
+    """Each form has a name, a description and fields with ids of their own."""
+    content = yaml.safe_load(form.read_text(encoding="utf-8"))
+    if form.stem == "config":
+        assert set(content) == {"blank_issues_enabled", "contact_links"}
+        return
+    assert {"name", "description", "body"} <= set(content)
+    ids = [field["id"] for field in content["body"] if field["type"] != "markdown"]
+    assert ids
+    assert len(ids) == len(set(ids))
+
+
 # -- links and files
 
 
