@@ -39,6 +39,7 @@ from tests.support.documentation import (
     prose,
     record_schema,
 )
+from tests.support.peers import need
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
 SHELLS: Final = ("sh", "bash", "shell", "console", "powershell")
@@ -93,6 +94,13 @@ def test_every_member_of_a_record_says_what_it_means() -> None:
     assert silent == []
 
 
+def test_every_room_is_explained() -> None:
+    """The table of rooms has a row for each sub-package."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `exporter/(\w+)/` \|", text, re.MULTILINE))
+    assert rows == {folder.parent.name for folder in (ROOT / "exporter").glob("*/__init__.py")}
+
+
 def test_every_command_is_explained() -> None:
     """The table of commands has a row for each command."""
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -122,6 +130,7 @@ def test_every_command_is_run_or_says_that_it_is_not(block: Block) -> None:
 RUNNABLE: Final = [page for page in PAGES if any(RUN.fullmatch(block.mark) for block in blocks(page))]
 
 
+@pytest.mark.peer("curl")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """The blocks marked `run`, one after the other in one shell, end with 0 and print what they promise."""
@@ -132,6 +141,8 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     script = re.sub(r"\b(8169|10169)\b", lambda match: ports[match[1]], script)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"
+    if "curl " in script:
+        need("curl")
     output = _run(script, tmp_path, environ)
     for block, match in chosen:
         printed, separator, output = output.partition(f"{SEPARATOR} {block.line}\n")
