@@ -81,13 +81,13 @@ vm: $(VENV)/.test
 readme: $(VENV)/.test
 	UPDATE_README=1 $(PYTEST) -q tests/project/test_docs.py -k generated_part
 
-# The variable silences the theme's advertisement of its successor.
+# Not --quiet: it takes the warnings away that --strict is there for. The variable silences the theme about its successor.
 .PHONY: docs
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.docs
 	@echo "== mkdocs build --strict"
-	@$(BIN)/mkdocs build --quiet --strict --clean --config-file .mkdocs.yml
-	@echo "build/docs/index.html"
+	@$(BIN)/mkdocs build --strict --clean --config-file .mkdocs.yml
+	@echo "== it is in build/docs"
 
 # -- what is handed out
 
