@@ -75,11 +75,11 @@ def _target(target: str, source: str, page: str, config: MkDocsConfig) -> str:
     path, mark, anchor = target.partition("#")
     if not path or "://" in path or path.startswith("mailto:"):
         return target
-    found = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-    if not (ROOT / found).exists():
+    linked = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+    if not (ROOT / linked).exists():
         raise PluginError(f"{source}: the link {target} leads nowhere")
-    if found in PAGES or found in PICTURES or found.startswith("docs/"):
-        inside = PAGES.get(found, found.removeprefix("docs/"))
+    if linked in PAGES or linked in PICTURES or linked.startswith("docs/"):
+        inside = PAGES.get(linked, linked.removeprefix("docs/"))
         return posixpath.relpath(inside, posixpath.dirname(page) or ".") + mark + anchor
-    kind = "tree" if (ROOT / found).is_dir() else "blob"
-    return f"{config.extra['repository']}/{kind}/main/{found}{mark}{anchor}"
+    kind = "tree" if (ROOT / linked).is_dir() else "blob"
+    return f"{config.extra['repository']}/{kind}/main/{linked}{mark}{anchor}"

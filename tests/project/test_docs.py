@@ -317,10 +317,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if target.startswith(("http://", "https://")):
             continue
         path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), target
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
         if anchor:
-            assert anchor in anchors(found), target
+            assert anchor in anchors(linked), target
 
 
 FILE: Final = re.compile(r"`((?:exporter|tests|docs|deploy|alerts|dashboards|benchmarks|\.ci|\.github)/[\w./*-]+)`")

@@ -133,8 +133,8 @@ def _type(shape: Mapping[str, Any]) -> str:
         return " ".join("null" if word is None else f"`{word}`" for word in shape["enum"])
     if "anyOf" in shape:
         return " or ".join(_type(choice) for choice in shape["anyOf"])
-    found = shape.get("type", "any")
-    names = [found] if isinstance(found, str) else list(found)
+    types = shape.get("type", "any")
+    names = [types] if isinstance(types, str) else list(types)
     form = _FORMATS.get(shape.get("format", ""))
     if "items" in shape:
         return f"array of {_type(shape['items'])}"
