@@ -39,8 +39,7 @@ from exporter.log.log import Log
 from exporter.metadata.client import Answer, MetadataClient
 from exporter.metadata.errors import REASONS
 from exporter.outbox.store import Outbox
-from exporter.page.markup import PAGE_CONTENT_TYPE, PAGE_HEADERS
-from exporter.page.view import render_page
+from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.web.config import WebConfig

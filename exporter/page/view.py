@@ -1,137 +1,226 @@
-"""The landing page: what a person on call sees first. This VM, what is coming and when, what we decided and why.
+"""The landing page: what a person on call sees first. This VM, what is coming and when, what was decided and why.
 
 A page of one status, complete without scripts and without anything from elsewhere. It never looks calm while the agent
 is blind: what is not known is said to be so, and what is shown then is said to be old.
+
+This module makes plain values of the status; `page.html` lays them out and `style.css` colours them. jinja2 escapes
+whatever it is given, and is imported with the first page, not with the agent. What comes from outside (descriptions,
+ids, names) is moreover `Quoted`: isolated from the page's own direction, cut to a bearable length, and with every
+character that hides or reorders text spelled out.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from exporter.core.folding import alike
 from exporter.core.record_factory import account
 from exporter.core.snapshot import DestinationStatus, Status, urgency
-from exporter.core.state import Instant, Outage, Phase, Tracked
-from exporter.page.markup import (
-    NOTHING,
-    STYLE,
-    Html,
-    icon,
-    join,
-    listed,
-    moment,
-    outside,
-    table,
-    tag,
-    terms,
-    text,
-)
-from exporter.text.sentences import (
-    COORDINATIONS,
-    MEANING,
-    MODES,
-    UNKNOWN,
-    ago,
-    approved_by,
-    decision,
-    distance,
-    duration,
-    failure,
-    felt,
-    headline,
-    optional_span,
-    size,
-    span,
-    started_by,
-    when,
-)
+from exporter.core.state import Instant, Phase, Tracked
+from exporter.page.sentences import COORDINATIONS, MEANING, MODES, decision_text, failure, headline, when
+from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
+from exporter.text.format import ago, counted, distance, moment, size, span
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 REFRESH_SECONDS: Final = 10
-ICONS: Final = {"calm": "#1c7c4a", "coming": "#e09a1a", "on": "#d3342b", "blind": "#8a5fc7"}
+MAX_EVENTS: Final = 20
+MAX_CLOSED: Final = 10
+MAX_RESOURCES: Final = 5
+MAX_QUOTED: Final = 600
+MAX_MARKS: Final = 3
+ICONS: Final = {"calm": "1c7c4a", "coming": "e09a1a", "on": "d3342b", "blind": "8a5fc7"}
+DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
+OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
+
+# As text, so that the line ends are those that a browser hashes, whatever a checkout made of them.
+STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+PAGE_CONTENT_TYPE: Final = "text/html; charset=utf-8"
+PAGE_HEADERS: Final = (
+    (
+        "Content-Security-Policy",
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)
+"""To be sent with the page: nothing runs, nothing is loaded, nobody may frame it, and no proxy keeps an old one."""
+
+
+# --- the values of a page ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The page's own words, in the colour of a class of the style: `good` or `bad`."""
+
+    text: str
+    style: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """Text that somebody else wrote, made by `quoted`: visible and cut, with the number of characters left out."""
+
+    text: str
+    style: str
+    omitted: int
+
+
+Part = str | datetime | Marked | Quoted
+Value = Part | tuple[Part, ...]
+"""What stands in one place of the page; "\\n" breaks the line. A row of terms whose value is empty is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The page in one sentence. `tone` is a class of the style and a colour of the tab's dot."""
+    """The page in one sentence, with lines below it. `tone` is a class of the style."""
 
     tone: str
     title: str
-    lines: tuple[Html, ...] = ()
+    lines: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One event that is not over."""
+
+    tone: str
+    title: Value
+    when: str
+    rows: tuple[tuple[str, Value], ...]
 
 
 def render_page(status: Status, now: Instant, version: str) -> bytes:
     """The landing page of one status, in UTF-8. Send `PAGE_HEADERS` with it."""
     own = sorted(status.own_events, key=urgency)
+    closed = [tracked for tracked in status.state.closed.values() if status.concerns_this_vm(tracked)]
     verdict = _verdict(status, own, now)
-    name = status.vm.name or "this VM"
-    head = join(
-        (
-            Html('<meta charset="utf-8">'),
-            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Html('<meta name="color-scheme" content="light dark">'),
-            Html(f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'),
-            tag("title", text(f"{verdict.title} · {name[:100]}")),
-            Html(f'<link rel="icon" href="{icon(ICONS[verdict.tone])}">'),
-            Html(f"<style>{STYLE}</style>"),
-        )
+    page = _template().render(
+        title=f"{verdict.title} · {(status.vm.name or 'this VM')[:100]}",
+        icon=ICONS[verdict.tone],
+        refresh_seconds=REFRESH_SECONDS,
+        name=quoted(status.vm.name) if status.vm.name else "This VM (its name is not known yet)",
+        name_known=bool(status.vm.name),
+        about=tuple(_about(status)),
+        verdict=verdict,
+        events=tuple(_card(status, tracked, now) for tracked in own[:MAX_EVENTS]),
+        events_omitted=max(0, len(own) - MAX_EVENTS),
+        rest=_rest(status),
+        closed=tuple(_closed(closed)),
+        destinations=tuple(_destination(destination, now) for destination in status.destinations),
+        outbox=_outbox(status),
+        source=_source(status, now),
+        now=now.wall,
+        version=version,
     )
-    body = join(
-        (
-            tag("header", tag("h1", *_name(status)), _about(status), _banner(verdict)),
-            tag("main", *sections(status, own, now)),
-            _footer(now, version),
-        )
-    )
-    page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
     return page.encode("utf-8", "replace")
 
 
-def _name(status: Status) -> Iterator[Html]:
-    if status.vm.name:
-        yield outside(status.vm.name)
-    else:
-        yield text("This VM (its name is not known yet)")
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # 2 MiB that only a viewer pays
+
+    environment = Environment(
+        loader=PackageLoader("exporter.page", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["moment"] = moment
+    environment.globals["style"] = STYLE
+    return environment.get_template("page.html")
 
 
-def _about(status: Status) -> Html:
-    vm = status.vm
-    zone = f"{vm.location}, zone {vm.zone}" if vm.location and vm.zone else vm.location
-    said = [vm.size, zone, vm.resource_group, vm.vmss_name, vm.node]
-    parts = [outside(part, limit=120) for part in said if part]
-    if vm.priority and vm.priority != "Regular":
-        parts.insert(0, outside(vm.priority, limit=40))
-    return tag("p", listed((text("Azure scheduled events"), *parts), " · "), class_="soft")
+# --- text from outside ------------------------------------------------------------------------------------------------
+
+
+def quoted(value: str, style: str = "", limit: int = MAX_QUOTED) -> Quoted:
+    """Text that somebody else wrote, at most `limit` characters of it; `style` are further classes."""
+    return Quoted(visible(value[:limit]), f"outside {style}".rstrip(), max(0, len(value) - limit))
+
+
+def visible(value: str) -> str:
+    """The same text with each character that would hide, reorder or break it written as its code point.
+
+    Marks that pile up on one letter would be drawn over the lines above and below: the first few are kept.
+    """
+    shown: list[str] = []
+    marks = 0
+    for char in value:
+        category = unicodedata.category(char)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if marks <= MAX_MARKS:
+            shown.append(f"⟨U+{ord(char):04X}⟩" if _deceptive(char, category) else char)
+    return "".join(shown)
+
+
+def _deceptive(char: str, category: str) -> bool:
+    return (category in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and char != "\n") or char in _INVISIBLE
+
+
+_INVISIBLE: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that look like nothing
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
+def _about(status: Status) -> Iterator[Value]:
+    vm = status.vm
+    yield "Azure scheduled events"
+    if vm.priority and vm.priority != "Regular":
+        yield quoted(vm.priority, limit=40)
+    zone = f"{vm.location}, zone {vm.zone}" if vm.location and vm.zone else vm.location
+    for detail in (vm.size, zone, vm.resource_group, vm.vmss_name, vm.node):
+        if detail:
+            yield quoted(detail, limit=120)
+
+
 def _verdict(status: Status, own: list[Tracked], now: Instant) -> Verdict:
     if _last_read(status) is None:
-        return Verdict("blind", "Not known yet", (text(_never_read(status)),))
+        return Verdict("blind", "Not known yet", (_never_read(status),))
     if not status.fresh(now):
-        return Verdict("blind", "Not known at the moment", (_age(status, now), *_headline(own, now)))
-    found = _present(status, own, now)
-    return found if status.source.up else replace(found, lines=(*found.lines, _age(status, now)))
+        known = f"Known then: {headline(own[0], now)}." if own else "No event of this VM was known then."
+        return Verdict("blind", "Not known at the moment", (_age(status, now), known))
+    verdict = _present(status, own, now)
+    return verdict if status.source.up else replace(verdict, lines=(*verdict.lines, _age(status, now)))
 
 
 def _present(status: Status, own: list[Tracked], now: Instant) -> Verdict:
     """What a document that was just read says."""
     if own:
-        return _busy(own, now)
+        tone = "on" if own[0].phase is Phase.STARTED else "coming"
+        return Verdict(tone, headline(own[0], now), tuple(_below(own)))
     if status.warming(now):
-        say = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
-        return Verdict("blind", "Not known yet", (text(say),))
+        enabling = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
+        return Verdict("blind", "Not known yet", (enabling,))
     if status.state.document is not None and status.state.document.rejected:
-        say = "The document holds events that can't be read; the log and the records have them."
-        return Verdict("blind", "Not known for sure", (text(say),))
+        unreadable = "The document holds events that can't be read; the log and the records have them."
+        return Verdict("blind", "Not known for sure", (unreadable,))
     read = _last_read(status)
-    as_of = join((text(", as of "), moment(read.wall))) if read else NOTHING
-    say = "The metadata service names no event for this VM"
-    return Verdict("calm", "Nothing is planned", (join((text(say), as_of, text("."))),))
+    as_of: tuple[Part, ...] = (", as of ", read.wall) if read else ()
+    return Verdict("calm", "Nothing is planned", (("The metadata service names no event for this VM", *as_of, "."),))
+
+
+def _below(own: list[Tracked]) -> Iterator[str]:
+    if meaning := MEANING.get(own[0].event.event_type or ""):
+        yield meaning
+    if len(own) > 1:
+        yield f"{len(own) - 1} more below."
 
 
 def _last_read(status: Status) -> Instant | None:
@@ -146,238 +235,143 @@ def _never_read(status: Status) -> str:
     return f"The metadata service gave no document so far: {failure(reason)}."
 
 
-def _age(status: Status, now: Instant) -> Html:
+def _age(status: Status, now: Instant) -> Value:
     """That the source fails, why, and how old everything else on this page is."""
     reason, read = status.source.failure, _last_read(status)
-    why = f"can't be read: {failure(reason)}" if reason else "was not read again"
-    say = text(f"The metadata service {why}.")
-    if read is None:
-        return say
-    if now.since(read) is None:
-        return join(
-            (
-                say,
-                text(" This page shows what was known at "),
-                moment(read.wall),
-                text(", before the clock was set back."),
-            )
-        )
-    return join((say, text(f" This page shows what was known {ago(read, now)}, at "), moment(read.wall), text(".")))
-
-
-def _headline(own: list[Tracked], now: Instant) -> Iterator[Html]:
-    if own:
-        yield text(f"Known then: {headline(own[0], now)}.")
-    else:
-        yield text("No event of this VM was known then.")
-
-
-def _busy(own: list[Tracked], now: Instant) -> Verdict:
-    first = own[0]
-    tone = "on" if first.phase is Phase.STARTED else "coming"
-    return Verdict(tone, headline(first, now), tuple(_more(own)))
-
-
-def _more(own: list[Tracked]) -> Iterator[Html]:
-    meaning = MEANING.get(own[0].event.event_type or "")
-    if meaning:
-        yield text(meaning)
-    if len(own) > 1:
-        yield text(f"{len(own) - 1} more below.")
-
-
-def _banner(verdict: Verdict) -> Html:
-    lines = (tag("p", line) for line in verdict.lines)
-    return tag("div", tag("strong", text(verdict.title)), *lines, class_=f"verdict {verdict.tone}")
-
-
-def _footer(now: Instant, version: str) -> Html:
-    links = (("/metrics", "Metrics"), ("/-/healthy", "Healthy?"), ("/-/ready", "Ready?"))
-    items = (tag("li", tag("a", text(name), href=path)) for path, name in links)
-    nav = tag("nav", tag("ul", *items), aria_label="Links")
-    said = join((text("As of "), moment(now.wall), text(f", renewed every {REFRESH_SECONDS} s · ")))
-    return tag("footer", nav, tag("p", said, text(f"azure-scheduled-events-exporter {version}")))
-
-
-MAX_EVENTS: Final = 20
-MAX_CLOSED: Final = 10
-MAX_RESOURCES: Final = 5
-DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
-OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
-
-
-def sections(status: Status, own: list[Tracked], now: Instant) -> Iterator[Html]:
-    if own:
-        yield _section("Events of this VM", *_events(status, own, now))
-    elif status.state.document is not None and (others := _others(status)):
-        yield _section("Events of this VM", others)
-    closed = [tracked for tracked in status.state.closed.values() if status.concerns_this_vm(tracked)]
-    yield _section("What happened last", _closed(closed))
-    yield _section("Outputs", _outputs(status, now))
-    yield _section("Source and approvals", _source(status, now))
-
-
-def _section(title: str, *children: Html) -> Html:
-    name = title.lower().replace(" ", "-")
-    return tag("section", tag("h2", text(title), id=name), *children, aria_labelledby=name)
-
-
-def _events(status: Status, own: list[Tracked], now: Instant) -> Iterator[Html]:
-    if not status.vm.name:
-        say = "This VM's own name is not known yet, so every event of the document is shown and none is approved."
-        yield tag("p", text(say), class_="note")
-    for tracked in own[:MAX_EVENTS]:
-        yield _event(status, tracked, now)
-    if len(own) > MAX_EVENTS:
-        yield tag("p", text(f"{len(own) - MAX_EVENTS} more events of this VM are in the metrics and the records."))
-    yield _others(status)
-
-
-def _others(status: Status) -> Html:
-    document = status.state.document
-    if document is None:
-        return NOTHING
-    others, unread = len(status.state.tracked) - len(status.own_events), len(document.rejected)
-    said = [f"{others} further event{'s' * (others > 1)} of other VMs" if others else ""]
-    said.append(f"{unread} that can't be read" if unread else "")
-    words = " and ".join(part for part in said if part)
-    return tag("p", text(f"The document also holds {words}."), class_="soft") if words else NOTHING
-
-
-def _event(status: Status, tracked: Tracked, now: Instant) -> Html:
-    event = tracked.event
-    started = tracked.phase is Phase.STARTED
-    title = outside(event.event_type or "Event of unknown type", limit=60)
-    rows = (
-        ("What it means", text(MEANING.get(event.event_type or "", ""))),
-        ("Azure says", outside(event.description) if event.description else NOTHING),
-        ("Not before", _at(event.not_before, now) if not started else NOTHING),
-        ("Started", _past(tracked.started, now) if started else NOTHING),
-        ("Approved by", text(started_by(tracked.started_by, tracked.approval.rule)) if started else NOTHING),
-        ("Interruption", text(duration(event.duration))),
-        ("Decision", NOTHING if started else text(decision(status.decisions.get(tracked.key), tracked))),
-        ("Approved", _past(tracked.approval.accepted_at, now)),
-        ("Outdated", _outdated(tracked)),
-        ("Touches", _resources(tracked, status.vm.name)),
-        ("Asked for by", outside(event.source, limit=60) if event.source else NOTHING),
-        ("Status", outside(event.status or UNKNOWN, limit=60)),
-        ("First seen", _past(tracked.sighted, now)),
-        ("Can't be read", text(", ".join(event.faults[:10]))),
-        ("EventId", outside(event.event_id, "id")),
+    fails = (
+        f"The metadata service can't be read: {failure(reason)}."
+        if reason
+        else ("The metadata service was not read again.")
     )
-    return tag(
-        "article", tag("h3", title), tag("p", text(when(tracked, now)), class_="when"), terms(rows),
-        class_="on" if started else "coming",
-    )  # fmt: skip
+    if read is None:
+        return fails
+    if now.since(read) is None:
+        return (f"{fails} This page shows what was known at ", read.wall, ", before the clock was set back.")
+    return (f"{fails} This page shows what was known {ago(read, now)}, at ", read.wall, ".")
 
 
-def _at(value: datetime | None, now: Instant) -> Html:
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def _card(status: Status, tracked: Tracked, now: Instant) -> Card:
+    event, approval = tracked.event, tracked.approval
+    started = tracked.phase is Phase.STARTED
+    rows: tuple[tuple[str, Value], ...] = (
+        ("What it means", MEANING.get(event.event_type or "", "")),
+        ("Azure says", quoted(event.description) if event.description else ""),
+        ("Not before", _future(event.not_before, now) if not started else ""),
+        ("Started", _past(tracked.started, now) if started else ""),
+        ("Approved by", started_by(tracked.started_by, approval.rule) if started else ""),
+        ("Interruption", announced_duration(event.duration)),
+        ("Decision", decision_text(status.decisions.get(tracked.key), tracked) if not started else ""),
+        ("Approved", _past(approval.accepted_at, now)),
+        (
+            "Outdated",
+            Marked("it changed after we approved it, and would now be held", "bad") if approval.outdated else "",
+        ),
+        ("Touches", _resources(tracked, status.vm.name)),
+        ("Asked for by", quoted(event.source, limit=60) if event.source else ""),
+        ("Status", quoted(event.status or UNKNOWN, limit=60)),
+        ("First seen", _past(tracked.sighted, now)),
+        ("Can't be read", ", ".join(event.faults[:10])),
+        ("EventId", quoted(event.event_id, "id")),
+    )
+    title = quoted(event.event_type or "Event of unknown type", limit=60)
+    return Card("on" if started else "coming", title, when(tracked, now), rows)
+
+
+def _future(instant: datetime | None, now: Instant) -> Value:
     """A time that may still come."""
-    return NOTHING if value is None else join((moment(value), text(f" ({distance(value, now.wall)})")))
+    return "" if instant is None else (instant, f" ({distance(instant, now.wall)})")
 
 
-def _past(value: datetime | Instant | None, now: Instant) -> Html:
+def _past(instant: datetime | Instant | None, now: Instant) -> Value:
     """A time that was."""
-    if value is None:
-        return NOTHING
-    then = value if isinstance(value, Instant) else Instant(value)
-    return join((moment(then.wall), text(f" ({ago(then, now)})")))
+    if instant is None:
+        return ""
+    then = instant if isinstance(instant, Instant) else Instant(instant)
+    return (then.wall, f" ({ago(then, now)})")
 
 
-def _outdated(tracked: Tracked) -> Html:
-    if not tracked.approval.outdated:
-        return NOTHING
-    return tag("span", text("it changed after we approved it, and would now be held"), class_="bad")
-
-
-def _resources(tracked: Tracked, vm_name: str) -> Html:
+def _resources(tracked: Tracked, vm_name: str) -> Value:
     names = tracked.event.resources
     if names is None:
-        return text("resources that can't be read")
+        return "resources that can't be read"
     own = [name for name in names if vm_name and alike(name, vm_name)]
     others = [name for name in names if name not in own]
-    shown = [text("this VM")] if own else []
-    shown += [outside(name, limit=80) for name in others[:MAX_RESOURCES]]
-    rest = len(others) - MAX_RESOURCES
-    if rest > 0:
-        shown.append(text(f"{rest} more"))
-    return listed(shown, ", ") if shown else text("no resources")
+    shown: list[Part] = ["this VM"] if own else []
+    shown += [quoted(name, limit=80) for name in others[:MAX_RESOURCES]]
+    if len(others) > MAX_RESOURCES:
+        shown.append(f"{len(others) - MAX_RESOURCES} more")
+    return tuple(part for name in shown for part in (", ", name))[1:] or "no resources"
 
 
-def _closed(closed: list[Tracked]) -> Html:
+def _rest(status: Status) -> str:
+    document = status.state.document
+    if document is None:
+        return ""
+    others, unread = len(status.state.tracked) - len(status.own_events), len(document.rejected)
+    parts = [f"{counted(others, 'further event')} of other VMs" if others else ""]
+    parts.append(f"{unread} that can't be read" if unread else "")
+    return " and ".join(part for part in parts if part)
+
+
+def _closed(closed: list[Tracked]) -> Iterator[tuple[Value, ...]]:
+    """The newest first. They are kept in the order in which they ended, which no clock can change."""
     gone = [tracked for tracked in closed if tracked.closed_at is not None and tracked.outcome is not None]
-    if not gone:
-        return tag("p", text("No event of this VM has come and gone yet."), class_="soft")
-    newest = gone[::-1][:MAX_CLOSED]  # they are kept in the order in which they ended, which no clock can change
-    heads = ("Event", "Outcome", "Notice", "Approved by", "Started", "Lasted", "Interruption felt")
-    return tag("div", table("The last events that are over, newest first", heads, map(_told, newest)), class_="panel")
+    for tracked in gone[::-1][:MAX_CLOSED]:
+        story, event = account(tracked), tracked.event
+        notice, lasted = story["notice_seconds"], story["started_seconds"]
+        yield (
+            (quoted(event.event_type or "Event", limit=40), "\n", quoted(event.event_id, "id soft")),
+            (f"{OUTCOMES.get(story['outcome'], UNKNOWN)} ", tracked.closed_at or tracked.first_seen),
+            UNKNOWN if notice is None else span(max(0.0, notice)),
+            approved_by(story),
+            tracked.started_at if tracked.started_at else "not seen",
+            "–" if lasted is None else span(lasted),
+            observed_interruption(story),
+        )
 
 
-def _told(tracked: Tracked) -> tuple[Html, ...]:
-    story, event = account(tracked), tracked.event
-    name = join((outside(event.event_type or "Event", limit=40), Html("<br>"), outside(event.event_id, "id soft")))
-    outcome = OUTCOMES.get(story["outcome"], UNKNOWN)
-    return (
-        name,
-        join((text(outcome), Html(" "), moment(tracked.closed_at or tracked.first_seen))),
-        text(optional_span(story["notice_seconds"])),
-        text(approved_by(story)),
-        moment(tracked.started_at) if tracked.started_at else text("not seen"),
-        text(span(story["started_seconds"]) if story["started_seconds"] is not None else "–"),
-        text(felt(story)),
-    )
+# --- outputs and source -----------------------------------------------------------------------------------------------
 
 
-def _outputs(status: Status, now: Instant) -> Html:
-    heads = ("Destination", "State", "Waiting", "Oldest waiting", "Parked", "Last success")
-    rows = [_destination(destination, now) for destination in status.destinations]
-    shown = (
-        table("Where the records go; parked ones will never be taken and wait for a person", heads, rows)
-        if rows
-        else tag("p", text("No destination is configured."))
-    )
-    outbox = status.outbox
-    share = f"{size(outbox.bytes)} of {size(outbox.capacity)} used"
-    if outbox.writable:
-        state = text(share)
-    else:
-        state = tag("span", text("can't be written: nothing is approved until it can"), class_="bad")
-    return tag("div", shown, terms((("Outbox", state),)), class_="panel")
-
-
-def _destination(destination: DestinationStatus, now: Instant) -> tuple[Html, ...]:
-    name = text(DESTINATION_NAMES.get(destination.name, destination.name))
+def _destination(destination: DestinationStatus, now: Instant) -> tuple[Value, ...]:
+    name = DESTINATION_NAMES.get(destination.name, destination.name)
     if not destination.configured:
-        return (name, text("not configured"), *[text("–")] * 4)
-    good = tag("span", text("works" if destination.last_success else "nothing sent yet"), class_="good")
-    state = good if not destination.error else tag("span", text(f"fails: {destination.error}"), class_="bad")
+        return (name, "not configured", *["–"] * 4)
+    works = Marked("works" if destination.last_success else "nothing sent yet", "good")
     return (
         name,
-        state,
-        text(str(destination.records)),
-        _past(destination.oldest, now) or text("–"),
-        tag("span", text(str(destination.parked)), class_="bad") if destination.parked else text("0"),
-        _past(destination.last_success, now) or text("never"),
+        Marked(f"fails: {destination.error}", "bad") if destination.error else works,
+        str(destination.records),
+        _past(destination.oldest, now) or "–",
+        Marked(str(destination.parked), "bad") if destination.parked else "0",
+        _past(destination.last_success, now) or "never",
     )
 
 
-def _source(status: Status, now: Instant) -> Html:
+def _outbox(status: Status) -> Value:
+    outbox = status.outbox
+    if not outbox.writable:
+        return Marked("can't be written: nothing is approved until it can", "bad")
+    return f"{size(outbox.bytes)} of {size(outbox.capacity)} used"
+
+
+def _source(status: Status, now: Instant) -> tuple[tuple[str, Value], ...]:
     source, state = status.source, status.state
-    up = tag("span", text("answers"), class_="good")
-    down = tag("span", text(failure(source.failure) if source.failure else "not asked yet"), class_="bad")
-    outage: Outage | None = state.outage
-    since = source.failing or (outage.since if outage and not source.up else None)
+    fails = Marked(failure(source.failure) if source.failure else "not asked yet", "bad")
+    since = source.failing or (state.outage.since if state.outage else None)
     conflict = "the configured name is not the one that the metadata service gives; nothing is approved"
-    rows = (
-        ("Metadata service", up if source.up else down),
-        ("Failing since", _past(since, now) if not source.up else NOTHING),
-        ("Last good document", _past(source.success, now) or text("none by this process")),
-        ("Polled every", text(span(status.poll_interval))),
-        ("Document number", text(str(state.document.incarnation)) if state.document else NOTHING),
-        ("Warming up", text("yes: Azure may still be enabling the service") if status.warming(now) else NOTHING),
-        ("Approvals", text(MODES[status.mode])),
-        ("Coordination", text(COORDINATIONS[status.coordination])),
-        ("Name", tag("span", text(conflict), class_="bad") if status.identity_conflict else NOTHING),
+    return (
+        ("Metadata service", Marked("answers", "good") if source.up else fails),
+        ("Failing since", _past(since, now) if not source.up else ""),
+        ("Last good document", _past(source.success, now) or "none by this process"),
+        ("Polled every", span(status.poll_interval)),
+        ("Document number", str(state.document.incarnation) if state.document else ""),
+        ("Warming up", "yes: Azure may still be enabling the service" if status.warming(now) else ""),
+        ("Approvals", MODES[status.mode]),
+        ("Coordination", COORDINATIONS[status.coordination]),
+        ("Name", Marked(conflict, "bad") if status.identity_conflict else ""),
         ("Agent started", _past(status.started, now)),
     )
-    return tag("div", terms(rows), class_="panel")

@@ -1,87 +1,78 @@
-"""What a record may hold, in words for a person, whoever wrote it.
+"""Durations, instants, sizes, counts and text from outside in words for a person.
 
-Nothing in a record is trusted: what is mistyped is left out, and no control character or escape sequence of a
-stranger's reaches the terminal.
+The one place that formats them: the page, the timeline, the commands and the settings all use these functions.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from exporter.core.strict_json import INT_LIMIT
-from exporter.text import sentences as page_words
+from exporter.core.state import Instant
 from exporter.text.terminal import visible
 
-SHORT_ID: Final = 8
-LONGEST_WORD: Final = 64
-LONGEST_SENTENCE: Final = 400
-LONGEST_LIST: Final = 20
-_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-
-
-def moment(when: datetime) -> str:
-    """An instant in UTC, to the second."""
-    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+NO_BREAK_SPACE: Final = "\u00a0"
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+TENTHS_BELOW: Final = 10.0
 
 
 def span(seconds: float) -> str:
-    """A length of time as the page says it, with plain spaces."""
-    return clean(page_words.span(min(seconds, float(INT_LIMIT))), LONGEST_WORD)
+    """A length of time with its two greatest units: `4.2 s`, `14 min 30 s`, `3 d 4 h`. A unit stays with its number:
+    between the two stands a space that does not break (`clean` makes plain ones of them)."""
+    if seconds < TENTHS_BELOW and seconds != int(seconds):
+        return f"{seconds:.1f}\u00a0s"
+    whole = int(seconds)
+    for size, name, rest_size, rest_name in (
+        (DAY, "d", HOUR, "h"),
+        (HOUR, "h", MINUTE, "min"),
+        (MINUTE, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // rest_size
+            return f"{whole // size}\u00a0{name}" + (f" {rest}\u00a0{rest_name}" if rest else "")
+    return f"{whole}\u00a0s"
 
 
-def short_id(subject: str) -> str:
-    """What tells an event from its neighbours: the first part of a UUID, and anything else as far as it fits."""
-    text = clean(subject, LONGEST_WORD)
-    return text[:SHORT_ID] if _UUID.fullmatch(text) or len(text) > 2 * SHORT_ID else text
+def distance(instant: datetime, now: datetime) -> str:
+    """How far away an instant of the wall clock is: `in 14 min 30 s` or `3 min ago`."""
+    away = instant - now
+    if abs(away) < timedelta(seconds=1):
+        return "now"
+    return f"in {span(away.total_seconds())}" if away > timedelta() else f"{span(-away.total_seconds())} ago"
+
+
+def ago(then: Instant, now: Instant) -> str:
+    """How long ago something was, which is never said to come."""
+    seconds = now.since(then)
+    if seconds is None:
+        return "the clock was set back since"
+    return "now" if seconds < 1 else f"{span(seconds)} ago"
+
+
+def moment(instant: datetime) -> str:
+    """An instant in UTC, to the second: `2026-03-02 09:00:20Z`."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def size(count: int) -> str:
+    """Bytes, in KiB or MiB without decimals."""
+    return f"{count / 2**10:.0f}\u00a0KiB" if count < 2**20 else f"{count / 2**20:.0f}\u00a0MiB"
+
+
+def counted(count: int, singular: str) -> str:
+    """A number with its noun, whose plural is made with an s: `1 record`, `2 records`."""
+    return f"{count} {singular}{'s' * (count != 1)}"
 
 
 def clean(value: object, limit: int) -> str:
-    """On one line, without control characters, and no longer than `limit`."""
+    """The value's text on one line, without characters that a terminal acts on, at most `limit` characters of it."""
     text = str(value)
-    cut = text[: limit + 1].replace("\u00a0", " ")
-    shown = "".join(ch if visible(ch) else _escape(ch) for ch in cut[:limit])
+    cut = text[: limit + 1].replace(NO_BREAK_SPACE, " ")
+    shown = "".join(char if visible(char) else _escape(char) for char in cut[:limit])
     return shown + "..." if len(cut) > limit else shown
 
 
-def _escape(ch: str) -> str:
-    return " " if ch in "\r\n\t" else ch.encode("unicode_escape").decode("ascii")
-
-
-def pad(text: str, width: int) -> str:
-    """The text, as wide as its column."""
-    return f"{clean(text, LONGEST_WORD):<{width}} "
-
-
-def moment_of(text: str | None) -> str:
-    """The instant that a record tells as text; what is none is shown as it stands."""
-    if not text:
-        return page_words.UNKNOWN
-    try:
-        return moment(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        return text
-
-
-def brief(value: object) -> str:
-    """A field of an event, or what a restart tells, in a few words."""
-    if isinstance(value, list):
-        return clean(", ".join(map(str, value[:LONGEST_LIST])), LONGEST_SENTENCE) or "none"
-    return "none" if value in (None, "") else clean(value, LONGEST_SENTENCE)
-
-
-def mapping_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def word_of(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def number_of(value: object) -> float | None:
-    """The number, None for anything else and for what no output could carry."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < INT_LIMIT:
-        return None
-    return value
+def _escape(char: str) -> str:
+    return " " if char in "\r\n\t" else char.encode("unicode_escape").decode("ascii")

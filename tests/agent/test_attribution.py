@@ -14,7 +14,7 @@ from exporter.core.records import Record
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
-from exporter.text.sentences import felt
+from exporter.text.account import observed_interruption
 from tests.support.agent_world import FREEZE, NAME, World, document, event, started
 
 STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
@@ -112,7 +112,7 @@ def test_none_observed_is_not_zero(world: World) -> None:
     assert found["interruptions_observed"] == 0
     assert found["interruption_seconds"] is None
     assert found["interruption_longest_seconds"] is None
-    assert felt(found).replace("\u00a0", " ") == "none observed (≥ 0.2 s)"
+    assert observed_interruption(found).replace("\u00a0", " ") == "none observed (≥ 0.2 s)"
 
 
 def test_an_event_that_shows_only_in_the_next_document(world: World) -> None:

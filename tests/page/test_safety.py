@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.core.state import Instant
-from exporter.page.markup import PAGE_CONTENT_TYPE, PAGE_HEADERS, outside, visible
-from exporter.page.view import render_page
+from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, quoted, render_page, visible
 from exporter.web.responses import Accept, Response
 from exporter.web.server import WebServer
 from tests.support import statuses
@@ -86,7 +85,7 @@ def test_outside_text_stays_text() -> None:
 def test_nothing_hides(text: str, seen: str) -> None:
     """What can't be seen is spelled, what piles up is cut, what is innocent stays."""
     assert visible(text) == seen
-    assert outside(text).encode()
+    assert quoted(text).text.encode()
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,7 +15,8 @@ from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, SourceStatus, State
 from exporter.page.view import render_page
-from exporter.text.sentences import distance, duration, span
+from exporter.text.account import announced_duration
+from exporter.text.format import distance, span
 from tests.support import statuses
 from tests.support.page_reading import plain, read, rows, shown, tables, terms, verdict
 from tests.support.statuses import FREEZE, NOON, Story
@@ -184,6 +187,13 @@ def test_a_crowd_is_cut_and_counted() -> None:
     assert len(body) < 100_000
 
 
+def test_the_template_engine_comes_with_the_first_page() -> None:
+    """An agent whose page nobody looks at does not pay for jinja2."""
+    code = "import sys, exporter.agent.app; print(sorted({'jinja2', 'markupsafe'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
 def test_it_is_a_document_that_anybody_can_read() -> None:
     """One h1, no level left out, every table with a caption, scoped heads and labelled cells, every section named."""
     story = statuses.closed_story()
@@ -230,7 +240,7 @@ def test_distances_and_durations() -> None:
     assert distance(NOON, NOON) == "now"
     assert plain(distance(NOON, NOON + timedelta(minutes=3))) == "3 min ago"
     assert plain(distance(NOON, NOON - timedelta(days=3, hours=4))) == "in 3 d 4 h"
-    assert [plain(duration(value)) for value in (None, -1, 0, 9)] == [
+    assert [plain(announced_duration(value)) for value in (None, -1, 0, 9)] == [
         "Azure does not say",
         "Azure does not say",
         "none",
