@@ -5,22 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Final
 
 from exporter.log.log import Log
 
-REPEAT_SECONDS = 60.0
-_MAX_REMEMBERED = 256
+REPEAT_SECONDS: Final = 60.0
+_MAX_REMEMBERED: Final = 256
 
-# azure.eventhub warns about each reconnect of an idle link, which is its normal life here.
-QUIET: dict[str, int] = {"azure": logging.ERROR, "azure.eventhub": logging.ERROR, "asyncio": logging.ERROR}
+QUIET: Final[Mapping[str, int]] = {"azure": logging.ERROR, "azure.eventhub": logging.ERROR, "asyncio": logging.ERROR}
+"""Loggers and the level below which they are not heard. azure.eventhub warns about each reconnect of an idle link,
+which is normal here."""
 
 
 class LibraryHandler(logging.Handler):
-    """One handler for all libraries. The same message is said at most once a minute, with the number left out."""
+    """One handler for all libraries. The same message is logged at most once a minute, with the number left out."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds that nobody can set."""
         super().__init__(logging.WARNING)
         self._log = log
         self._clock = clock
@@ -41,18 +44,18 @@ class LibraryHandler(logging.Handler):
         write("library.message", **fields)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
-        """Say nothing: the standard one prints a traceback, with the arguments in it."""
+        """Do nothing: the standard one prints a traceback, with the arguments in it."""
 
     def _repeated(self, record: logging.LogRecord) -> int | None:
-        """How often the message was left out since it was last said, or None if it is to be left out now."""
+        """How often the message was left out since it was last logged, or None if it is to be left out now."""
         key, now = (record.name, str(record.msg)[:200]), self._clock()
         with self._guard:
-            said, count = self._seen.pop(key, (float("-inf"), 0))
-            due = now - said >= REPEAT_SECONDS
-            self._seen[key] = (now, 0) if due else (said, count + 1)
+            logged, left_out = self._seen.pop(key, (float("-inf"), 0))
+            due = now - logged >= REPEAT_SECONDS
+            self._seen[key] = (now, 0) if due else (logged, left_out + 1)
             if len(self._seen) > _MAX_REMEMBERED:
                 self._seen.pop(next(iter(self._seen)))
-        return count if due else None
+        return left_out if due else None
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -66,17 +69,18 @@ def _message(record: logging.LogRecord) -> str:
 def captured_libraries(log: Log, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Within, all of `logging` and `warnings` goes to `log` alone; afterwards everything is as it was."""
     root = logging.getLogger()
-    before = (root.handlers[:], root.level, {name: logging.getLogger(name).level for name in QUIET})
+    handlers, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in QUIET}
     root.handlers[:] = [LibraryHandler(log, clock)]
     root.setLevel(logging.WARNING)
-    for name, level in QUIET.items():
-        logging.getLogger(name).setLevel(level)
+    for name, quiet_level in QUIET.items():
+        logging.getLogger(name).setLevel(quiet_level)
     logging.captureWarnings(True)
     try:
         yield
     finally:
         logging.captureWarnings(False)
-        root.handlers[:], levels = before[0], before[2]
-        root.setLevel(before[1])
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for name, own_level in levels.items():
+            logging.getLogger(name).setLevel(own_level)

@@ -4,14 +4,18 @@
     ts=2026-01-01T00:00:00.000Z level=info event=document.changed incarnation=3
 
 A line can't be forged by what it quotes, holds no credential, is at most `MAX_LINE` bytes long and is written whole or
-not at all. Logging never raises and waits at most `PATIENCE` seconds for a reader that does not read; lost lines are
-counted and said (`log.lines_lost`) once there is room again.
+not at all. Logging never raises and waits at most `WRITE_TIMEOUT` seconds for a reader that does not read; lost lines
+are counted and reported (`log.lines_lost`) once there is room again.
 
-A failure that repeats is said once, then counted, then said to be over:
+A failure that repeats is reported once, then counted, then reported to be over:
 
     log.failing("poll", "poll.failed", reason="timeout")   a line; again: silence, and each hour a line with repeated=N
     log.recovered("poll", "poll.recovered")                a line with failures=N and lasted_seconds, after a failure
-    log.recovered("poll", "poll.recovered", quiet=60)      the same, once it has lasted: what flaps is told once
+    log.recovered("poll", "poll.recovered", quiet=60)      the same, once it has lasted: what flaps is reported once
+
+The lines are rendered here, with `json` of the standard library, and not by structlog: its renderer of logfmt writes
+control characters as they are and a tab without quotation marks, so that a Description could act on a terminal or make
+up fields, and neither of its renderers can leave out the fields that find no room (docs/architecture.md has figures).
 """
 
 from __future__ import annotations
@@ -27,55 +31,64 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from exporter.secrets import Secret, Sieve
-from exporter.text.terminal import escape, visible
+from exporter.text.terminal import printable
 
 Level = Literal["debug", "info", "warn", "error"]
 Format = Literal["logfmt", "json"]
 
-# A pipe that polls writable takes PIPE_BUF (4096 on Linux) bytes at once, without blocking or mixing two writers.
-MAX_LINE = 4000
-MAX_VALUE = 1000
-PATIENCE = 0.1
-REMIND_SECONDS = 3600.0
+MAX_LINE: Final = 4000
+"""Bytes. A pipe that polls writable takes PIPE_BUF (4096 on Linux) at once, without blocking or mixing two writers."""
+MAX_VALUE: Final = 1000
+"""Characters of one value."""
+WRITE_TIMEOUT: Final = 0.1
+REMIND_SECONDS: Final = 3600.0
 
-_RANK: Mapping[str, int] = {"debug": 0, "info": 1, "warn": 2, "error": 3}
-_RESERVED = ("ts", "level", "event")
-_MAX_TROUBLES = 256
-_MAX_REASONS = 16
-_SHORTEST_HIDDEN = 6  # a shorter secret would blank out ordinary words
-_BARE = re.compile(r"[A-Za-z0-9_.:/+@,-]+")
+_RANK: Final[Mapping[str, int]] = {"debug": 0, "info": 1, "warn": 2, "error": 3}
+_RESERVED: Final = ("ts", "level", "event")
+_MAX_FAILURES: Final = 256
+_MAX_REASONS: Final = 16
+_SHORTEST_HIDDEN: Final = 6  # a shorter secret would blank out ordinary words
+_LONGEST_INTEGER: Final = 10**18
+_BARE: Final = re.compile(r"[A-Za-z0-9_.:/+@,-]+")
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """A failure that goes on: since when, how often, and the reasons already said with the time they were.
+class _Failure:
+    """A failure that goes on. Times are seconds of the monotonic clock."""
 
-    One that comes and goes is one failure: `run` is when it last came, `ended` when it last went (None while it is
-    there), `quiet` how long it must be away to be over, and `ending` the line that says so.
-    """
-
-    since: float
-    run: float
-    count: int = 0
-    said: dict[str, float] = field(default_factory=dict)
-    unsaid: int = 0
+    began: float
+    last_began: float
+    """One that comes and goes is one failure: this is when it last came."""
     ended: float | None = None
+    """When it last went; None while it is there."""
+    count: int = 0
+    reported: dict[str, float] = field(default_factory=dict)
+    """The reasons that were reported, with the time of the last report."""
+    unreported: int = 0
     quiet: float = 0.0
-    ending: tuple[str, Mapping[str, object]] = ("", MappingProxyType({}))
+    """For how many seconds it must be away to be over."""
+    recovery: tuple[str, Mapping[str, object]] = ("", MappingProxyType({}))
+    """The event and the fields of the line that reports it to be over."""
 
     def is_over(self, now: float) -> bool:
         """Whether it has been away for long enough. A clock that was set back must not keep it for ever."""
         return self.ended is not None and not 0 <= now - self.ended < self.quiet
 
+    def is_due(self, reason: str, now: float) -> bool:
+        """Whether to report it now: the reason is a new one, or was last reported an hour ago."""
+        last = self.reported.get(reason)
+        if last is None:
+            return len(self.reported) < _MAX_REASONS
+        return now - last >= REMIND_SECONDS
+
 
 class Log:
-    """Writes to `stream` (None: nowhere). `clock` gives Unix seconds, `monotonic` those that no one can set, for how
-    long something lasted; `hide` are secrets to blank out everywhere.
+    """Writes lines to a stream; safe to use from any thread.
 
-    Safe to use from any thread. Fields are keywords; `key`, `level` and `event` are taken by the parameters.
+    Fields are keywords; `key`, `level`, `event` and `quiet` are taken by the parameters.
     """
 
     def __init__(
@@ -88,15 +101,17 @@ class Log:
         monotonic: Callable[[], float] = time.monotonic,
         hide: Iterable[Secret] = (),
     ) -> None:
+        """`stream` None writes nowhere. `clock` gives Unix seconds for `ts`, `monotonic` those that nobody can set, for
+        how long something lasted. `hide` are secrets to blank out everywhere."""
         self._rank = _RANK[level]
         self._render = _json if format == "json" else _logfmt
         self._clock = clock
         self._monotonic = monotonic
-        self._hidden = Sieve(hide, _SHORTEST_HIDDEN)
-        self._window = 4 * MAX_VALUE + self._hidden.longest  # no secret is cut before it is hidden
+        self._redact = Sieve(hide, _SHORTEST_HIDDEN)
+        self._window = 4 * MAX_VALUE + self._redact.longest  # no secret is cut before it is hidden
         self._lock = threading.RLock()  # a signal handler may log while its thread is logging
-        self._out = _Out(stream)
-        self._troubles: dict[str, _Trouble] = {}
+        self._output = _Output(stream)
+        self._failures: dict[str, _Failure] = {}
 
     def debug(self, event: str, **fields: object) -> None:
         """For a developer who looks for a fault."""
@@ -115,82 +130,83 @@ class Log:
         self._log("error", event, fields)
 
     def failing(self, key: str, event: str, level: Level = "warn", **fields: object) -> None:
-        """A failure that may repeat: said when it begins, when its `reason` field is a new one, then once an hour."""
+        """A failure that may repeat: reported when it begins, when its `reason` field is a new one, then each hour."""
         reason = _text(fields.get("reason", ""))[:64]
         now = self._monotonic()
         with self._lock:
-            self._settle(key, now)
-            trouble = self._troubles[key] = self._troubles.pop(key, _Trouble(since=now, run=now))
-            if trouble.ended is not None:
-                trouble.run, trouble.ended = now, None
-            if len(self._troubles) > _MAX_TROUBLES:
-                self._troubles.pop(next(iter(self._troubles)))
-            trouble.count += 1
-            if not _due(trouble, reason, now):
-                trouble.unsaid += 1
+            self._report_recovery(key, now)
+            failure = self._failures[key] = self._failures.pop(key, _Failure(began=now, last_began=now))
+            if failure.ended is not None:
+                failure.last_began, failure.ended = now, None
+            if len(self._failures) > _MAX_FAILURES:
+                self._failures.pop(next(iter(self._failures)))
+            failure.count += 1
+            if not failure.is_due(reason, now):
+                failure.unreported += 1
                 return
-            trouble.said[reason] = now
-            repeated, trouble.unsaid = trouble.unsaid, 0
+            failure.reported[reason] = now
+            repeated, failure.unreported = failure.unreported, 0
         if repeated:
             fields["repeated"] = repeated
         self._log(level, event, fields)
 
     def recovered(self, key: str, event: str, *, quiet: float = 0.0, **fields: object) -> None:
-        """The failure `key` has ended: said with how often and how long, and only if there was one.
+        """The failure `key` has ended: reported with how often and how long, and only if there was one.
 
-        With `quiet`, one that was there for less than so many seconds may come again at once: that it is over is said
-        by the first call so many seconds after it went, if it stayed away.
+        With `quiet`, one that was there for less than so many seconds may come again at once: that it is over is
+        reported by the first call so many seconds after it went, if it stayed away.
         """
         with self._lock:
-            trouble = self._troubles.get(key)
-            if trouble is None:
+            failure = self._failures.get(key)
+            if failure is None:
                 return
             now = self._monotonic()
-            if trouble.ended is None:
-                trouble.ended, trouble.ending = now, (event, fields)
-                trouble.quiet = quiet if now - trouble.run < quiet else 0.0
-            self._settle(key, now)
+            if failure.ended is None:
+                failure.ended, failure.recovery = now, (event, fields)
+                failure.quiet = quiet if now - failure.last_began < quiet else 0.0
+            self._report_recovery(key, now)
 
-    def _settle(self, key: str, now: float) -> None:
-        """Say that the failure is over, if it is."""
-        trouble = self._troubles.get(key)
-        if trouble is None or trouble.ended is None or not trouble.is_over(now):
+    def _report_recovery(self, key: str, now: float) -> None:
+        """Report that the failure is over, if it is."""
+        failure = self._failures.get(key)
+        if failure is None or failure.ended is None or not failure.is_over(now):
             return
-        del self._troubles[key]
-        event, fields = trouble.ending
-        lasted = round(trouble.ended - trouble.since, 3)
-        self._log("info", event, {**fields, "failures": trouble.count, "lasted_seconds": lasted})
+        del self._failures[key]
+        event, fields = failure.recovery
+        lasted = round(failure.ended - failure.began, 3)
+        self._log("info", event, {**fields, "failures": failure.count, "lasted_seconds": lasted})
 
     def _log(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
         if _RANK[level] < self._rank:
             return
         now = self._clock()
         with self._lock:
-            if self._out.lost:
-                note = self._line(now, "warn", "log.lines_lost", {"lines": self._out.lost})
-                if not self._out.write(note, waits=False):
-                    self._out.lost += 1
+            if self._output.lost:
+                note = self._line(now, "warn", "log.lines_lost", {"lines": self._output.lost})
+                if not self._output.write(note, waits=False):
+                    self._output.lost += 1
                     return
-                self._out.lost = 0
-            if not self._out.write(self._line(now, level, event, fields)):
-                self._out.lost += 1
+                self._output.lost = 0
+            if not self._output.write(self._line(now, level, event, fields)):
+                self._output.lost += 1
 
     def _line(self, now: float, level: Level, event: str, fields: Mapping[str, object]) -> bytes:
-        named = {(f"{key}_" if key in _RESERVED else key): value for key, value in fields.items()}
-        head: list[tuple[str, object]] = [("ts", _timestamp(now)), ("level", level), ("event", self._clean(event))]
-        return self._render([*head, *((_key(key), self._clean(value)) for key, value in named.items())])
+        shown = {"ts": _timestamp(now), "level": level, "event": self._clean(event)}
+        for key, value in fields.items():
+            shown[f"{key}_" if key in _RESERVED else _key(key)] = self._clean(value)
+        return self._render(shown)
 
     def _clean(self, value: object) -> object:
         """A value that may be shown: numbers, booleans and None as they are, all else as short text without secrets."""
         if value is None or isinstance(value, bool | int):
-            return value if abs(value or 0) < 10**18 else "a very long integer"
+            return value if abs(value or 0) < _LONGEST_INTEGER else "a very long integer"
         if isinstance(value, float) and abs(value) < float("inf"):
             return value
-        text = self._hidden(_text(value)[: self._window])
+        text = self._redact(_text(value)[: self._window])
         return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
 
 
-class _Out:
+class _Output:
     """The stream, written without waiting for a reader that does not read."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -205,7 +221,7 @@ class _Out:
         try:
             descriptor = self._descriptor(self._stream)
             if descriptor is not None:
-                return self._write(descriptor, b"\n" + line if self._torn else line, PATIENCE if waits else 0)
+                return self._write(descriptor, b"\n" + line if self._torn else line, WRITE_TIMEOUT if waits else 0)
             self._stream.write(line.decode())
             self._stream.flush()
         except (OSError, ValueError):
@@ -222,22 +238,15 @@ class _Out:
         except (OSError, ValueError, AttributeError):
             return None
 
-    def _write(self, descriptor: int, line: bytes, patience: float) -> bool:
+    def _write(self, descriptor: int, line: bytes, timeout: float) -> bool:
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         while line:
-            if not poll.poll(patience * 1000):
+            if not poll.poll(timeout * 1000):
                 return False
             line = line[os.write(descriptor, line) :]
             self._torn = bool(line)
         return True
-
-
-def _due(trouble: _Trouble, reason: str, now: float) -> bool:
-    said = trouble.said.get(reason)
-    if said is None:
-        return len(trouble.said) < _MAX_REASONS
-    return now - said >= REMIND_SECONDS
 
 
 def _timestamp(now: float) -> str:
@@ -275,43 +284,34 @@ def _key(key: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", key)[:64] or "_"
 
 
-def _escaped(text: str) -> str:
-    """Inside quotation marks: nothing that ends the string, the line, or changes how a terminal shows either."""
-    return "".join(ch if visible(ch) and ch not in '"\\' else escape(ch) for ch in text)
+def _encoded(value: object) -> str:
+    """As JSON: nothing in it ends the string or the line, or changes how a terminal shows either."""
+    return printable(json.dumps(value, ensure_ascii=False))
 
 
-def _scalar(value: object) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _logfmt(pairs: Iterable[tuple[str, object]]) -> bytes:
-    parts = []
-    for key, value in pairs:
-        if isinstance(value, str) and not _BARE.fullmatch(value):
-            parts.append(f'{key}="{_escaped(value)}"')
-        else:
-            parts.append(f"{key}={_scalar(value)}")
+def _logfmt(fields: Mapping[str, object]) -> bytes:
+    """Words without a space, quotation mark or anything else that needs care stay bare, other text is a JSON string."""
+    parts = [
+        f"{key}={value if isinstance(value, str) and _BARE.fullmatch(value) else _encoded(value)}"
+        for key, value in fields.items()
+    ]
     return _fit(parts, " ", "", "truncated=true", "")
 
 
-def _json(pairs: Iterable[tuple[str, object]]) -> bytes:
-    parts = [
-        f'"{key}": ' + (f'"{_escaped(value)}"' if isinstance(value, str) else _scalar(value)) for key, value in pairs
-    ]
-    return _fit(parts, ", ", "{", '"truncated": true', "}")
+def _json(fields: Mapping[str, object]) -> bytes:
+    return _fit([f'"{key}": {_encoded(value)}' for key, value in fields.items()], ", ", "{", '"truncated": true', "}")
 
 
-def _fit(parts: list[str], between: str, first: str, mark: str, last: str) -> bytes:
-    """A line of at most `MAX_LINE` bytes; fields that find no room are left out, and that is said."""
-    room = MAX_LINE - len((first + between + mark + last + "\n").encode())
+def _fit(parts: list[str], separator: str, first: str, mark: str, last: str) -> bytes:
+    """A line of at most `MAX_LINE` bytes; fields that find no room are left out, and `mark` says so."""
+    line = (first + separator.join(parts) + last + "\n").encode()
+    if len(line) <= MAX_LINE:
+        return line
+    room = MAX_LINE - len((first + separator + mark + last + "\n").encode())
     kept: list[str] = []
     for part in parts:
-        size = len(part.encode("utf-8", "backslashreplace")) + len(between)
+        size = len((part + separator).encode())
         if size <= room:
             kept.append(part)
             room -= size
-    if len(kept) < len(parts):
-        kept.append(mark)
-    return (first + between.join(kept) + last + "\n").encode("utf-8", "backslashreplace")
+    return (first + separator.join([*kept, mark]) + last + "\n").encode()

@@ -1,4 +1,4 @@
-"""What the rooms need of a log. `log.Log` has this shape, and so has a test's."""
+"""What the other packages need of a log: `log.Log` and `NullLogger` have this shape."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 
 class Logger(Protocol):
-    """Events, each a name plus fields. A repeating failure is said once (`failing`), then counted, and said to have
-    ended (`recovered`) if there was one; `key` tells one failure from another."""
+    """Events, each a name plus fields. A repeating failure is logged once (`failing`), then counted, and logged to be
+    over (`recovered`) if there was one; `key` tells one failure from another."""
 
     def info(self, event: str, **fields: object) -> None:
         """Something that went as it should."""
@@ -22,23 +22,23 @@ class Logger(Protocol):
         """A failure that may repeat: a line at first, then one now and then with the number of those between."""
 
     def recovered(self, key: str, event: str, **fields: Any) -> None:
-        """The failure of this key has ended. Silent where there was none."""
+        """The failure of this key has ended: a line, if there was one and it stays away for `quiet` seconds."""
 
 
 class NullLogger:
     """A log that writes nothing."""
 
     def info(self, event: str, **fields: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def warn(self, event: str, **fields: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def error(self, event: str, **fields: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def failing(self, key: str, event: str, **fields: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def recovered(self, key: str, event: str, **fields: Any) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the agent's own log (`exporter.log`)."""

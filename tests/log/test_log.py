@@ -129,15 +129,17 @@ def test_long_values_and_lines_are_capped(stream: io.StringIO, form: Format) -> 
 def test_any_object_can_be_logged(log: Log, stream: io.StringIO) -> None:
     """An object that can't be printed, a circle, and field names from outside do no harm."""
 
-    class Rude:
+    class Unprintable:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
     circle: list[object] = []
     circle.append(circle)
-    log.info("a", rude=Rude(), circle=circle, nested={"s": Secret("hunter2"), "n": [1, None]}, **{"ts": 1, 'x="y': 2})
+    log.info(
+        "a", odd=Unprintable(), circle=circle, nested={"s": Secret("hunter2"), "n": [1, None]}, **{"ts": 1, 'x="y': 2}
+    )
     (line,) = lines(stream)
-    assert line["rude"] == "<unprintable Rude>"
+    assert line["odd"] == "<unprintable Unprintable>"
     assert line["circle"] == "<unprintable list>"
     assert line["nested"] == '{"s": "<secret>", "n": [1, null]}'
     assert (line["ts_"], line["x__y"]) == (1, 2)
@@ -155,37 +157,39 @@ def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("step", [-86_400.0, 86_400.0])
-def test_a_trouble_lasts_as_long_as_it_does(stream: io.StringIO, clock: Clock, step: float) -> None:
-    """Who sets the clock neither makes a second of trouble a day, nor silences or repeats it."""
-    later = Clock()
-    log = Log(stream, format="json", clock=clock, monotonic=later)
+def test_how_long_a_failure_lasted_is_measured_by_the_clock_that_nobody_sets(
+    stream: io.StringIO, clock: Clock, step: float
+) -> None:
+    """Setting the wall clock neither makes a second of failure a day, nor silences or repeats it."""
+    monotonic = Clock()
+    log = Log(stream, format="json", clock=clock, monotonic=monotonic)
     for _ in range(3):
         log.failing("poll", "poll.failed", reason="timeout")
         clock.now += step
-        later.now += 1
+        monotonic.now += 1
     log.recovered("poll", "poll.recovered")
-    said = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["event"] for line in said] == ["poll.failed", "poll.recovered"]
-    assert said[-1]["lasted_seconds"] == 3.0
+    written = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in written] == ["poll.failed", "poll.recovered"]
+    assert written[-1]["lasted_seconds"] == 3.0
 
 
-def test_a_trouble_is_said_once_then_counted_then_over(log: Log, stream: io.StringIO, clock: Clock) -> None:
+def test_a_failure_is_logged_once_then_counted_then_over(log: Log, stream: io.StringIO, clock: Clock) -> None:
     """A failure each second gives one line, one more an hour, and one when it ends."""
     for _ in range(int(REMIND_SECONDS) + 1):
         log.failing("poll", "poll.failed", reason="timeout")
         clock.now += 1
     log.recovered("poll", "poll.recovered", source="x")
     log.recovered("poll", "poll.recovered")
-    said = [{k: v for k, v in line.items() if k != "ts"} for line in lines(stream)]
-    assert said == [
+    written = [{k: v for k, v in line.items() if k != "ts"} for line in lines(stream)]
+    assert written == [
         {"level": "warn", "event": "poll.failed", "reason": "timeout"},
         {"level": "warn", "event": "poll.failed", "reason": "timeout", "repeated": 3599},
         {"level": "info", "event": "poll.recovered", "source": "x", "failures": 3601, "lasted_seconds": 3601.0},
     ]
 
 
-def test_a_new_reason_is_said_and_flapping_is_not(log: Log, stream: io.StringIO) -> None:
-    """Each reason is said once, however often they take turns; a reason of each failure's own can't flood."""
+def test_a_new_reason_is_logged_and_flapping_is_not(log: Log, stream: io.StringIO) -> None:
+    """Each reason is logged once, however often they take turns; a reason of each failure's own can't flood."""
     for _ in range(100):
         log.failing("a", "a.failed", level="error", reason="timeout")
         log.failing("a", "a.failed", level="error", reason="refused")
@@ -196,7 +200,7 @@ def test_a_new_reason_is_said_and_flapping_is_not(log: Log, stream: io.StringIO)
     assert len([line for line in lines(stream) if line["event"] == "b.failed"]) < 20
 
 
-def test_what_flaps_is_said_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
+def test_what_flaps_is_logged_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
     """With `quiet`, what comes and goes is one failure, over when it stayed away for so long; a long one at once."""
     for _ in range(28):
         log.failing("a", "a.failed", reason="limit")
@@ -248,8 +252,8 @@ def test_a_full_disk_is_no_error() -> None:
         log.info("b")
 
 
-def test_a_stuck_reader_delays_nothing_and_is_told_what_it_missed() -> None:
-    """With a full pipe the first line waits briefly, the others not at all; once there is room the loss is said."""
+def test_a_stuck_reader_delays_nothing_and_learns_how_many_lines_it_missed() -> None:
+    """With a full pipe the first line waits briefly, the others not at all; once there is room the loss is logged."""
     read, write = os.pipe()
     with os.fdopen(read, "rb", buffering=0) as reader, os.fdopen(write, "w") as writer:
         size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 16384)
@@ -260,10 +264,10 @@ def test_a_stuck_reader_delays_nothing_and_is_told_what_it_missed() -> None:
             log.info("lost", number=number)
         assert time.monotonic() - begin < 20  # a line that waited each time would take minutes
         assert len(reader.read(size)) == size
-        log.info("found")
-        missed, found = reader.read(size).decode().splitlines()
+        log.info("written")
+        missed, written = reader.read(size).decode().splitlines()
         assert missed.endswith(" level=warn event=log.lines_lost lines=1000")
-        assert found.endswith(" event=found")
+        assert written.endswith(" event=written")
 
 
 def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
@@ -272,11 +276,11 @@ def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
     with path.open("w") as stream:
         log = Log(stream, format="json")
 
-        def talk() -> None:
+        def write_lines() -> None:
             for number in range(200):
                 log.info("a", text="x" * 900, number=number)
 
-        threads = [threading.Thread(target=talk) for _ in range(4)]
+        threads = [threading.Thread(target=write_lines) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -284,7 +288,9 @@ def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
     assert len([json.loads(line) for line in path.read_text().splitlines()]) == 800
 
 
-def test_libraries_speak_through_the_log(log: Log, stream: io.StringIO, capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_libraries_go_through_the_log(
+    log: Log, stream: io.StringIO, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Warnings of a library are one line each without credentials; below WARNING, and azure below ERROR, is silence."""
     with captured_libraries(log):
         logging.getLogger("some.library").info("no")
@@ -299,20 +305,20 @@ def test_libraries_speak_through_the_log(log: Log, stream: io.StringIO, capfd: p
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("old", DeprecationWarning, stacklevel=1)
-    said = [(line["level"], line["logger"], line["message"]) for line in lines(stream)]
-    assert said[:4] == [
+    written = [(line["level"], line["logger"], line["message"]) for line in lines(stream)]
+    assert written[:4] == [
         ("warn", "some.library", "to http://<secret>@h\nlevel=error"),
         ("error", "azure.eventhub", "SharedAccessKey=<secret>;"),
         ("error", "some.library", "bad %d"),
         ("error", "other", "failed"),
     ]
-    assert said[4][:2] == ("warn", "py.warnings")
+    assert written[4][:2] == ("warn", "py.warnings")
     assert lines(stream)[3]["error"] == "ValueError: Authorization: Bearer <secret>"
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_library_that_repeats_itself_is_said_once_a_minute(log: Log, stream: io.StringIO, clock: Clock) -> None:
-    """The same message is left out for a minute and then said with the number left out."""
+def test_a_message_that_a_library_repeats_is_logged_once_a_minute(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """The same message is left out for a minute and then logged with the number left out."""
     with captured_libraries(log, clock):
         for _ in range(100):
             logging.getLogger("some.library").warning("again")

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the landing page (`exporter.page`)."""

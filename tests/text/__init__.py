@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of text for people (`exporter.text`)."""
