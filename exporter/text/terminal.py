@@ -1,4 +1,4 @@
-"""Where the commands print: what may be a terminal gets no control character of a stranger's, and no credential.
+"""Where the commands print: no control character from outside and no credential reaches what may be a terminal.
 
     say(text, out)            a line of output, JSON or words
     complain(text)            a line of error: also without credentials
@@ -8,6 +8,7 @@ Whatever is not printable is written as the JSON escape of it, so that a line of
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,18 +20,17 @@ from exporter.secrets import redact
 
 _COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
 """The sequences that our own lines are coloured with."""
-
-
 _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
+"""Letters that are drawn as nothing: fillers and variation selectors."""
 
 
 def printable(text: str) -> str:
     """`text` on one line, with an escape such as `\\u001b` for all that moves a cursor, colours, hides or turns text:
     control characters (C0, DEL, C1), bidirectional and other format characters, separators of lines, surrogates.
     """
-    return text if visible(text) else "".join(ch if visible(ch) else escape(ch) for ch in text)
+    return text if visible(text) else "".join(char if visible(char) else _escape(char) for char in text)
 
 
 def visible(text: str) -> bool:
@@ -38,9 +38,9 @@ def visible(text: str) -> bool:
     return text.isprintable() and not _FILLERS.search(text)
 
 
-def escape(ch: str) -> str:
+def _escape(char: str) -> str:
     """The character as JSON escapes it."""
-    return "\\u007f" if ch == "\x7f" else json.dumps(ch)[1:-1]
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
 def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
@@ -65,7 +65,6 @@ def supports_colour(out: TextIO, environ: Mapping[str, str]) -> bool:
 
 def writable(out: TextIO) -> TextIO:
     """The same stream, made able to print any text: what its encoding lacks (a Windows console's, say) is escaped."""
-    reconfigure = getattr(out, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="backslashreplace")
     return out

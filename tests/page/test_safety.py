@@ -63,10 +63,10 @@ def test_outside_text_stays_text() -> None:
         assert not list(page.all(name))
     article = page.one("article")
     assert article.one("h3").text == "<b>Levitate</b>"
-    said = terms(article)["Azure says"]
-    assert said.startswith(HOSTILE)
-    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in said
-    assert "more characters; the records have them" in said
+    description = terms(article)["Azure says"]
+    assert description.startswith(HOSTILE)
+    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in description
+    assert "more characters; the records have them" in description
     assert terms(article)["Touches"].endswith(", 15 more")
     assert not [name for item in page.all("bdi") for name in item.attributes if name.startswith("on")]
 

@@ -18,18 +18,22 @@ VOID = {"meta", "link", "br"}
 
 @dataclass
 class Element:
+    """An element with its attributes, the text of all that is in it, and its child elements."""
+
     name: str
     attributes: dict[str, str]
     text: str = ""
     children: list[Element] = field(default_factory=list)
 
     def all(self, name: str) -> Iterator[Element]:
+        """The elements of this name within, in their order."""
         for child in self.children:
             if child.name == name:
                 yield child
             yield from child.all(name)
 
     def one(self, name: str) -> Element:
+        """The first element of this name within."""
         return next(self.all(name))
 
 
@@ -56,6 +60,7 @@ class Reader(HTMLParser):
 
 
 def read(page: bytes) -> Element:
+    """The document; each element of it must be closed."""
     reader = Reader()
     reader.feed(page.decode())
     assert len(reader.open) == 1
@@ -63,21 +68,24 @@ def read(page: bytes) -> Element:
 
 
 def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Element:
+    """The page of a status, so many seconds after its last poll, or after the last moment of the story `at`."""
     moment = at.now if at else (status.source.last_poll or NOON)
     return read(render_page(status, Instant(moment + timedelta(seconds=later)), "1.2.3"))
 
 
 def verdict(page: Element) -> tuple[str, str]:
     """The tone and the text of the first sentence."""
-    found = next(item for item in page.all("div") if item.attributes.get("class", "").startswith("verdict "))
-    return found.attributes["class"].removeprefix("verdict "), plain(found.text)
+    banner = next(item for item in page.all("div") if item.attributes.get("class", "").startswith("verdict "))
+    return banner.attributes["class"].removeprefix("verdict "), plain(banner.text)
 
 
 def plain(text: str) -> str:
+    """The text with plain single spaces."""
     return re.sub(r"\s+", " ", text.replace("\u00a0", " "))
 
 
 def terms(element: Element) -> dict[str, str]:
+    """The names of a definition list and their texts."""
     return {name.text: plain(value.text) for name, value in zip(element.all("dt"), element.all("dd"), strict=True)}
 
 
@@ -93,4 +101,5 @@ def rows(table: Element) -> dict[str, dict[str, str]]:
 
 
 def tables(page: Element) -> dict[str, Element]:
+    """The tables by their captions."""
     return {table.one("caption").text: table for table in page.all("table")}

@@ -24,7 +24,7 @@ from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
 from exporter.outbox.store import Outbox
-from exporter.text.terminal import complain, printable, say
+from exporter.text.terminal import complain, printable, say, supports_colour, writable
 from exporter.text.timeline import record_lines
 
 HOSTILE: Final = "".join(
@@ -93,7 +93,7 @@ def recording() -> bytes:
 
 
 def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
-    """Timeline, table, hints and JSON lines; the JSON still says what the document said."""
+    """Timeline, table, hints and JSON lines; the JSON still holds what the document held."""
     file = tmp_path / f"recording{chr(0x202E)}{chr(0x9B)}.jsonl"
     file.write_bytes(recording())
     for words in (("--json",), (), ("--vm-name", "vm-1")):
@@ -102,9 +102,9 @@ def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
         assert safe(shown), words
     shown = command("replay", str(file), "--json")
     records = [json.loads(line) for line in shown.splitlines()]
-    events = [found["data"]["event"] for found in records if found.get("data")]
-    told = ATTACK.replace("\x00", "\ufffd")
-    assert told in [event.get("Description") for event in events if event]
+    events = [record["data"]["event"] for record in records if record.get("data")]
+    description = ATTACK.replace("\x00", "\ufffd")
+    assert description in [event.get("Description") for event in events if event]
 
 
 def a_record(subject: str) -> Record:
@@ -131,8 +131,8 @@ def test_tail_escapes_what_the_outbox_holds(tmp_path: Path, words: tuple[str, ..
     assert "completed" in shown
     assert safe(shown)
     if words == ("--format", "json"):
-        found = json.loads(shown.splitlines()[0])["record"]
-        assert found["data"]["message"] == ATTACK.replace("\x00", "\ufffd")
+        record = json.loads(shown.splitlines()[0])["record"]
+        assert record["data"]["message"] == ATTACK.replace("\x00", "\ufffd")
 
 
 def test_simulate_escapes_a_story(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_errors_escape_what_they_quote(words: tuple[str, ...]) -> None:
 
 
 def test_check_escapes_its_summary_and_its_findings(tmp_path: Path) -> None:
-    """Paths and whatever a peer said."""
+    """Paths and whatever a peer answered."""
     from exporter.commands.check.command import _say_findings  # the one way of a finding to the terminal
 
     out = io.StringIO()
@@ -198,11 +198,11 @@ def test_a_line_is_one_line_and_keeps_our_colours_alone(capsys: pytest.CaptureFi
     """`say` prints one line whatever is in the text, `complain` redacts; the timeline's own colours survive."""
     say(f"a{ATTACK}b")
     complain(f"{ATTACK} SharedAccessKey=hunter2")
-    said = capsys.readouterr()
-    assert safe(said.out)
-    assert said.out.count("\n") == 1
-    assert safe(said.err)
-    assert "hunter2" not in said.err
+    printed = capsys.readouterr()
+    assert safe(printed.out)
+    assert printed.out.count("\n") == 1
+    assert safe(printed.err)
+    assert "hunter2" not in printed.err
     out = io.StringIO()
     for text in record_lines(a_record("s"), colour=True):
         say(text, out, colour=True)
@@ -253,3 +253,25 @@ def test_letters_that_show_nothing_are_escaped(code: int) -> None:
     assert chr(code) not in out.getvalue()
     shown = "".join(record_lines(a_record(f"s{chr(code)}"), colour=False))
     assert chr(code) not in shown
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_only_on_a_terminal_that_wants_it() -> None:
+    """NO_COLOR, a dumb terminal and a pipe get plain text."""
+    assert supports_colour(_Terminal(), {"TERM": "xterm"})
+    assert not supports_colour(_Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not supports_colour(_Terminal(), {"TERM": "dumb"})
+    assert not supports_colour(io.StringIO(), {"TERM": "xterm"})
+
+
+def test_a_console_that_lacks_a_character_gets_it_escaped() -> None:
+    """A Windows code page never ends a command with an encoding error."""
+    raw = io.BytesIO()
+    out = writable(io.TextIOWrapper(raw, encoding="cp1252", newline=""))
+    print("≥ 0.2 s, 仮想", file=out, flush=True)
+    assert raw.getvalue().decode("cp1252") == "\\u2265 0.2 s, \\u4eee\\u60f3\n"
+    assert json.loads(f'"{raw.getvalue().decode("cp1252").strip()}"') == "≥ 0.2 s, 仮想"

@@ -1,0 +1,73 @@
+"""Durations, instants, sizes and counts in words for a person."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from exporter.core.state import Instant
+from exporter.text.account import announced_duration
+from exporter.text.format import ago, clean, counted, distance, moment, size, span
+from tests.support.statuses import NOON
+
+
+def plain(text: str) -> str:
+    return text.replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.4, "0.4 s"),
+        (5, "5 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (870, "14 min 30 s"),
+        (3600, "1 h"),
+        (90_061, "1 d 1 h"),
+        (604_800, "7 d"),
+    ],
+)
+def test_a_span_has_at_most_two_units(seconds: float, text: str) -> None:
+    """The two greatest; tenths only below ten seconds."""
+    assert plain(span(seconds)) == text
+
+
+def test_a_distance_tells_past_and_future() -> None:
+    """Less than a second away is now."""
+    assert distance(NOON, NOON) == "now"
+    assert plain(distance(NOON, NOON + timedelta(minutes=3))) == "3 min ago"
+    assert plain(distance(NOON, NOON - timedelta(days=3, hours=4))) == "in 3 d 4 h"
+
+
+def test_what_was_is_never_said_to_come() -> None:
+    """Where only the wall clock is left and it was set back, how long ago is not known."""
+    later = Instant(NOON + timedelta(minutes=3))
+    assert plain(ago(Instant(NOON), later)) == "3 min ago"
+    assert ago(Instant(NOON), Instant(NOON)) == "now"
+    assert ago(later, Instant(NOON)) == "the clock was set back since"
+
+
+def test_the_announced_duration_is_what_azure_says() -> None:
+    """-1 is nothing that Azure said."""
+    assert [plain(announced_duration(value)) for value in (None, -1, 0, 9)] == [
+        "Azure does not say",
+        "Azure does not say",
+        "none",
+        "9 s, says Azure",
+    ]
+
+
+def test_instants_sizes_and_counts() -> None:
+    """UTC to the second, KiB or MiB, and a plural."""
+    assert moment(NOON) == "2025-11-21 12:00:00Z"
+    assert [plain(size(count)) for count in (0, 45_056, 104_857_600)] == ["0 KiB", "44 KiB", "100 MiB"]
+    assert [counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
+
+
+@pytest.mark.parametrize(("text", "limit", "shown"), [("abc", 3, "abc"), ("abcd", 3, "abc..."), ("a\u00a0b", 9, "a b")])
+def test_clean_text_is_bounded(text: str, limit: int, shown: str) -> None:
+    """What is too long is cut visibly; a space that does not break is a space."""
+    assert clean(text, limit) == shown
