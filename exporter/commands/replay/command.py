@@ -30,7 +30,7 @@ from exporter.core.policy import Policy, Presence
 from exporter.core.records import Record
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
-from exporter.text.format import clean
+from exporter.text.format import clean, counted
 from exporter.text.terminal import complain, say, supports_colour, writable
 from exporter.text.timeline import record_lines
 
@@ -211,7 +211,7 @@ class _AsText:
         result = engine.result
         self._say()
         self._say(
-            f"{_count(result.documents, 'document')}, {_count(len(result.decisions), 'event')}. {_policy(policy)}:"
+            f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}. {_policy(policy)}:"
         )
         for text in table(result, self.colour):
             self._say(text)
@@ -253,7 +253,3 @@ class _AsJson:
 def _policy(policy: Policy) -> str:
     names = ", ".join(rule.name for rule in policy.rules) or "none"
     return f"mode {policy.mode.value}, coordination {policy.coordination.value}, rules {names}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -15,6 +15,7 @@ from exporter.core.lifecycle import phase_of
 from exporter.core.state import Phase
 from exporter.simulator.metadata.platform import Approval, Platform
 from exporter.simulator.metadata.story import Scenario
+from exporter.text.format import counted
 
 LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]
 
@@ -67,7 +68,7 @@ def _assumption(timed: list[Entry], untimed: list[Reading], start: datetime | No
     when = f"{first:%Y-%m-%d %H:%M:%SZ}" if first else "now"
     known = "" if start else " (--start says another)"
     return (
-        f"{len(untimed)} document{'s' * (len(untimed) != 1)} without a time: assumed to have been read one poll "
+        f"{counted(len(untimed), 'document')} without a time: assumed to have been read one poll "
         f"interval apart, the first at {when}{known}"
     )
 

@@ -28,7 +28,7 @@ from exporter.errors import Failure
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import redact
-from exporter.text.format import clean
+from exporter.text.format import clean, counted
 from exporter.text.terminal import complain, supports_colour, writable
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
         since = begin if isinstance(begin, str) else f"{begin:%Y-%m-%d %H:%M:%SZ}"
         complain(
             f"reading event hub {hubs.event_hub} from {since}, consumer group {hubs.consumer_group}, "
-            f"{partitions} partition{'s' * (partitions != 1)}"
+            f"{counted(partitions, 'partition')}"
         )
         _Ordered(reader, view, args.until_idle).run()
     finally:

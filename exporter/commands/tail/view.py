@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from exporter.commands.tail.outbox import Kept
 from exporter.core.folding import alike, folded
 from exporter.core.records import Record
-from exporter.text.format import clean
+from exporter.text.format import clean, counted
 from exporter.text.terminal import say
 from exporter.text.timeline import record_lines
 
@@ -66,7 +66,7 @@ class View:
         yield from rest
 
     def summary(self) -> str:
-        parts = [f"{self.shown} record{'s' * (self.shown != 1)}"]
+        parts = [counted(self.shown, "record")]
         if self.duplicates:
             parts.append(f"{self.duplicates} that came again, not shown")
         if self.foreign:
