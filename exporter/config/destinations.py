@@ -15,8 +15,9 @@ from exporter.config.event_hubs import (
 )
 from exporter.config.schema import EventHubsSettings, OtlpSettings, Setting, catalogue
 from exporter.config.sources import MAX_SECRET_BYTES, Picked, ReadFile, Sources, read_text
-from exporter.config.types import InvalidValue, Kind, Text, describe, format_duration, is_loopback, otlp_exact
+from exporter.config.types import InvalidValue, Kind, Text, describe, is_loopback, otlp_exact
 from exporter.secrets import Secret
+from exporter.text.format import format_duration
 
 _PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 

@@ -20,17 +20,8 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from exporter.secrets import HIDDEN, Secret, is_connection_string, is_key, redact, unmasked, without_credentials
+from exporter.text.format import format_duration, parse_duration
 
-_UNITS_MS = (
-    ("y", 31_536_000_000),
-    ("w", 604_800_000),
-    ("d", 86_400_000),
-    ("h", 3_600_000),
-    ("m", 60_000),
-    ("s", 1000),
-    ("ms", 1),
-)
-_DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit, _ in _UNITS_MS))
 _MAX_TEXT = 4096
 _BREAKS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _MAX_SHOWN = 80  # of a value, in an error of one line
@@ -82,32 +73,6 @@ class Kind(Protocol):
 
     def show(self, value: Any) -> str:
         """The value as one would write it in the TOML file; secrets as a placeholder."""
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a duration as Prometheus writes it: `100ms`, `1m30s`, `2h`, `0`. Raises `InvalidValue`."""
-    if text == "0":
-        return 0.0
-    match = _DURATION.fullmatch(text)
-    if not text or match is None:
-        raise InvalidValue('a duration such as "100ms", "1s" or "1m30s"')
-    milliseconds = sum(int(match[unit] or 0) * size for unit, size in _UNITS_MS)
-    return milliseconds / 1000
-
-
-def format_duration(seconds: float) -> str:
-    """A duration as Prometheus writes it, to the millisecond; years and weeks only when nothing is left over."""
-    left = round(seconds * 1000)
-    if left == 0:
-        return "0s"
-    parts = []
-    for unit, size in _UNITS_MS:
-        if unit in ("y", "w") and left % size:
-            continue
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts)
 
 
 def quote(text: str) -> str:
@@ -216,7 +181,7 @@ class Duration:
             return None
         try:
             seconds = parse_duration(text)
-        except InvalidValue:
+        except ValueError:
             raise InvalidValue(
                 f'{self.expected}, such as "{format_duration(max(self.minimum, min(self.maximum, 30)))}"'
             ) from None

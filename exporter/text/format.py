@@ -1,21 +1,37 @@
 """Durations, instants, sizes, counts and text from outside in words for a person.
 
-The one place that formats them: the page, the timeline, the commands and the settings all use these functions.
+The one place that formats them, for the page, the timeline, the commands and the settings. A duration has two forms:
+`span` for a sentence, to its two greatest units, and for what is written into a setting or a scenario Prometheus' own
+notation, which loses nothing (`parse_duration`, `format_duration`).
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from exporter.core.state import Instant
 from exporter.text.terminal import visible
+
+if TYPE_CHECKING:
+    from exporter.core.state import Instant  # the settings import this module, and need no more of the core for it
 
 NO_BREAK_SPACE: Final = "\u00a0"
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 TENTHS_BELOW: Final = 10.0
+
+_UNITS_MS: Final = (
+    ("y", 31_536_000_000),
+    ("w", 604_800_000),
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("m", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+)
+_DURATION: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit, _ in _UNITS_MS))
 
 
 def span(seconds: float) -> str:
@@ -33,6 +49,32 @@ def span(seconds: float) -> str:
             rest = whole % size // rest_size
             return f"{whole // size}\u00a0{name}" + (f" {rest}\u00a0{rest_name}" if rest else "")
     return f"{whole}\u00a0s"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration as Prometheus writes it: `100ms`, `1m30s`, `2h`, `0`. Raises ValueError."""
+    if text == "0":
+        return 0.0
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
+        raise ValueError('expected a duration such as "100ms", "1s" or "1m30s"')
+    milliseconds = sum(int(match[unit] or 0) * size for unit, size in _UNITS_MS)
+    return milliseconds / 1000
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as Prometheus writes it, to the millisecond; years and weeks only when nothing is left over."""
+    left = round(seconds * 1000)
+    if left == 0:
+        return "0s"
+    parts = []
+    for unit, size in _UNITS_MS:
+        if unit in ("y", "w") and left % size:
+            continue
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
 
 
 def distance(instant: datetime, now: datetime) -> str:

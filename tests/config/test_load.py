@@ -7,12 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from exporter.config.load import settings_table, to_toml
 from exporter.config.schema import SECTIONS, Settings, catalogue
-from exporter.config.types import InvalidValue, format_duration, parse_duration, split_address
+from exporter.config.types import InvalidValue, split_address
 from exporter.secrets import Secret
 from tests.support.configuration import DATA, KEY, errors, loaded, parser, refused
 
@@ -185,28 +183,6 @@ def test_help_and_table_hold_every_setting() -> None:
         assert (setting.flag in text.split()) != setting.secret
     assert "`approval.rules`" in table
     assert all(line.count(" | ") == 4 for line in table.splitlines())
-
-
-@given(st.integers(min_value=0, max_value=10**15))
-def test_durations_round_trip(milliseconds: int) -> None:
-    """What is written as a duration is read as the same duration."""
-    assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("100ms", 0.1), ("1s", 1.0), ("1m30s", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("1w", 604800.0), ("0", 0.0)],
-)
-def test_durations_are_read_as_prometheus_reads_them(text: str, seconds: float) -> None:
-    """Each unit has Prometheus' size."""
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "1", "1.5s", "-1s", "1s1m", "1 s", "s", "1S", "١s", "9" * 5000 + "s", "1s\n"])
-def test_other_durations_are_refused(text: str) -> None:
-    """Numbers without a unit, fractions, signs and wrong orders are no durations."""
-    with pytest.raises(InvalidValue):
-        parse_duration(text)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.core.state import Instant
 from exporter.text.account import announced_duration
-from exporter.text.format import ago, clean, counted, distance, moment, size, span
+from exporter.text.format import ago, clean, counted, distance, format_duration, moment, parse_duration, size, span
 from tests.support.statuses import NOON
 
 
@@ -71,3 +73,25 @@ def test_instants_sizes_and_counts() -> None:
 def test_clean_text_is_bounded(text: str, limit: int, shown: str) -> None:
     """What is too long is cut visibly; a space that does not break is a space."""
     assert clean(text, limit) == shown
+
+
+@given(st.integers(min_value=0, max_value=10**15))
+def test_durations_round_trip(milliseconds: int) -> None:
+    """What is written as a duration is read as the same duration."""
+    assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("100ms", 0.1), ("1s", 1.0), ("1m30s", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("1w", 604800.0), ("0", 0.0)],
+)
+def test_durations_are_read_as_prometheus_reads_them(text: str, seconds: float) -> None:
+    """Each unit has Prometheus' size."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "1.5s", "-1s", "1s1m", "1 s", "s", "1S", "١s", "9" * 5000 + "s", "1s\n"])
+def test_other_durations_are_refused(text: str) -> None:
+    """Numbers without a unit, fractions, signs and wrong orders are no durations."""
+    with pytest.raises(ValueError, match="expected a duration"):
+        parse_duration(text)

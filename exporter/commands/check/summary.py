@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from exporter.config.rules import RuleSettings
 from exporter.config.schema import EventHubsSettings, Settings
-from exporter.config.types import format_duration
+from exporter.text.format import format_duration
 from exporter.web.config_file import read_web_file
 
 Line = tuple[str, str]

@@ -30,7 +30,6 @@ Times and durations are seconds as numbers, or text such as "90s", "15m", "1h30m
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -41,11 +40,11 @@ from typing import Any, TypeVar
 
 from exporter.core.folding import folded
 from exporter.simulator.metadata.story import DEFAULT_START, TEN_MINUTES, Deed, Phase, Scenario, ScenarioError, Step, Vm
+from exporter.text.format import parse_duration
 
 MAX_BYTES = 1024 * 1024
 _LONGEST = 366 * 86400.0
 _Word = TypeVar("_Word", bound=StrEnum)
-_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
 _FILE_KEYS = frozenset({"description", "vms", "steps", "incarnation", "start", "length"})
 _TIMES = frozenset({"at", "wait", "notice", "lasts", "start_after_approval", "others_approve_after"})
 _STEP_KEYS = _TIMES | {"after", "do", "event", "fields", "waits_for_all", "malformed"}
@@ -283,18 +282,15 @@ class _Reader:
 
 
 def _duration(value: object) -> float | None:
-    seconds: float
+    """Seconds of a number, or of a duration such as "15m"; None for anything else."""
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        if match is None or not value:
+        try:
+            value = parse_duration(value)
+        except ValueError:
             return None
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        seconds += ((days * 24 + hours) * 60 + minutes) * 60
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    else:
-        seconds = value
-    return float(seconds) if 0 <= seconds <= _LONGEST else None
+    return float(value) if 0 <= value <= _LONGEST else None
 
 
 def _is_guid(value: str) -> bool:
