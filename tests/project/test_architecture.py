@@ -16,7 +16,7 @@ ROOT: Final = Path(exporter.__file__).parent
 CORE: Final = sorted((ROOT / "core").glob("*.py"))
 PURE: Final = frozenset(
     {"__future__", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib", "json", "math", "re"}
-    | {"string", "types", "typing", "urllib", "uuid", "msgspec", "exporter"}
+    | {"string", "types", "typing", "urllib", "uuid", "operator", "msgspec", "exporter"}
 )
 """What the core may import: of the standard library nothing that has an effect."""
 EFFECTS: Final = frozenset(

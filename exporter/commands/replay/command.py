@@ -19,7 +19,7 @@ from exporter.agent.files import look
 from exporter.commands.replay.engine import Look, Options, ReplayEngine
 from exporter.commands.replay.entries import read_time
 from exporter.commands.replay.inputs import Input, InputError, read_input
-from exporter.commands.replay.plans import ReplayPlan, scenario_plan, replay_plans
+from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
 from exporter.commands.replay.table import as_values, table
 from exporter.config.load import load
 from exporter.config.schema import Settings
@@ -156,7 +156,7 @@ def _looking(how: str, policy: Policy, look: Look) -> Look:
 
 
 def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
-    """A scenario goes another way once something is approved: it is played again with each approval that it leads to."""
+    """A scenario goes another way once something is approved: it is played again with each approval it leads to."""
     sent: dict[str, Approval] = {}
     while plan.scenario is not None:
         engine = ReplayEngine(plan, options)
