@@ -1,15 +1,15 @@
-"""VmIdentity this VM is: asked of the metadata service on a thread of its own, so that a slow answer delays no poll."""
+"""Who this VM is: asked of the metadata service on a thread of its own, so that a slow answer delays no poll."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Final, Protocol
 
 from exporter.core.folding import alike
 from exporter.core.records import Vm, VmIdentity
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
-from exporter.metadata.client import Compute
 
 REFRESH_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -18,33 +18,24 @@ RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 class Source(Protocol):
     """The metadata service, as far as it is asked who this VM is."""
 
-    def instance(self) -> Compute: ...
-    def abort(self) -> None: ...
+    def instance(self) -> Vm:
+        """What `/metadata/instance/compute` says. Raises `Failure`."""
+
+    def abort(self) -> None:
+        """Breaks a request off, from another thread."""
 
 
-def who_is(configured_name: str, node: str, compute: Compute | None, *, silent: bool = True) -> VmIdentity:
+def who_is(configured_name: str, node: str, azure: Vm | None, *, silent: bool = True) -> VmIdentity:
     """This VM from what was configured and what Azure says.
 
     A configured name is shown until Azure contradicts it, and is confirmed once Azure gives the same, or says that it
     has no such document (`silent` is false), as a stand-in does. Before, it may be that of the VM whose configuration
     was cloned.
     """
-    found = compute or Compute()
-    conflict = bool(configured_name and found.name and not alike(configured_name, found.name))
-    vm = Vm(
-        name=configured_name or found.name,
-        id=found.vm_id,
-        resource_id=found.resource_id,
-        subscription_id=found.subscription_id,
-        resource_group=found.resource_group,
-        vmss_name=found.vmss_name,
-        location=found.location,
-        zone=found.zone,
-        size=found.size,
-        priority=found.priority,
-        node=node,
-    )
-    return VmIdentity(vm, conflict, confirmed=bool(found.name) or not silent)
+    known = azure or Vm()
+    conflict = bool(configured_name and known.name and not alike(configured_name, known.name))
+    vm = replace(known, name=configured_name or known.name, node=node)
+    return VmIdentity(vm, conflict, confirmed=bool(known.name) or not silent)
 
 
 class Identity:
@@ -55,7 +46,7 @@ class Identity:
         self._log = log
         self._vm_name = vm_name
         self._node = node
-        self._compute: Compute | None = None
+        self._azure: Vm | None = None
         self._stop = threading.Event()
         self._asked = threading.Event()
         self._failures = 0
@@ -100,14 +91,14 @@ class Identity:
         except Failure as failure:
             if failure.reason == "not-found" and self._silent:
                 self._silent = False
-                self._who = who_is(self._vm_name, self._node, self._compute, silent=False)
+                self._who = who_is(self._vm_name, self._node, self._azure, silent=False)
             return self._not_known(failure.reason, failure.detail)
-        if not found.name and not found.vm_id:
+        if not found.name and not found.id:
             return self._not_known("malformed", "the instance document names no VM")
         self._failures = 0
         self._log.recovered("identity", "identity.recovered")
-        if found != self._compute:
-            self._compute = found
+        if found != self._azure:
+            self._azure = found
             self._who = who_is(self._vm_name, self._node, found, silent=self._silent)
             self._told()
         return REFRESH_SECONDS
@@ -121,5 +112,5 @@ class Identity:
     def _told(self) -> None:
         vm = self._who.vm
         self._log.info("identity.known", vm_name=vm.name, vm_id=vm.id, location=vm.location)
-        if self._who.conflict and self._compute is not None:
-            self._log.error("identity.conflict", configured=self._vm_name, azure=self._compute.name)
+        if self._who.conflict and self._azure is not None:
+            self._log.error("identity.conflict", configured=self._vm_name, azure=self._azure.name)

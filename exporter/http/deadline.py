@@ -1,38 +1,44 @@
 """Sockets that keep one deadline over a whole HTTP exchange, and that another thread can abort.
 
-httpx's time-outs are per socket operation: a peer that sends one byte a second outlives any of them, in the body and in
-the headers, where no caller's code runs. So the clock is watched where the bytes pass: `Wire` is the network backend
-below the HTTP library, and every wait in it (lookup, connect, TLS, send, receive) ends by the time given to `begin`.
-Waits are cut into slices of a quarter second so that `abort` is noticed without a wake-up pipe.
+The time-outs of HTTP libraries are per socket operation: a peer that sends one byte a second outlives any of them, in
+the body and in the headers. So the clock is watched where the bytes pass: every wait (lookup, connect, TLS, send,
+receive) ends by the time given to `Exchange.begin`. Waits are cut into slices of a quarter second so that `abort` is
+noticed without a wake-up pipe.
 
-Nothing is translated here: what comes out is `OSError` (time-outs are `TimeoutError`), `Aborted` or `Flooded`; who
-calls looks at `stage` to know how far the exchange got.
+Nothing is translated here: what comes out is `OSError` (time-outs are `TimeoutError`), `Aborted` or `Flooded`; the
+caller looks at `Exchange.stage` to know how far the exchange got.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import selectors
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
-import httpcore
-import httpx
+T = TypeVar("T")
 
-SLICE_SECONDS = 0.25
-_PENDING = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN})
+SLICE_SECONDS: Final = 0.25
+_PENDING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN})
+_READ_BYTES: Final = 65536
 
 
 class Aborted(Exception):
-    """Somebody called `abort`."""
+    """`Exchange.abort` was called."""
 
 
 class Flooded(Exception):
     """The peer sent more bytes in one exchange than any honest answer needs."""
+
+
+class Disconnected(ConnectionError):
+    """The peer closed the connection before its answer began, or in its headers."""
 
 
 class Stage(Enum):
@@ -44,23 +50,26 @@ class Stage(Enum):
 
 
 class Resolve(Protocol):
-    """`socket.getaddrinfo`, or something of its shape."""
+    """`socket.getaddrinfo`, or a function of its shape."""
 
-    def __call__(self, host: str, port: int, *, type: int, flags: int = 0) -> list[Any]: ...
+    def __call__(self, host: str, port: int, *, type: int, flags: int = 0) -> list[Any]:
+        """The addresses of `host`, as `socket.getaddrinfo` returns them. Raises OSError."""
+        ...
 
 
-class Wire(httpcore.NetworkBackend):
-    """The sockets of one client. One exchange at a time, from one thread; only `abort` may come from another."""
+class Exchange:
+    """The time and the bytes that one exchange may take, and how far it got.
 
-    def __init__(self, *, monotonic: Callable[[], float], resolve: Resolve, connect_seconds: float) -> None:
+    One exchange at a time, from one thread; only `abort` may come from another. `stage`, `received` (bytes of the
+    answer), `connected` (a connection was opened for it) and `ended` (the peer closed its side) are for the caller.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._resolve = resolve
-        self._connect_seconds = connect_seconds
-        self._lookup: _Lookup | None = None
         self._aborted = False
         self._deadline = 0.0
         self._allowance = 0
-        self.begin(0.0, allowance=0)
+        self.restart()
 
     def begin(self, seconds: float, *, allowance: int) -> None:
         """Start an exchange: it ends within `seconds` and receives at most `allowance` bytes, headers included."""
@@ -70,13 +79,19 @@ class Wire(httpcore.NetworkBackend):
 
     def restart(self) -> None:
         """The same exchange once more, under the same deadline."""
-        self.stage = Stage.EXCHANGE  # a connection kept alive starts here; `connect_tcp` says otherwise
+        self.stage = Stage.EXCHANGE  # a kept connection starts here; `Dialer.connect` says otherwise
         self.received = 0
         self.connected = False
         self.ended = False
 
+    def restart_answer(self) -> None:
+        """What was received so far, by a proxy's word, is no part of the answer."""
+        self.received = 0
+        self.ended = False
+        self.stage = Stage.EXCHANGE
+
     def shorten(self, seconds: float) -> None:
-        """What is still to come is worth at most `seconds`."""
+        """Let what is still to come take at most `seconds`."""
         self._deadline = min(self._deadline, self._monotonic() + seconds)
 
     def abort(self) -> None:
@@ -92,7 +107,7 @@ class Wire(httpcore.NetworkBackend):
             raise TimeoutError("not done in the time given")
         return min(left, SLICE_SECONDS)
 
-    def took(self, data: bytes) -> bytes:
+    def count(self, data: bytes) -> bytes:
         """Account for received bytes. Raises Flooded over the allowance: endless 1xx answers, headers or trailers."""
         self.received += len(data)
         self.ended = self.ended or not data
@@ -100,30 +115,61 @@ class Wire(httpcore.NetworkBackend):
             raise Flooded("more bytes than any answer needs")
         return data
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ARG002  the library's per-operation time-outs are not used
-        local_address: str | None = None,  # noqa: ARG002  part of the library's signature
-        socket_options: Iterable[Any] | None = None,  # noqa: ARG002  part of the library's signature
-    ) -> httpcore.NetworkStream:
-        """Connect to the first address that answers; the time left is shared out among those still to be tried."""
+    def connecting(self, seconds: float) -> float:
+        """Note that a connection is being opened; by when (monotonic) it must stand, at most `seconds` from now."""
         self.connected = True
         self.stage = Stage.CONNECT
-        until = self._monotonic() + self._connect_seconds
+        return min(self._deadline, self._monotonic() + seconds)
+
+    def share(self, until: float, parts: int) -> float:
+        """The end (monotonic) of one of `parts` equal shares of the time until `until`."""
+        now = self._monotonic()
+        return now + (until - now) / parts
+
+
+class Stream(Protocol):
+    """A byte stream whose waits are the slices of its exchange."""
+
+    def receive(self) -> bytes:
+        """What has come, at least one byte; empty at the end. Raises OSError, TimeoutError or Aborted."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Send all of it. Raises OSError, TimeoutError or Aborted."""
+        ...
+
+    def is_readable(self) -> bool:
+        """Whether something has come, the end included, without waiting."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection without waiting for anything."""
+        ...
+
+
+class Dialer:
+    """Opens the TCP connections of one client. `connect_seconds` bounds each one, within the exchange's deadline."""
+
+    def __init__(self, exchange: Exchange, resolve: Resolve, connect_seconds: float) -> None:
+        self._exchange = exchange
+        self._resolve = resolve
+        self._connect_seconds = connect_seconds
+        self._lookup: _Lookup | None = None
+
+    def connect(self, host: str, port: int) -> TcpStream:
+        """Connect to the first address that answers; the time left is shared out among those still to be tried."""
+        until = self._exchange.connecting(self._connect_seconds)
         addresses = self._addresses(host, port, until)
         failure: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
         for position, (family, kind, protocol, _, address) in enumerate(addresses):
-            now = self._monotonic()
-            share = (min(until, self._deadline) - now) / (len(addresses) - position)
+            share = self._exchange.share(until, len(addresses) - position)
             try:
-                sock = self._open(socket.socket(family, kind, protocol), address, now + share)
+                sock = self._open(socket.socket(family, kind, protocol), address, share)
             except OSError as error:
                 failure = error
                 continue
-            self.stage = Stage.EXCHANGE
-            return _Stream(sock, self)
+            self._exchange.stage = Stage.EXCHANGE
+            return TcpStream(sock, self._exchange)
         raise failure
 
     def _open(self, sock: socket.socket, address: Any, until: float) -> socket.socket:
@@ -131,7 +177,7 @@ class Wire(httpcore.NetworkBackend):
             sock.setblocking(False)
             code = sock.connect_ex(address)
             while code in _PENDING:
-                if not _ready(sock, selectors.EVENT_WRITE, self.slice(until)):
+                if not _ready(sock, selectors.EVENT_WRITE, self._exchange.slice(until)):
                     continue
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -150,7 +196,7 @@ class Wire(httpcore.NetworkBackend):
         if self._lookup is None or self._lookup.wanted != (host, port):
             self._lookup = _Lookup(self._resolve, host, port)
         while self._lookup.is_alive():
-            self._lookup.join(self.slice(until))
+            self._lookup.join(self._exchange.slice(until))
         lookup, self._lookup = self._lookup, None
         return lookup.result()
 
@@ -162,7 +208,7 @@ class _Lookup(threading.Thread):
     """
 
     def __init__(self, resolve: Resolve, host: str, port: int) -> None:
-        super().__init__(name="metadata-lookup", daemon=True)
+        super().__init__(name="name-lookup", daemon=True)
         self.wanted = (host, port)
         self._resolve = resolve
         self._addresses: list[Any] = []
@@ -184,74 +230,118 @@ class _Lookup(threading.Thread):
         return self._addresses
 
 
-class _Stream(httpcore.NetworkStream):
-    """One connection whose waits are the wire's slices."""
+class TcpStream:
+    """A `Stream` over one connected socket."""
 
-    def __init__(self, sock: socket.socket, wire: Wire) -> None:
+    def __init__(self, sock: socket.socket, exchange: Exchange) -> None:
         self._sock = sock
-        self._wire = wire
+        self._exchange = exchange
+        self._wait: float | None = None
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002  see connect_tcp
+    def receive(self) -> bytes:
+        """See `Stream`."""
         while True:
-            self._sock.settimeout(self._wire.slice())
+            self._wait_at_most(self._exchange.slice())
             try:
-                return self._wire.took(self._sock.recv(max_bytes))
+                return self._sock.recv(_READ_BYTES)
             except TimeoutError:
-                continue  # a slice is over; the wire says when the whole time is
+                continue  # a slice is over; the exchange says when the whole time is
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002  see connect_tcp
-        rest = memoryview(buffer)
+    def send(self, data: bytes) -> None:
+        """See `Stream`."""
+        rest = memoryview(data)
         while rest:
-            self._sock.settimeout(self._wire.slice())
+            self._wait_at_most(self._exchange.slice())
             try:
                 rest = rest[self._sock.send(rest) :]
             except TimeoutError:
                 continue
-            except OSError as error:
-                # The one error the library forgives: a peer may answer and close before it has read everything.
-                raise httpcore.WriteError(str(error)) from error
+
+    def is_readable(self) -> bool:
+        """See `Stream`."""
+        self._wait_at_most(0.0)
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def close(self) -> None:
+        """See `Stream`."""
         self._sock.close()
 
-    def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002  see connect_tcp
-    ) -> httpcore.NetworkStream:
-        self._wire.stage = Stage.TLS
-        self._sock.settimeout(SLICE_SECONDS)
-        try:
-            secure = ssl_context.wrap_socket(self._sock, server_hostname=server_hostname, do_handshake_on_connect=False)
-        except BaseException:
-            self._sock.close()
-            raise
-        try:
-            self._shake_hands(secure)
-        except BaseException:
-            secure.close()
-            raise
-        self._wire.stage = Stage.EXCHANGE
-        return _Stream(secure, self._wire)
+    def _wait_at_most(self, seconds: float) -> None:
+        if seconds != self._wait:  # mostly a whole slice, as the time before: one system call less
+            self._sock.settimeout(seconds)
+            self._wait = seconds
 
-    def _shake_hands(self, secure: ssl.SSLSocket) -> None:
+
+class TlsStream:
+    """A `Stream` of TLS over another one, which may be TLS to a proxy itself."""
+
+    def __init__(self, below: Stream, context: ssl.SSLContext, host: str, exchange: Exchange) -> None:
+        """Shake hands with `host`, whose certificate is checked as `context` says.
+
+        Raises what `Stream` does, ssl.SSLError among it, and leaves closing `below` to the caller then.
+        """
+        self._below = below
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        exchange.stage = Stage.TLS
+        try:
+            self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=host)
+            self._run(self._tls.do_handshake)
+        except ssl.SSLError:
+            with contextlib.suppress(OSError, Aborted):  # the alert that says why
+                self._flush()
+            raise
+        exchange.stage = Stage.EXCHANGE
+
+    def receive(self) -> bytes:
+        """See `Stream`. A connection closed without TLS' own end is an end too: HTTP says what is missing."""
+        try:
+            return self._run(partial(self._tls.read, _READ_BYTES))
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+    def send(self, data: bytes) -> None:
+        """See `Stream`."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._run(partial(self._tls.write, rest)) :]
+
+    def is_readable(self) -> bool:
+        """See `Stream`."""
+        return self._tls.pending() > 0 or self._received.pending > 0 or self._below.is_readable()
+
+    def close(self) -> None:
+        """See `Stream`."""
+        self._below.close()
+
+    def _run(self, action: Callable[[], T]) -> T:
         while True:
-            secure.settimeout(self._wire.slice())
             try:
-                secure.do_handshake()
-            except TimeoutError:
+                result = action()
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = self._below.receive()
+                if data:
+                    self._received.write(data)
+                else:
+                    self._received.write_eof()
                 continue
-            return
+            self._flush()
+            return result
 
-    def get_extra_info(self, info: str) -> Any:
-        """What the library asks before it reuses a connection: readable while idle means closed by the peer."""
-        if info == "is_readable":
-            return _ready(self._sock, selectors.EVENT_READ, 0)
-        return self._sock if info == "socket" else None
+    def _flush(self) -> None:
+        if self._to_send.pending:
+            self._below.send(self._to_send.read())
 
 
-_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+_Selector: type[selectors.BaseSelector] = (
+    selectors.PollSelector if hasattr(selectors, "PollSelector") else selectors.SelectSelector
+)
 
 
 def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
@@ -260,65 +350,3 @@ def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
     with _Selector() as selector:
         selector.register(sock, event)
         return bool(selector.select(seconds))
-
-
-def http_client(wire: Wire, tls: ssl.SSLContext | None) -> httpx.Client:
-    """A client whose every request asks as the metadata service wants to be asked."""
-    return httpx.Client(
-        transport=_Transport(wire, tls),
-        trust_env=False,
-        follow_redirects=False,
-        timeout=None,  # noqa: S113  # the wire keeps the time
-        headers={
-            "Metadata": "true",
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": "azure-scheduled-events-exporter",
-        },
-    )
-
-
-class _Transport(httpx.BaseTransport):
-    """httpx's public seam, with our sockets below it: httpx's own transport takes no network backend.
-
-    It knows no proxy. What would make httpx parse a redirect's target, which can fail in ways of its own, or keep a
-    cookie is dropped here.
-    """
-
-    def __init__(self, wire: Wire, tls: ssl.SSLContext | None) -> None:
-        self._pool = httpcore.ConnectionPool(ssl_context=tls, keepalive_expiry=None, network_backend=wire)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                method=request.method,
-                url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        return httpx.Response(
-            status_code=answer.status,
-            headers=[(name, value) for name, value in answer.headers if name.lower() not in _UNWANTED],
-            stream=_Body(answer),
-            extensions=answer.extensions,
-        )
-
-    def close(self) -> None:
-        self._pool.close()
-
-
-_UNWANTED = frozenset({b"location", b"set-cookie"})
-
-
-class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: httpcore.Response) -> None:
-        self._answer = answer
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._answer.iter_stream()
-
-    def close(self) -> None:
-        self._answer.close()

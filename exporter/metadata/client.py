@@ -1,8 +1,8 @@
 """The HTTP client of the Azure metadata service: read the document, approve an event, ask who this VM is.
 
 Whatever stands at the other end, a call returns or raises `MetadataError` by its deadline, having read at most
-`max_bytes`. No proxy, redirect, cookie, content encoding or credential file ever takes part. What a document means is
-decided elsewhere: `fetch` returns bytes.
+`max_bytes`. No proxy, redirect, cookie, content encoding or credential file ever takes part: requests go straight to
+`http.transport`, which knows none of them. What a document means is decided elsewhere: `fetch` returns bytes.
 
 Facts about the service are from Microsoft's documentation of Scheduled Events and of the Instance Metadata Service.
 """
@@ -15,12 +15,14 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
-from exporter.http.deadline import Aborted, Resolve, Stage, Wire, http_client
+from exporter.core.records import Vm
+from exporter.http.deadline import Aborted, Exchange, Resolve, Stage
+from exporter.http.tls import default_context
+from exporter.http.transport import Transport
 from exporter.metadata.errors import (
     FOREIGN,
     RETRY_AFTER_SECONDS,
@@ -32,15 +34,21 @@ from exporter.metadata.errors import (
 )
 from exporter.retry import parse_http_date, parse_retry_after
 
-BODY_BYTES = 4 * 1024 * 1024
-DEADLINE_SECONDS = 5.0
-FIRST_DEADLINE_SECONDS = 125.0  # the first request enables the service for the VM: two minutes, and some
-IDENTITY_API_VERSION = "2021-12-13"
+BODY_BYTES: Final = 4 * 1024 * 1024
+DEADLINE_SECONDS: Final = 5.0
+FIRST_DEADLINE_SECONDS: Final = 125.0  # the first request enables the service for the VM: two minutes, and some
+PATIENT_AGAIN_SECONDS: Final = 3600.0  # without any answer, before one poll waits as long as the first
+IDENTITY_API_VERSION: Final = "2021-12-13"
 
-_HEADER_BYTES = 256 * 1024
-_SNIPPET_BYTES = 2048
-_SNIPPET_SECONDS = 1.0
-PATIENT_AGAIN_SECONDS = 3600.0  # without any answer, before one poll waits as long as the first
+_HEADER_BYTES: Final = 256 * 1024
+_SNIPPET_BYTES: Final = 2048
+_SNIPPET_SECONDS: Final = 1.0
+_HEADERS: Final = {
+    "Metadata": "true",
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "azure-scheduled-events-exporter",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +60,9 @@ class Answer:
     duration: float
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Who this VM is: the few fields of `/metadata/instance/compute` that we take; "" for what is missing or odd.
-
-    That document also holds user data and keys, so it is never kept, logged or passed on as a whole.
-    """
-
-    name: str = ""
-    vm_id: str = ""
-    resource_id: str = ""
-    subscription_id: str = ""
-    resource_group: str = ""
-    vmss_name: str = ""
-    location: str = ""
-    zone: str = ""
-    size: str = ""
-    priority: str = ""
-
-
-_COMPUTE_FIELDS = {
+_INSTANCE_FIELDS: Final = {
     "name": ("name", 512),
-    "vm_id": ("vmId", 512),
+    "id": ("vmId", 512),
     "resource_id": ("resourceId", 1024),
     "subscription_id": ("subscriptionId", 512),
     "resource_group": ("resourceGroupName", 512),
@@ -83,38 +72,43 @@ _COMPUTE_FIELDS = {
     "size": ("vmSize", 512),
     "priority": ("priority", 512),
 }
+"""Field of `Vm` → field of `/metadata/instance/compute`, and the most characters that it may have."""
 
 
-def parse_compute(body: bytes) -> Compute:
-    """The allow-listed fields. A text that is too long or not printable is "": cut, it would name another VM."""
+def parse_instance(body: bytes) -> Vm:
+    """This VM out of the instance document, by an allow-list: user data and keys are in it too, so it is never kept,
+    logged or passed on as a whole. A text that is too long or not printable is "": cut, it would name another VM.
+    `node` is not in the document. Raises MetadataError when it is no JSON object.
+    """
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise MetadataError("malformed", "the instance document is not JSON") from error
     if not isinstance(document, dict):
         raise MetadataError("malformed", "the instance document is not an object")
-    return Compute(**{ours: _plain(document.get(theirs), cap) for ours, (theirs, cap) in _COMPUTE_FIELDS.items()})
+    return Vm(**{ours: _plain(document.get(theirs), most) for ours, (theirs, most) in _INSTANCE_FIELDS.items()})
 
 
-def _plain(value: Any, cap: int) -> str:
-    return value if isinstance(value, str) and len(value) <= cap and value.isprintable() else ""
+def _plain(value: Any, most: int) -> str:
+    return value if isinstance(value, str) and len(value) <= most and value.isprintable() else ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Posting:
-    """What one POST is sent by; several may be on their way."""
+class _Channel:
+    """What one exchange at a time goes through."""
 
-    wire: Wire
-    client: httpx.Client
+    exchange: Exchange
+    transport: Transport
 
 
 class MetadataClient:
     """One client for the life of the agent, used from one thread at a time; `approve` and `abort` may come from any.
 
-    `url` is the service's base, `http://169.254.169.254` as a rule; httpx.InvalidURL when it is none. Until the first
-    200 a poll may take `first_deadline` seconds, since that first request enables the service; afterwards `deadline`.
-    After each hour without any answer one poll waits for `first_deadline` again: the service switches itself off after
-    a day without requests, and a slow one must not be cut off for ever.
+    `url` is the service's base, `http://169.254.169.254` as a rule; httpx.InvalidURL when it is none. `monotonic` is
+    the clock of deadlines and `clock` that of HTTP dates (POSIX seconds). Until the first 200 a poll may take
+    `first_deadline` seconds, since that first request enables the service; afterwards `deadline`. After each hour
+    without any answer one poll waits for `first_deadline` again: the service switches itself off after a day without
+    requests, and a slow one must not be cut off for ever.
     """
 
     def __init__(
@@ -125,34 +119,39 @@ class MetadataClient:
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
         resolve: Resolve = socket.getaddrinfo,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] = default_context,
         deadline: float = DEADLINE_SECONDS,
         first_deadline: float = FIRST_DEADLINE_SECONDS,
         max_bytes: int = BODY_BYTES,
     ) -> None:
         self._monotonic = monotonic
         self._clock = clock
+        self._resolve = resolve
+        self._tls = tls
         self._deadline = deadline
         self._first_deadline = first_deadline
         self._max_bytes = max_bytes
-        self._make_wire = partial(Wire, monotonic=monotonic, resolve=resolve, connect_seconds=deadline)
-        self._wire = self._make_wire()
-        self._polling = http_client(self._wire, tls)
-        self._tls = tls
         self._aborted = False
-        self._posting: list[_Posting] = []
-        self._idle = [self._another()]
+        self._polling = self._new_channel()
+        self._posting: list[_Channel] = []
+        self._idle = [self._new_posting_channel()]
         base = url.rstrip("/") + "/metadata/"
-        self._events = self._polling.build_request("GET", base + "scheduledevents", params={"api-version": api_version})
-        self._compute = self._polling.build_request(
-            "GET", base + "instance/compute", params={"api-version": IDENTITY_API_VERSION, "format": "json"}
+        self._events = httpx.Request(
+            "GET", base + "scheduledevents", params={"api-version": api_version}, headers=_HEADERS
+        )
+        self._instance = httpx.Request(
+            "GET",
+            base + "instance/compute",
+            params={"api-version": IDENTITY_API_VERSION, "format": "json"},
+            headers=_HEADERS,
         )
         self._failures = 0
         self._heard = monotonic()
         """When it last answered anything at all, or was last waited for in vain with patience."""
         self.first_answer_seen = False
         self.headers: Mapping[str, str] = {}
-        """Of the last answer, whatever its status; names in any letter case. For `check`, which looks at its Date."""
+        """Of the last answer to a GET, whatever its status; names in any letter case. For `check`, which looks at its
+        Date."""
 
     def answered_before(self, seconds: float) -> None:
         """An earlier process had its answer, so long ago: the patience for the first one ever is over."""
@@ -163,13 +162,14 @@ class MetadataClient:
         """One poll of the document. Raises MetadataError for anything but a whole, plain 200."""
         began = self._monotonic()
         patient = not self.first_answer_seen or began - self._heard >= PATIENT_AGAIN_SECONDS
+        exchange = self._polling.exchange
         try:
             body = self._get(self._events, self._first_deadline if patient else self._deadline)
         except MetadataError as error:
             self._failures += 1
             error.failures = self._failures
-            waited = patient and error.reason == "timeout" and self._wire.stage is Stage.EXCHANGE
-            if waited or self._wire.received:
+            waited = patient and error.reason == "timeout" and exchange.stage is Stage.EXCHANGE
+            if waited or exchange.received:
                 self._heard = self._monotonic()
             raise
         self._failures = 0
@@ -177,88 +177,88 @@ class MetadataClient:
         ended = self._heard = self._monotonic()
         return Answer(body=body, read_at_monotonic=ended, duration=ended - began)
 
+    def instance(self) -> Vm:
+        """Who Azure says that this VM is, but for its `node`. Raises MetadataError as `fetch` does."""
+        return parse_instance(self._get(self._instance, self._deadline))
+
     def approve(self, event_id: str) -> None:
         """Ask for the event to start now. Returns on 200 alone; sent once, whatever happens.
 
-        Each approval has a connection of its own: on one kept alive, a peer that is just closing it would leave open
+        Each approval has a connection of its own: on a kept one, a peer that is just closing it would leave open
         whether the request arrived. An answer's body is not needed and not read, only an error's beginning. Callable
-        from any thread, and from several at once.
+        from any thread, and from several at once. Raises MetadataError.
         """
         try:
-            posting = self._idle.pop()
+            channel = self._idle.pop()
         except IndexError:
-            posting = self._another()
+            channel = self._new_posting_channel()
         try:
-            request = posting.client.build_request(
+            request = httpx.Request(
                 "POST",
                 self._events.url,
                 json={"StartRequests": [{"EventId": event_id}]},
-                headers={"Connection": "close"},
+                headers={**_HEADERS, "Connection": "close"},
             )
-            posting.wire.begin(self._deadline, allowance=_HEADER_BYTES)
-            self._exchange(posting.wire, posting.client, request, max_bytes=None)
+            channel.exchange.begin(self._deadline, allowance=_HEADER_BYTES)
+            self._send(channel, request, max_bytes=None)
         finally:
-            self._idle.append(posting)
-
-    def _another(self) -> _Posting:
-        """One more place to post from: they are kept, since as many are needed as once hung together."""
-        wire = self._make_wire()
-        posting = _Posting(wire, http_client(wire, self._tls))
-        self._posting.append(posting)
-        if self._aborted:  # by another thread, perhaps just before this one was in the list
-            wire.abort()
-        return posting
-
-    def instance(self) -> Compute:
-        """Who this VM is. Raises MetadataError as `fetch` does."""
-        return parse_compute(self._get(self._compute, self._deadline))
+            self._idle.append(channel)
 
     def abort(self) -> None:
         """End whatever is in flight within a second, and every later call at once, with the reason `aborted`."""
         self._aborted = True
-        self._wire.abort()
-        for posting in list(self._posting):
-            posting.wire.abort()
+        self._polling.exchange.abort()
+        for channel in list(self._posting):
+            channel.exchange.abort()
 
     def close(self) -> None:
         """Close the connections. Not while a call is in flight: `abort` it first."""
-        self._polling.close()
-        for posting in self._posting:
-            posting.client.close()
+        self._polling.transport.close()
+        for channel in self._posting:
+            channel.transport.close()
+
+    def _new_channel(self) -> _Channel:
+        exchange = Exchange(self._monotonic)
+        return _Channel(
+            exchange, Transport(exchange, connect_seconds=self._deadline, resolve=self._resolve, tls=self._tls)
+        )
+
+    def _new_posting_channel(self) -> _Channel:
+        """One more channel to post through: they are kept, since as many are needed as once hung together."""
+        channel = self._new_channel()
+        self._posting.append(channel)
+        if self._aborted:  # by another thread, perhaps just before this one was in the list
+            channel.exchange.abort()
+        return channel
 
     def _get(self, request: httpx.Request, seconds: float) -> bytes:
+        exchange = self._polling.exchange
         # Chunk framing may double a body made of tiny chunks; more than that is not an answer.
-        self._wire.begin(seconds, allowance=2 * self._max_bytes + _HEADER_BYTES)
+        exchange.begin(seconds, allowance=2 * self._max_bytes + _HEADER_BYTES)
         try:
-            return self._poll(request)
+            return self._send(self._polling, request, self._max_bytes)
         except MetadataError as error:
-            # A connection kept alive that the peer closed meanwhile says nothing about the service: once more, at once.
-            if error.reason != "reset" or self._wire.connected or self._wire.received:
+            # A kept connection that the peer closed meanwhile says nothing about the service: once more, at once.
+            if error.reason != "reset" or exchange.connected or exchange.received:
                 raise
-        self._wire.restart()
-        return self._poll(request)
+        exchange.restart()
+        return self._send(self._polling, request, self._max_bytes)
 
-    def _poll(self, request: httpx.Request) -> bytes:
-        return self._exchange(self._wire, self._polling, request, max_bytes=self._max_bytes)
-
-    def _exchange(self, wire: Wire, client: httpx.Client, request: httpx.Request, max_bytes: int | None) -> bytes:
+    def _send(self, channel: _Channel, request: httpx.Request, max_bytes: int | None) -> bytes:
+        """The body of a 200, or nothing of it where `max_bytes` is None."""
         try:
-            wire.slice()  # once aborted, nothing begins
-            response = client.send(request, stream=True)
-            if wire is self._wire:
-                self.headers = response.headers
+            response = channel.transport.handle_request(request)
             try:
-                if not wire.received:
-                    # The library had it from before: it would pass for the answer to this request.
-                    raise MetadataError("reset", "an answer that came before it was asked for")
-                self._check_status(wire, response)
-                return b"" if max_bytes is None else self._read(wire, response, max_bytes)
+                if channel is self._polling:
+                    self.headers = response.headers
+                self._check_status(channel.exchange, response)
+                return b"" if max_bytes is None else self._read(channel.exchange, response, max_bytes)
             finally:
                 response.close()
         except FOREIGN as error:
-            raise translate(error, wire) from error
+            raise translate(error, channel.exchange) from error
 
-    def _check_status(self, wire: Wire, response: httpx.Response) -> None:
+    def _check_status(self, exchange: Exchange, response: httpx.Response) -> None:
         code = response.status_code
         if code == httpx.codes.OK:
             return
@@ -266,28 +266,28 @@ class MetadataClient:
         now = parse_http_date(response.headers.get("date", ""))
         now = self._clock() if now is None else now
         retry_after = parse_retry_after(response.headers.get("retry-after", ""), now, RETRY_AFTER_SECONDS)
-        detail = f"HTTP {code} {self._snippet(wire, response)}".rstrip()
+        detail = f"HTTP {code} {self._snippet(exchange, response)}".rstrip()
         raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 
-    def _snippet(self, wire: Wire, response: httpx.Response) -> str:
+    def _snippet(self, exchange: Exchange, response: httpx.Response) -> str:
         """The beginning of an error's text, as far as it comes quickly, safe for one line of a log; of a page only that
         it is one."""
-        wire.shorten(_SNIPPET_SECONDS)
-        text = bytearray()
+        exchange.shorten(_SNIPPET_SECONDS)
+        data = bytearray()
         try:
             for part in response.iter_raw():
-                text += part
-                if len(text) >= _SNIPPET_BYTES:
+                data += part
+                if len(data) >= _SNIPPET_BYTES:
                     break
         except Aborted:
             raise
         except FOREIGN:
             pass  # the status is the news
-        said = text[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-        markup = "html" in response.headers.get("content-type", "").lower() or is_page(said)
-        return "(an HTML or XML page)" if markup else one_line(said)
+        text = data[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+        markup = "html" in response.headers.get("content-type", "").lower() or is_page(text)
+        return "(an HTML or XML page)" if markup else one_line(text)
 
-    def _read(self, wire: Wire, response: httpx.Response, max_bytes: int) -> bytes:
+    def _read(self, exchange: Exchange, response: httpx.Response, max_bytes: int) -> bytes:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise MetadataError("encoding", "a content encoding that was not asked for", status_code=200)
         announced = response.headers.get("content-length", "")
@@ -298,5 +298,5 @@ class MetadataClient:
             body += part
             if len(body) > max_bytes:
                 raise MetadataError("too-large", f"more than {max_bytes} bytes", status_code=200)
-            wire.slice()
+            exchange.slice()
         return bytes(body)

@@ -12,11 +12,10 @@ import socket
 import ssl
 from typing import Literal, get_args
 
-import httpcore
-import httpx
+import h11
 
 from exporter.errors import SourceFailure
-from exporter.http.deadline import Aborted, Flooded, Stage, Wire
+from exporter.http.deadline import Aborted, Exchange, Flooded, Stage
 
 Reason = Literal[
     "timeout",  # not done by the deadline, in whatever phase
@@ -77,35 +76,30 @@ FOREIGN = (
     Flooded,
     OSError,
     ValueError,  # the library's, from numbers and letters in headers that it did not expect
-    httpcore.ProtocolError,
-    httpcore.NetworkError,
-    httpcore.TimeoutException,
-    httpcore.UnsupportedProtocol,
-    httpx.HTTPError,
+    h11.ProtocolError,
 )
 """All that an exchange is known to raise; anything else is a mistake of ours and not dressed up as the service's."""
 
 _STAGE_REASONS: dict[Stage, Reason] = {Stage.CONNECT: "connect", Stage.TLS: "tls", Stage.EXCHANGE: "reset"}
 
 
-def translate(error: Exception, wire: Wire) -> MetadataError:
+def translate(error: Exception, exchange: Exchange) -> MetadataError:
     """The border: a foreign exception by its type, then by how far the exchange got. The caller keeps the cause."""
-    cut_off = wire.ended or not wire.received
+    cut_off = exchange.ended or not exchange.received
     table: tuple[tuple[type[Exception], Reason], ...] = (
         (Aborted, "aborted"),
         (Flooded, "too-large"),
         (TimeoutError, "timeout"),
         (socket.gaierror, "dns"),
         (ssl.SSLError, "tls"),
-        (OSError, _STAGE_REASONS[wire.stage]),
-        (httpcore.NetworkError, "reset"),
+        (OSError, _STAGE_REASONS[exchange.stage]),
         (Exception, "reset" if cut_off else "protocol"),
     )
     reason = next(word for kind, word in table if isinstance(error, kind))
     return MetadataError(reason, one_line(str(error)) if isinstance(error, _OWN) else _without_bytes(str(error)))
 
 
-_OWN = (Aborted, Flooded, OSError, httpcore.NetworkError, httpcore.TimeoutException)
+_OWN = (Aborted, Flooded, OSError)
 """Our own words or those of the system. The others are the HTTP library's, which quote what the peer sent."""
 _LIBRARY_SAYS = (
     "illegal status line",

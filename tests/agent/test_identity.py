@@ -8,13 +8,14 @@ import time
 import pytest
 
 from exporter.agent.identity import REFRESH_SECONDS, RETRY_SECONDS, Identity, who_is
+from exporter.core.records import Vm
 from exporter.log.log import Log
-from exporter.metadata.client import Compute, MetadataClient
+from exporter.metadata.client import MetadataClient
 from exporter.simulator.metadata.instance import NOISE
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 
-KNOWN = Compute(name="web-1", vm_id="id-1", resource_id="/subscriptions/s/web-1", vmss_name="web", location="north")
+KNOWN = Vm(name="web-1", id="id-1", resource_id="/subscriptions/s/web-1", vmss_name="web", location="north")
 
 
 def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, io.StringIO]:
@@ -30,11 +31,11 @@ def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, io.StringIO
         ("web-1", None, "web-1", False),
         ("WEB-1", KNOWN, "WEB-1", False),
         ("web-2", KNOWN, "web-2", True),
-        ("web-2", Compute(vm_id="id-1"), "web-2", False),
-        ("kelvin-k", Compute(name="kelvin-\u212a"), "kelvin-k", True),
+        ("web-2", Vm(id="id-1"), "web-2", False),
+        ("kelvin-k", Vm(name="kelvin-\u212a"), "kelvin-k", True),
     ],
 )
-def test_who_is(configured: str, azure: Compute | None, name: str, conflict: bool) -> None:
+def test_who_is(configured: str, azure: Vm | None, name: str, conflict: bool) -> None:
     """A configured name stands; where Azure gives another, whatever its letter case, that is a conflict."""
     who = who_is(configured, "", azure)
     assert (who.vm.name, who.conflict) == (name, conflict)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.metadata.client import Compute, parse_compute
+from exporter.core.records import Vm
+from exporter.metadata.client import parse_instance
 from tests.support.metadata_client import CUT, DOCUMENT, ENDLESS, PATH, PLENTY, client_of, failure, failure_of, silent
 from tests.support.raw_server import Peer, RawServer, Script, answers, answers_once, ok, response
 
@@ -223,10 +224,10 @@ def test_who_this_vm_is() -> None:
         "publicKeys": [{"keyData": "ssh-rsa secret"}],
     }
     with RawServer(answers(ok(json.dumps(document).encode()))) as server, client_of(server.url) as client:
-        compute = client.instance()
-        assert compute == Compute(
+        vm = client.instance()
+        assert vm == Vm(
             name="WestNO_0",
-            vm_id="02aab8a4-74ef-476e-8182-f6d2ba4166a6",
+            id="02aab8a4-74ef-476e-8182-f6d2ba4166a6",
             resource_id=document["resourceId"],  # type: ignore[arg-type]  # a text in a mixed dict
             subscription_id="s",
             resource_group="g",
@@ -244,13 +245,13 @@ def test_who_this_vm_is() -> None:
 @pytest.mark.parametrize("value", [None, 7, ["a"], "x" * 513, "a\nb", "a\x00", "\ud800", "\u202e", True])
 def test_an_odd_identity_is_no_identity(value: object) -> None:
     """A field that is mistyped, too long or not printable is empty: a cut name would be somebody else's."""
-    assert parse_compute(json.dumps({"name": value, "zone": "1"}).encode()) == Compute(zone="1")
+    assert parse_instance(json.dumps({"name": value, "zone": "1"}).encode()) == Vm(zone="1")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"null", b"\xff", b"[" * 100_000, b"{" * 9 + b'"a"'])
 def test_an_unreadable_identity_is_malformed(body: bytes) -> None:
     """An instance document that is not a JSON object is an error."""
-    assert failure(lambda: parse_compute(body)).reason == "malformed"
+    assert failure(lambda: parse_instance(body)).reason == "malformed"
 
 
 BESIDE_PROXY = """

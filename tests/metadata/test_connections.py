@@ -130,7 +130,7 @@ def test_tls_is_checked_and_works(certificate: Path) -> None:
     trusting = ssl.create_default_context(cafile=str(certificate))
     with RawServer(slow) as server:
         url = server.url.replace("http:", "https:")
-        with client_of(url, tls=trusting, first_deadline=10.0, deadline=10.0) as client:
+        with client_of(url, tls=lambda: trusting, first_deadline=10.0, deadline=10.0) as client:
             assert client.fetch().body == client.fetch().body == DOCUMENT
             assert server.connections == 1
         with client_of(url, first_deadline=10.0, deadline=10.0) as client:

@@ -19,7 +19,8 @@ from exporter.commands.check.report import ClockReading, Finding, Report, World,
 from exporter.config.schema import Settings
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.folding import alike
-from exporter.metadata.client import Compute, MetadataClient
+from exporter.core.records import Vm
+from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError, one_line
 
 T = TypeVar("T")
@@ -44,16 +45,16 @@ def probe_metadata(settings: Settings, world: World) -> Report:
     """At most `patience.connect` + `patience.answer` seconds."""
     parts = urlsplit(settings.source.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    found = reach(parts.hostname or "", port, world.patience.connect)
+    reached = reach(parts.hostname or "", port, world.patience.connect)
     proxies = _proxies(world)
-    if found is not Reach.OPEN:
-        return Report((fail(TOPIC, unreachable(found, settings.source.url, world)), *proxies))
+    if reached is not Reach.OPEN:
+        return Report((fail(TOPIC, unreachable(reached, settings.source.url, world)), *proxies))
     with ThreadPoolExecutor(2) as pool:
         asking_who = pool.submit(_ask, settings, world, MetadataClient.instance)
         events = _ask(settings, world, lambda client: client.fetch().body)
         who = asking_who.result()
     findings = [*_events(events, who, settings, world), *_identity(who, events, settings)]
-    return Report((*findings, *proxies), who.clocks or events.clocks, who.value.vm_id if who.value else "")
+    return Report((*findings, *proxies), who.clocks or events.clocks, who.value.id if who.value else "")
 
 
 def _ask(settings: Settings, world: World, question: Callable[[MetadataClient], T]) -> _Asked[T]:
@@ -79,7 +80,7 @@ def _proxies(world: World) -> tuple[Finding, ...]:
     return (ok("proxy", f"{' and '.join(names)} is set and not used for the metadata service, as it must be"),)
 
 
-def _events(events: _Asked[bytes], who: _Asked[Compute], settings: Settings, world: World) -> list[Finding]:
+def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, world: World) -> list[Finding]:
     url = settings.source.url
     if events.error is not None:
         if events.error.reason == "timeout":
@@ -98,7 +99,7 @@ def _events(events: _Asked[bytes], who: _Asked[Compute], settings: Settings, wor
     return [answered, *_unnamed(document, who.value, settings)]
 
 
-def _unnamed(document: Document, who: Compute | None, settings: Settings) -> list[Finding]:
+def _unnamed(document: Document, who: Vm | None, settings: Settings) -> list[Finding]:
     """A warning when there are events and none is ours: normal among neighbours, and what a wrong name looks like."""
     name = settings.source.vm_name or (who.name if who else "")
     if not document.events or any(event.may_name(name) for event in document.events):
@@ -116,7 +117,7 @@ def _unnamed(document: Document, who: Compute | None, settings: Settings) -> lis
     ]
 
 
-def _identity(who: _Asked[Compute], events: _Asked[bytes], settings: Settings) -> list[Finding]:
+def _identity(who: _Asked[Vm], events: _Asked[bytes], settings: Settings) -> list[Finding]:
     configured = settings.source.vm_name
     if who.error is not None:
         if events.error is not None and events.error.reason == who.error.reason:
@@ -129,8 +130,7 @@ def _identity(who: _Asked[Compute], events: _Asked[bytes], settings: Settings) -
                 + (f"the configured name {configured} stands" if configured else _NAMELESS),
             )
         ]
-    found = who.value or Compute()
-    return [_named(found, configured)]
+    return [_named(who.value or Vm(), configured)]
 
 
 _NAMELESS: Final = (
@@ -139,23 +139,23 @@ _NAMELESS: Final = (
 )
 
 
-def _named(found: Compute, configured: str) -> Finding:
+def _named(azure: Vm, configured: str) -> Finding:
     """The name as Azure says it, beside the name as configured."""
-    if not found.name and configured:
+    if not azure.name and configured:
         return warn("identity", f"Azure says no name of this VM; the configured name {configured} stands")
-    if not found.name:
-        scale_set = f"; in the scale set {found.vmss_name} it is {found.vmss_name}_NUMBER" if found.vmss_name else ""
+    if not azure.name:
+        scale_set = f"; in the scale set {azure.vmss_name} it is {azure.vmss_name}_NUMBER" if azure.vmss_name else ""
         return fail("identity", f"Azure says no name of this VM (compute.name is empty): {_NAMELESS}{scale_set}")
-    if configured and not alike(configured, found.name):
-        hint = "in a scale set the host name is not it; " if found.vmss_name else ""
+    if configured and not alike(configured, azure.name):
+        hint = "in a scale set the host name is not it; " if azure.vmss_name else ""
         return fail(
             "identity",
-            f"source.vm_name is {configured}, but Azure calls this VM {found.name}: nothing is approved while the two "
-            f"differ; {hint}remove source.vm_name, or set it to {found.name}",
+            f"source.vm_name is {configured}, but Azure calls this VM {azure.name}: nothing is approved while the two "
+            f"differ; {hint}remove source.vm_name, or set it to {azure.name}",
         )
-    scale_set = f" of the scale set {found.vmss_name}" if found.vmss_name else ""
-    where = f" in {found.location}" if found.location else ""
-    return ok("identity", f"this VM is {found.name}{scale_set}{where}")
+    scale_set = f" of the scale set {azure.vmss_name}" if azure.vmss_name else ""
+    where = f" in {azure.location}" if azure.location else ""
+    return ok("identity", f"this VM is {azure.name}{scale_set}{where}")
 
 
 AZURE_CHASSIS: Final = "7783-7084-3265-9085-8269-3286-77"
@@ -167,25 +167,25 @@ _PROXY: Final = (
 )
 
 
-def unreachable(found: Reach, url: str, world: World) -> str:
+def unreachable(reached: Reach, url: str, world: World) -> str:
     """Why no connection can be made, most likely."""
-    if found is Reach.UNKNOWN_NAME:
+    if reached is Reach.UNKNOWN_NAME:
         return f"the name in source.url ({url}) is not known: correct it, or leave it out to use 169.254.169.254"
-    said = f"{url} {REACH_WORDS[found]}"
+    sentence = f"{url} {REACH_WORDS[reached]}"
     if "169.254.169.254" not in url:
-        return f"{said}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
+        return f"{sentence}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
     if world.in_kubernetes:
         return (
-            f"{said}: this pod has no host network, and Azure answers the node alone; set hostNetwork: true and "
+            f"{sentence}: this pod has no host network, and Azure answers the node alone; set hostNetwork: true and "
             "dnsPolicy: ClusterFirstWithHostNet in the pod's spec"
         )
     if _chassis(world) == AZURE_CHASSIS:
         return (
-            f"{said}, although this is an Azure VM: let this process reach 169.254.169.254 port 80 past the firewall "
-            "rules, VPN and routes of this machine"
+            f"{sentence}, although this is an Azure VM: let this process reach 169.254.169.254 port 80 past the "
+            "firewall rules, VPN and routes of this machine"
         )
     return (
-        f"{said}: this is not an Azure VM, or a firewall rule, a VPN or a container without host network keeps the "
+        f"{sentence}: this is not an Azure VM, or a firewall rule, a VPN or a container without host network keeps the "
         "address from this process"
     )
 

@@ -1,0 +1,276 @@
+"""HTTP/1.1 to one address: httpx's transport interface above, h11 for the protocol, `deadline`'s sockets below.
+
+Hand-written, since httpx's own transport has no deadline over a whole exchange, and since the pool, locks and traces of
+httpcore cost as much of a poll as everything else. No redirect, cookie, content coding or credential file takes part:
+requests are sent as they are given. At most one connection is kept, and one exchange takes place at a time.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import h11
+import httpx
+
+from exporter.http.deadline import Dialer, Disconnected, Exchange, Resolve, Stage, Stream, TlsStream
+from exporter.http.tls import default_context
+
+_MAX_HEAD_BYTES: Final = 100 * 1024  # of one answer's status line and headers, or of a chunk's header
+_PORTS: Final = {"http": 80, "https": 443}
+
+Origin = tuple[bytes, bytes, int | None]
+"""Scheme, host and port of a URL, as httpx has them; no port is the scheme's own."""
+
+
+class ProxyRefused(ConnectionError):
+    """The proxy did not open the tunnel that an https address needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy. `authorization` is the value of `Proxy-Authorization`, empty for none."""
+
+    scheme: str
+    host: str
+    port: int
+    authorization: bytes = field(repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Proxy:
+        """The proxy of `http://user:password@host:port` or a part of it. Raises ValueError, without the text."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise ValueError("the address of the proxy is none of http:// or https://")
+        token = b""
+        if parts.username or parts.password:
+            token = basic_authorization(unquote(parts.username or ""), unquote(parts.password or "")).encode()
+        return cls(parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], token)
+
+
+def basic_authorization(user: str, password: str) -> str:
+    """The value of an `Authorization` header (RFC 7617), in Latin-1 where that has all the letters, else in UTF-8."""
+    text = f"{user}:{password}"
+    try:
+        data = text.encode("latin-1")
+    except UnicodeEncodeError:
+        data = text.encode()
+    return f"Basic {base64.b64encode(data).decode()}"
+
+
+class Transport(httpx.BaseTransport):
+    """Sends requests under the deadline of `exchange`, which the caller begins before each.
+
+    `tls` and `proxy_tls` make the context of each new TLS connection, to the address and to an https:// proxy; `proxy`
+    is used for every request where given. What `handle_request` and the body of its response raise are OSError,
+    TimeoutError, Aborted, Flooded, h11.ProtocolError and ValueError.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        connect_seconds: float,
+        resolve: Resolve = socket.getaddrinfo,
+        tls: Callable[[], ssl.SSLContext] = default_context,
+        proxy: Proxy | None = None,
+        proxy_tls: Callable[[], ssl.SSLContext] = default_context,
+    ) -> None:
+        self._exchange = exchange
+        self._dialer = Dialer(exchange, resolve, connect_seconds)
+        self._tls = tls
+        self._proxy = proxy
+        self._proxy_tls = proxy_tls
+        self._kept: _Connection | None = None
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The response once its headers are there; its body comes as it is read.
+
+        A kept connection is used unless its peer has closed it, or has said something unasked, meanwhile.
+        """
+        self._exchange.slice()  # once aborted, nothing begins
+        url = request.url
+        origin = (url.raw_scheme, url.raw_host, url.port)
+        connection, self._kept = self._kept, None
+        if connection is None or not connection.is_usable_for(origin):
+            if connection is not None:
+                connection.close()
+            connection = _Connection(self._connect(url), origin, self._exchange)
+        try:
+            head = connection.send(request, self._target(url), self._headers(request))
+        except BaseException:
+            connection.close()
+            raise
+        return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=_Body(connection, self._keep))
+
+    def close(self) -> None:
+        """Close the kept connection. Not while an exchange is in flight: abort it first."""
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            connection.close()
+
+    def _keep(self, connection: _Connection) -> None:
+        self._kept = connection
+
+    def _target(self, url: httpx.URL) -> bytes:
+        """In origin form, or whole for a proxy that is asked for an http address (RFC 9112 §3.2)."""
+        if self._proxy is None or url.scheme == "https":
+            return url.raw_path
+        return url.raw_scheme + b"://" + url.netloc + url.raw_path
+
+    def _headers(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        headers = request.headers.raw
+        if self._proxy is not None and self._proxy.authorization and request.url.scheme == "http":
+            headers.append((b"Proxy-Authorization", self._proxy.authorization))
+        return headers
+
+    def _connect(self, url: httpx.URL) -> Stream:
+        proxy = self._proxy
+        host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+        connection = self._dialer.connect(host, port) if proxy is None else self._dialer.connect(proxy.host, proxy.port)
+        stream: Stream = connection
+        try:
+            if proxy is not None and proxy.scheme == "https":
+                stream = TlsStream(stream, self._proxy_tls(), proxy.host, self._exchange)
+            if proxy is not None and url.scheme == "https":
+                self._open_tunnel(stream, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            if url.scheme == "https":
+                stream = TlsStream(stream, self._tls(), host, self._exchange)
+        except BaseException:
+            connection.close()
+            raise
+        return stream
+
+    def _open_tunnel(self, stream: Stream, proxy: Proxy, target: str) -> None:
+        """Ask for a connection through the proxy (RFC 9110 §9.3.6)."""
+        self._exchange.stage = Stage.CONNECT
+        headers = [(b"Host", target.encode())]
+        if proxy.authorization:
+            headers.append((b"Proxy-Authorization", proxy.authorization))
+        protocol = _Protocol(stream, self._exchange)
+        protocol.send(h11.Request(method="CONNECT", target=target, headers=headers), b"")
+        status = protocol.receive_head().status_code
+        if not 200 <= status < 300:  # noqa: PLR2004  # what HTTP calls a success
+            raise ProxyRefused(f"the proxy answers HTTP {status}")
+        if protocol.has_unread:
+            raise ProxyRefused("the proxy says something unasked")
+        self._exchange.restart_answer()
+
+
+class _Protocol:
+    """The states of HTTP/1.1 on one stream."""
+
+    def __init__(self, stream: Stream, exchange: Exchange) -> None:
+        self._stream = stream
+        self._exchange = exchange
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._sent_whole = True
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether more came than the answer."""
+        return bool(self._h11.trailing_data[0])
+
+    def send(self, head: h11.Request, content: bytes) -> None:
+        """Send a request. A peer may answer and close before it has read everything, so that a failure is for
+        `receive_head` to meet."""
+        data = self._h11.send(head) or b""
+        if content:
+            data += self._h11.send(h11.Data(data=content)) or b""
+        data += self._h11.send(h11.EndOfMessage()) or b""
+        try:
+            self._stream.send(data)
+        except TimeoutError:
+            raise
+        except OSError:
+            self._sent_whole = False
+
+    def receive_head(self) -> h11.Response:
+        """The final answer's head; interim ones are passed over."""
+        while True:
+            event = self._next()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("no answer to the request")
+
+    def receive_data(self) -> bytes | None:
+        """A part of the body; None at its end."""
+        event = self._next()
+        return bytes(event.data) if isinstance(event, h11.Data) else None
+
+    def start_next(self) -> bool:
+        """Get ready for another request; False when this connection can take none."""
+        done = self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
+        if not done or not self._sent_whole or self.has_unread:
+            return False
+        self._h11.start_next_cycle()
+        return True
+
+    def _next(self) -> object:
+        """The next event of h11, whatever has to be read for it."""
+        while True:
+            event = self._h11.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            data = self._exchange.count(self._stream.receive())
+            if not data and self._h11.their_state is h11.SEND_RESPONSE:
+                raise Disconnected("the peer closed the connection without an answer")
+            self._h11.receive_data(data)
+
+
+class _Connection:
+    """One connection to `origin`."""
+
+    def __init__(self, stream: Stream, origin: Origin, exchange: Exchange) -> None:
+        self._stream = stream
+        self._origin = origin
+        self._protocol = _Protocol(stream, exchange)
+
+    def is_usable_for(self, origin: Origin) -> bool:
+        """Whether it leads there and can be used: readable while nothing was asked means closed, or out of step."""
+        return origin == self._origin and not self._stream.is_readable()
+
+    def send(self, request: httpx.Request, target: bytes, headers: list[tuple[bytes, bytes]]) -> h11.Response:
+        """Send a request and wait for the head of its answer."""
+        self._protocol.send(h11.Request(method=request.method, target=target, headers=headers), request.content)
+        return self._protocol.receive_head()
+
+    def body(self) -> Iterator[bytes]:
+        """The answer's body in the parts that come."""
+        while (part := self._protocol.receive_data()) is not None:
+            yield part
+
+    def start_next(self) -> bool:
+        """See `_Protocol.start_next`."""
+        return self._protocol.start_next()
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+
+class _Body(httpx.SyncByteStream):
+    """The body of a response. Closing it keeps the connection if the answer was read to its end, and closes it else."""
+
+    def __init__(self, connection: _Connection, keep: Callable[[_Connection], None]) -> None:
+        self._connection = connection
+        self._keep = keep
+        self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._connection.body()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._connection.start_next():
+            self._keep(self._connection)
+        else:
+            self._connection.close()
