@@ -45,12 +45,16 @@ class Proxy:
     def parse(cls, url: str) -> Proxy:
         """The proxy of `http://user:password@host:port` or a part of it. Raises ValueError, without the text."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in _PORTS or not parts.hostname:
-            raise ValueError("the address of the proxy is none of http:// or https://")
-        token = b""
+        try:
+            port = parts.port or _PORTS.get(parts.scheme)
+        except ValueError:
+            port = None
+        if port is None or parts.scheme not in _PORTS or not parts.hostname:
+            raise ValueError("the address of the proxy is none of http:// or https://") from None
+        token = ""
         if parts.username or parts.password:
-            token = basic_authorization(unquote(parts.username or ""), unquote(parts.password or "")).encode()
-        return cls(parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], token)
+            token = basic_authorization(unquote(parts.username or ""), unquote(parts.password or ""))
+        return cls(parts.scheme, parts.hostname, port, token.encode())
 
 
 def basic_authorization(user: str, password: str) -> str:

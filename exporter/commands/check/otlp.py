@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from requests.utils import should_bypass_proxies
-
 from exporter.agent.wiring import otlp_destination
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach, speaks_only_http2
 from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.errors import Failure
+from exporter.http.proxies import environment_proxy
 
 TOPIC: Final = "otlp"
 _GREETING_SECONDS: Final = 1.0
@@ -25,10 +24,11 @@ def probe_otlp(settings: Settings, world: World) -> Report:
     parts = urlsplit(url)
     shown, host = origin(url), parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    proxy = _proxy(url, world)
-    found = Reach.OPEN if proxy else reach(host, port, world.patience.connect)
-    if found is not Reach.OPEN:
-        return Report((fail(TOPIC, _unreachable(found, shown, host)),))
+    environment = environment_proxy(url, world.environ)
+    proxy = environment.variable if environment else ""
+    reached = Reach.OPEN if proxy else reach(host, port, world.patience.connect)
+    if reached is not Reach.OPEN:
+        return Report((fail(TOPIC, _unreachable(reached, shown, host)),))
     began = time.monotonic()
     try:
         headers = _post(settings)
@@ -49,15 +49,6 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def _proxy(url: str, world: World) -> str:
-    """The variable whose proxy requests to this URL go through, if any."""
-    scheme = urlsplit(url).scheme
-    names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
-    name = next((name for name in names if world.environ.get(name)), "")
-    exempt = world.environ.get("no_proxy") or world.environ.get("NO_PROXY") or ""
-    return "" if not name or should_bypass_proxies(url, exempt) else name
-
-
 def _post(settings: Settings) -> Mapping[str, str]:
     try:
         destination = otlp_destination(settings)
@@ -69,10 +60,10 @@ def _post(settings: Settings) -> Mapping[str, str]:
         destination.close()
 
 
-def _unreachable(found: Reach, shown: str, host: str) -> str:
-    if found is Reach.UNKNOWN_NAME:
+def _unreachable(reached: Reach, shown: str, host: str) -> str:
+    if reached is Reach.UNKNOWN_NAME:
         return f"the name {host} is not known to this machine's DNS: correct otlp.endpoint"
-    what = REACH_WORDS[found]
+    what = REACH_WORDS[reached]
     return f"{shown} {what}: start the collector there (OTLP over HTTP, port 4318 as a rule), or correct otlp.endpoint"
 
 

@@ -15,7 +15,7 @@ import pytest
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.retry import parse_retry_after
 from exporter.sinks.otlp.answers import MAX_RETRY_AFTER
-from exporter.sinks.otlp.session import MAX_RESPONSE_BYTES
+from exporter.sinks.otlp.client import MAX_RESPONSE_BYTES
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.sinks.otlp.test_sink import a_record, refused, status
 from tests.support.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, success

@@ -148,7 +148,7 @@ def test_the_resource_is_the_vm() -> None:
 def test_the_operators_environment_beats_every_resource_attribute() -> None:
     """OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME replace the defaults, the caller's and the VM's attributes."""
     program = (
-        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "OtlpDestination(sys.argv[1], resource={'service.name': 'caller', 'service.namespace': 'kept'})"
         ".send([a_record()])"
     )
@@ -203,7 +203,7 @@ def test_headers_are_sent_and_never_told() -> None:
 def test_headers_of_the_environment_are_not_sent() -> None:
     """Who calls decides on the headers: a secret that the environment has for another collector stays at home."""
     program = (
-        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "OtlpDestination(sys.argv[1]).send([a_record()]);"
         "OtlpDestination(sys.argv[1], headers={'X-Tenant': 'ours'}).send([a_record()])"
     )
@@ -234,6 +234,8 @@ def test_userinfo_becomes_basic_authentication_and_is_never_told() -> None:
     [
         ("grpc://host:4317", {}),
         ("http://", {}),
+        ("http://host:s3cr3t/v1/logs", {}),
+        ("http://host:70000/v1/logs", {}),
         ("http://host/v1/logs", {"bad name": "x"}),
         ("http://host/v1/logs", {"x-key": "s3cr3t\r\nInjected: 1"}),
         ("http://host/v1/logs", {"x-key": "s3cr3t\u20ac"}),
@@ -249,7 +251,7 @@ def test_what_http_would_refuse_is_refused_at_once_without_the_value(url: str, h
 def test_a_proxy_of_the_environment_is_used() -> None:
     """A collector behind a proxy is reached through it; the proxy sees the whole address."""
     program = (
-        "from tests.test_otlp import OtlpDestination, a_record;"
+        "from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "OtlpDestination('http://collector.example/v1/logs').send([a_record()])"
     )
     with Receiver() as proxy:
@@ -274,3 +276,24 @@ def test_an_idle_connection_is_given_back() -> None:
         destination.send([a_record()])
         assert len(receiver.connections) == 2
         destination.close()
+
+
+def test_a_configured_authorization_beats_the_one_of_the_address() -> None:
+    """A header that is given is sent as it is; a user and password in the address take no part then."""
+    with Receiver() as receiver:
+        url = receiver.url.replace("//", "//user:hunter2@")
+        destination = OtlpDestination(url, headers={"authorization": "Bearer own"})
+        destination.send([a_record()])
+        destination.close()
+    assert receiver.requests[0].headers["authorization"] == "Bearer own"
+
+
+def test_importing_the_destination_brings_no_second_http_library() -> None:
+    """The one HTTP client is enough: neither requests nor the SDK's exporter is loaded."""
+    program = (
+        "import sys, exporter.sinks.otlp.sink;"
+        "print([name for name in sys.modules if name in"
+        " ('requests', 'urllib3', 'grpc', 'opentelemetry.exporter.otlp.proto.http')])"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.strip() == "[]"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from exporter.errors import Retryable
@@ -66,7 +67,7 @@ def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) ->
     certificate, key = make_certificate(tmp_path, "collector")
     other, _ = make_certificate(tmp_path, "other")
     program = (
-        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "OtlpDestination(sys.argv[1], certificate_file=sys.argv[2]).send([a_record()])"
     )
     with Receiver(tls=server_context(certificate, key)) as receiver:
@@ -110,7 +111,7 @@ def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, url: str) -> None:
     netrc.write_text("default login owner password secret\nmachine 127.0.0.1 login owner password secret\n")
     netrc.chmod(0o600)
     program = (
-        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "made = OtlpDestination(sys.argv[1]); made.probe(); made.send([a_record()])"
     )
     with Receiver() as receiver:
@@ -126,7 +127,7 @@ def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) 
     """REQUESTS_CA_BUNDLE vouches for a collector where no file is given, and HTTP_PROXY is asked."""
     certificate, key = make_certificate(tmp_path, "collector")
     program = (
-        "import sys; from tests.test_otlp import OtlpDestination, a_record;"
+        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "OtlpDestination(sys.argv[1]).send([a_record()])"
     )
     environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
@@ -139,3 +140,46 @@ def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) 
         command = [sys.executable, "-c", program, "http://collector.invalid/v1/logs"]
         subprocess.run(command, env=through, check=True, timeout=30)
         assert len(proxy.requests) == 1
+
+
+def test_a_renewed_certificate_counts_from_the_next_connection_on(tmp_path: Path) -> None:
+    """The files are read again for each connection: a renewed CA needs no restart."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(Path(make_certificate(tmp_path, "old")[0]).read_text())
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        destination = OtlpDestination(receiver.url, certificate_file=str(trusted))
+        with pytest.raises(Retryable, match="trusted"):
+            destination.send([a_record()])
+        trusted.write_text(Path(certificate).read_text())
+        destination.send([a_record()])
+        destination.close()
+        assert len(receiver.logs) == 1
+
+
+def test_an_encrypted_key_is_a_configuration_failure(tmp_path: Path) -> None:
+    """It is refused at once: asking for its password would wait for ever on a terminal."""
+    certificate, key = make_certificate(tmp_path, "client", ExtendedKeyUsageOID.CLIENT_AUTH)
+    private = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"s3cr3t")
+    Path(key).write_bytes(
+        private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    )
+    with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
+        error = refused(OtlpDestination(receiver.url, client_certificate_file=certificate, client_key_file=key))
+    assert (error.reason, error.needs_operator) == ("configuration", True)
+
+
+def test_a_folder_of_authorities_is_taken(tmp_path: Path) -> None:
+    """REQUESTS_CA_BUNDLE may name a folder, as c_rehash makes it."""
+    certificate, key = make_certificate(tmp_path, "collector")
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    command = ["openssl", "x509", "-noout", "-hash", "-in", certificate]
+    digest = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    (folder / f"{digest}.0").write_text(Path(certificate).read_text())
+    with Receiver(tls=server_context(certificate, key)) as receiver:
+        destination = OtlpDestination(receiver.url, environ={"REQUESTS_CA_BUNDLE": str(folder)})
+        destination.send([a_record()])
+        destination.close()
+        assert len(receiver.logs) == 1

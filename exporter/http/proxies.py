@@ -1,0 +1,70 @@
+"""The proxies that the environment names for all programs. The metadata client never asks for one.
+
+Read as curl and requests do: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in small letters before capitals.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+_SYSTEM_SETTINGS: Final = ("win32", "darwin")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentProxy:
+    """A proxy's address, which may hold a password, and the variable that names it, for a person."""
+
+    variable: str
+    url: str = field(repr=False)
+
+
+def environment_proxy(url: str, environ: Mapping[str, str]) -> EnvironmentProxy | None:
+    """The proxy that requests to `url` go through, if any. Where Windows or macOS keep such settings themselves, theirs
+    count when the environment has none."""
+    parts = urlsplit(url)
+    exempt = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    for name in _variables(parts.scheme, environ):
+        if environ[name]:
+            return None if _is_exempt(parts, exempt) else EnvironmentProxy(name, environ[name])
+    if sys.platform in _SYSTEM_SETTINGS:
+        system = urllib.request.getproxies().get(parts.scheme, "")
+        if system and not urllib.request.proxy_bypass(parts.hostname or "") and not _is_exempt(parts, exempt):
+            return EnvironmentProxy("the system's settings", system)
+    return None
+
+
+def _variables(scheme: str, environ: Mapping[str, str]) -> list[str]:
+    """Those that are set and speak for the scheme. One in small letters hides its twin, also when it is empty."""
+    pairs = [(f"{word}_proxy", f"{word.upper()}_PROXY") for word in (scheme, "all")]
+    names = [small if small in environ else large for small, large in pairs]
+    # In a CGI program HTTP_PROXY is what the client sent as a header called Proxy (CVE-2016-1000110).
+    return [name for name in names if name in environ and not (name == "HTTP_PROXY" and "REQUEST_METHOD" in environ)]
+
+
+def _is_exempt(parts: SplitResult, exempt: str) -> bool:
+    """Whether `no_proxy` names the host: by `*` alone, or as a list of names, domains with or without their dot, either
+    perhaps with a port, addresses, and networks such as 10.0.0.0/8."""
+    if exempt.strip() == "*":
+        return True
+    host = parts.hostname or ""
+    known = (host, f"{host}:{parts.port}" if parts.port else host)
+    for word in filter(None, (word.strip().lower() for word in exempt.split(","))):
+        name = word.lstrip(".")
+        if _is_inside(host, word) or any(mine == name or mine.endswith(f".{name}") for mine in known):
+            return True
+    return False
+
+
+def _is_inside(host: str, network: str) -> bool:
+    if "/" not in network:
+        return False
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

@@ -1,0 +1,198 @@
+"""The HTTP of the OTLP destination: one POST that ends in a true success or raises `Retryable` or `Permanent`.
+
+A send ends by its deadline after reading a bounded answer, redirects are not followed, and of the environment the
+proxies and the CA bundle are heard, never `.netrc`. What an answer or its absence means is in `answers`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from exporter import __version__
+from exporter.errors import Failure, Retryable
+from exporter.http.deadline import Disconnected, Exchange, Stage
+from exporter.http.proxies import environment_proxy
+from exporter.http.tls import TlsFiles
+from exporter.http.transport import Proxy, Transport, basic_authorization
+from exporter.sinks.otlp.answers import FOREIGN, CollectorResponse, Success, judge, translate
+
+MAX_RESPONSE_BYTES: Final = 64 * 1024
+_HEADER_BYTES: Final = 256 * 1024
+_MAX_QUOTED: Final = 200  # characters of the collector's own words in an error
+_GZIP_OR_ZLIB: Final = 32  # zlib's word for finding out by itself which of the two headers it is
+_CLOSE_SECONDS: Final = 1.0
+_CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+class CollectorClient:
+    """Posts to one address, one request at a time; `close` may come from another thread.
+
+    `deadline` is for the whole of a request, in seconds: lookup, connection, a second connection, headers and body.
+    `headers` are added to every request and never repeated in an error. The proxies and, where `tls` names no
+    authorities, the CA bundle are those of `environ`. `wall` gives POSIX seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline: float,
+        headers: Mapping[str, str],
+        tls: TlsFiles,
+        environ: Mapping[str, str],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._url, userinfo = _without_userinfo(url)
+        own = {name.lower(): value for name, value in headers.items()}
+        if userinfo and "authorization" not in own:
+            own["authorization"] = userinfo
+        self._own_headers = own
+        self._deadline = deadline
+        self._wall = wall
+        self._exchange = Exchange(time.monotonic)
+        self._tls = tls if tls.authorities else TlsFiles(_ca_bundle(environ), tls.certificate, tls.key)
+        self._proxy = environment_proxy(self._url, environ)
+        self._transport: Transport | None = None
+        self._busy = threading.Lock()
+        self._closed = False
+
+    def post(self, content: bytes, encoding: str = "") -> Success:
+        """Send a protobuf message, compressed as `encoding` says. Raises `Failure`, without its cause: the texts of
+        that may hold addresses and headers."""
+        failure: Failure
+        with self._busy:
+            try:
+                return self._post(content, encoding)
+            except FOREIGN as error:
+                failure = translate(error, self._exchange, self._deadline, through_proxy=self._proxy is not None)
+            except Failure as error:
+                failure = error
+        if self._closed and isinstance(failure, Retryable):
+            failure = Retryable("closed", "going down")
+        raise failure from None
+
+    def give_back(self) -> None:
+        """Close the connection that is kept for the next request."""
+        with self._busy:
+            if self._transport is not None:
+                self._transport.close()
+
+    def close(self) -> None:
+        """For good, from any thread: a request under way ends within a quarter second, a later one at once."""
+        self._closed = True
+        self._exchange.abort()
+        if self._busy.acquire(timeout=_CLOSE_SECONDS):
+            try:
+                if self._transport is not None:
+                    self._transport.close()
+            finally:
+                self._busy.release()
+
+    def _post(self, content: bytes, encoding: str) -> Success:
+        if self._transport is None:
+            self._transport = self._make_transport()
+        request = httpx.Request("POST", self._url, headers=self._headers(encoding), content=content)
+        # Chunk framing may double a body made of tiny chunks.
+        self._exchange.begin(self._deadline, allowance=2 * MAX_RESPONSE_BYTES + _HEADER_BYTES)
+        try:
+            response = self._transport.handle_request(request)
+        except ConnectionError:
+            # A kept connection that the collector closed meanwhile costs one more try, not a failure.
+            if self._exchange.stage is not Stage.EXCHANGE or self._exchange.received:
+                raise
+            self._exchange.restart()
+            response = self._transport.handle_request(request)
+        try:
+            return self._judge(response, _read(response))
+        finally:
+            response.close()
+
+    def _make_transport(self) -> Transport:
+        return Transport(
+            self._exchange,
+            connect_seconds=self._deadline,
+            tls=self._tls.context,
+            proxy=Proxy.parse(self._proxy.url) if self._proxy is not None else None,
+            proxy_tls=TlsFiles(self._tls.authorities).context,
+        )
+
+    def _headers(self, encoding: str) -> dict[str, str]:
+        headers = {
+            "content-type": "application/x-protobuf",
+            "accept": "*/*",
+            "accept-encoding": "identity",
+            "user-agent": f"azure-scheduled-events-exporter/{__version__}",
+        }
+        if encoding:
+            headers["content-encoding"] = encoding
+        return headers | self._own_headers
+
+    def _judge(self, response: httpx.Response, content: bytes) -> Success:
+        media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        retry_after = response.headers.get("Retry-After", "")
+        verdict = judge(CollectorResponse(response.status_code, media, retry_after, content), self._wall())
+        if isinstance(verdict, str):
+            return Success(response.headers, self._quotable(verdict))
+        verdict.detail = self._quotable(verdict.detail)
+        verdict.args = (f"{verdict.reason}: {verdict.detail}",)
+        raise verdict
+
+    def _quotable(self, text: str) -> str:
+        """The other side's words, cut, on one line and without any header of ours that they may repeat."""
+        for secret in filter(None, self._own_headers.values()):
+            text = text.replace(secret, "***")
+        return " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_QUOTED]).split())[:_MAX_QUOTED]
+
+
+def _without_userinfo(url: str) -> tuple[str, str]:
+    """The URL without its user and password, and the header that says these; "" for none."""
+    parts = urlsplit(url)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    bare = parts._replace(netloc=host, fragment="").geturl()
+    return bare, basic_authorization(unquote(user), unquote(password)) if user or password else ""
+
+
+def _ca_bundle(environ: Mapping[str, str]) -> str:
+    return next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
+
+
+def _read(response: httpx.Response) -> bytes:
+    """The body as it was meant, never more than the cap."""
+    content = bytearray()
+    for part in response.iter_raw():
+        content += part
+        if len(content) > MAX_RESPONSE_BYTES:
+            raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", needs_operator=True)
+    headers = response.headers
+    unannounced = "Content-Length" not in headers and "Transfer-Encoding" not in headers
+    if unannounced and not content and response.status_code != httpx.codes.NO_CONTENT:
+        # An answer that ends with its connection and says nothing may have been cut off anywhere.
+        raise Disconnected("the answer ended early")
+    return _plain(bytes(content), headers.get("Content-Encoding", "").strip().lower())
+
+
+def _plain(content: bytes, encoding: str) -> bytes:
+    """The body without its content coding. We ask for none; some proxies compress all the same, and whether the record
+    was taken stands inside."""
+    if encoding in ("", "identity") or not content:
+        return content
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise Retryable("protocol", "an answer in an encoding that was not asked for", needs_operator=True)
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_OR_ZLIB)
+    try:
+        plain = unpacking.decompress(content, MAX_RESPONSE_BYTES + 1)
+    except zlib.error:
+        raise Retryable("protocol", f"an answer that is not {encoding} as it says", needs_operator=True) from None
+    if len(plain) > MAX_RESPONSE_BYTES:
+        raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", needs_operator=True)
+    if not unpacking.eof:
+        raise Retryable("protocol", f"an answer that is not {encoding} as it says", needs_operator=True)
+    return plain

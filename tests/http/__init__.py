@@ -1,0 +1,1 @@
+"""The one HTTP client: its transport, and the proxies of the environment."""

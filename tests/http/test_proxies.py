@@ -1,0 +1,80 @@
+"""Which proxy of the environment a request goes through: the rules of curl and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from exporter.http.proxies import environment_proxy
+from exporter.http.transport import Proxy
+
+HTTP = "http://collector.example:4318/v1/logs"
+HTTPS = "https://collector.example/v1/logs"
+SMALL, LARGE = "http://small:1", "http://large:1"
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "variable"),
+    [
+        (HTTP, {}, ""),
+        (HTTP, {"http_proxy": SMALL}, "http_proxy"),
+        (HTTPS, {"http_proxy": SMALL}, ""),
+        (HTTPS, {"https_proxy": SMALL}, "https_proxy"),
+        (HTTPS, {"HTTPS_PROXY": LARGE, "ALL_PROXY": SMALL}, "HTTPS_PROXY"),
+        (HTTP, {"http_proxy": SMALL, "HTTP_PROXY": LARGE}, "http_proxy"),
+        (HTTP, {"http_proxy": "", "HTTP_PROXY": LARGE}, ""),
+        (HTTP, {"http_proxy": "", "all_proxy": SMALL}, "all_proxy"),
+        (HTTP, {"ALL_PROXY": LARGE}, "ALL_PROXY"),
+        (HTTP, {"HTTP_PROXY": LARGE, "REQUEST_METHOD": "GET"}, ""),
+        (HTTP, {"http_proxy": SMALL, "REQUEST_METHOD": "GET"}, "http_proxy"),
+    ],
+)
+def test_the_variable_of_the_scheme_names_the_proxy(url: str, environ: Mapping[str, str], variable: str) -> None:
+    """The scheme's own before the one for all, small letters before capitals, and none out of a CGI client's header."""
+    proxy = environment_proxy(url, environ)
+    assert (proxy.variable if proxy else "") == variable
+    assert proxy is None or proxy.url == environ[variable]
+
+
+@pytest.mark.parametrize(
+    ("url", "exempt", "direct"),
+    [
+        (HTTP, "*", True),
+        (HTTP, "collector.example", True),
+        (HTTP, "COLLECTOR.example", True),
+        (HTTP, "other, .example", True),
+        (HTTP, "example:4318", True),
+        (HTTP, "collector.example:4317", False),
+        (HTTP, "ample", False),
+        (HTTP, "or.example", False),
+        (HTTP, "x.collector.example", False),
+        ("http://10.1.2.3:4318/", "10.0.0.0/8", True),
+        ("http://10.1.2.3:4318/", "10.1.2.3", True),
+        ("http://10.1.2.3:4318/", "11.0.0.0/8", False),
+        ("http://[fd00::1]:4318/", "fd00::/8", True),
+        (HTTP, "10.0.0.0/8,nonsense/x", False),
+        (HTTP, "", False),
+    ],
+)
+def test_no_proxy_exempts_hosts(url: str, exempt: str, direct: bool) -> None:
+    """By name, by domain, with a port, by address and by network; never by the middle of a name."""
+    for variable in ("no_proxy", "NO_PROXY"):
+        assert (environment_proxy(url, {"http_proxy": SMALL, variable: exempt}) is None) is direct
+
+
+def test_the_address_of_a_proxy_is_read_whole() -> None:
+    """With or without a scheme; user and password are for the proxy and are not shown."""
+    proxy = Proxy.parse("http://us%40er:s3cr3t@proxy.example:3128")
+    assert (proxy.scheme, proxy.host, proxy.port) == ("http", "proxy.example", 3128)
+    assert proxy.authorization == b"Basic dXNAZXI6czNjcjN0"
+    assert "czNj" not in repr(proxy)
+    assert (Proxy.parse("proxy.example:3128").host, Proxy.parse("https://proxy.example").port) == ("proxy.example", 443)
+
+
+@pytest.mark.parametrize("url", ["socks5://user:s3cr3t@proxy:1080", "http://:3128", "http://proxy:s3cr3t"])
+def test_an_address_that_is_no_http_proxys_is_refused(url: str) -> None:
+    """With ValueError, and without a password."""
+    with pytest.raises(ValueError, match="address of the proxy") as caught:
+        Proxy.parse(url)
+    assert "s3cr3t" not in str(caught.value)
