@@ -79,7 +79,7 @@ class Exchange:
 
     def restart(self) -> None:
         """The same exchange once more, under the same deadline."""
-        self.stage = Stage.EXCHANGE  # a kept connection starts here; `Dialer.connect` says otherwise
+        self.stage = Stage.EXCHANGE  # of a kept connection; a new one begins with CONNECT
         self.received = 0
         self.connected = False
         self.ended = False
@@ -245,7 +245,7 @@ class TcpStream:
             try:
                 return self._sock.recv(_READ_BYTES)
             except TimeoutError:
-                continue  # a slice is over; the exchange says when the whole time is
+                continue  # one slice is over; the next `slice` raises at the deadline
 
     def send(self, data: bytes) -> None:
         """See `Stream`."""
@@ -293,13 +293,13 @@ class TlsStream:
             self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=host)
             self._run(self._tls.do_handshake)
         except ssl.SSLError:
-            with contextlib.suppress(OSError, Aborted):  # the alert that says why
+            with contextlib.suppress(OSError, Aborted):  # the TLS alert with the reason
                 self._flush()
             raise
         exchange.stage = Stage.EXCHANGE
 
     def receive(self) -> bytes:
-        """See `Stream`. A connection closed without TLS' own end is an end too: HTTP says what is missing."""
+        """See `Stream`. The end may come without TLS' own: HTTP knows whether an answer is whole."""
         try:
             return self._run(partial(self._tls.read, _READ_BYTES))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):

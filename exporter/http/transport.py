@@ -95,7 +95,7 @@ class Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """The response once its headers are there; its body comes as it is read.
 
-        A kept connection is used unless its peer has closed it, or has said something unasked, meanwhile.
+        A kept connection is used unless its peer has closed it, or has sent something unasked, meanwhile.
         """
         self._exchange.slice()  # once aborted, nothing begins
         url = request.url
@@ -162,7 +162,7 @@ class Transport(httpx.BaseTransport):
         if not 200 <= status < 300:  # noqa: PLR2004  # what HTTP calls a success
             raise ProxyRefused(f"the proxy answers HTTP {status}")
         if protocol.has_unread:
-            raise ProxyRefused("the proxy says something unasked")
+            raise ProxyRefused("the proxy sends more than its answer")
         self._exchange.restart_answer()
 
 
@@ -177,7 +177,7 @@ class _Protocol:
 
     @property
     def has_unread(self) -> bool:
-        """Whether more came than the answer."""
+        """Whether bytes behind the answer were received."""
         return bool(self._h11.trailing_data[0])
 
     def send(self, head: h11.Request, content: bytes) -> None:

@@ -178,7 +178,7 @@ class MetadataClient:
         return Answer(body=body, read_at_monotonic=ended, duration=ended - began)
 
     def instance(self) -> Vm:
-        """Who Azure says that this VM is, but for its `node`. Raises MetadataError as `fetch` does."""
+        """This VM as Azure names it; `node` is left empty. Raises MetadataError as `fetch` does."""
         return parse_instance(self._get(self._instance, self._deadline))
 
     def approve(self, event_id: str) -> None:
@@ -224,7 +224,7 @@ class MetadataClient:
         )
 
     def _new_posting_channel(self) -> _Channel:
-        """One more channel to post through: they are kept, since as many are needed as once hung together."""
+        """Another channel to post through. All are kept: as many are needed as POSTs were once unanswered together."""
         channel = self._new_channel()
         self._posting.append(channel)
         if self._aborted:  # by another thread, perhaps just before this one was in the list
@@ -233,12 +233,12 @@ class MetadataClient:
 
     def _get(self, request: httpx.Request, seconds: float) -> bytes:
         exchange = self._polling.exchange
-        # Chunk framing may double a body made of tiny chunks; more than that is not an answer.
+        # Chunk framing at most doubles a body, even of chunks of a few bytes.
         exchange.begin(seconds, allowance=2 * self._max_bytes + _HEADER_BYTES)
         try:
             return self._send(self._polling, request, self._max_bytes)
         except MetadataError as error:
-            # A kept connection that the peer closed meanwhile says nothing about the service: once more, at once.
+            # A kept connection that the peer closed meanwhile is no failure of the service: retry at once.
             if error.reason != "reset" or exchange.connected or exchange.received:
                 raise
         exchange.restart()
@@ -262,7 +262,7 @@ class MetadataClient:
         code = response.status_code
         if code == httpx.codes.OK:
             return
-        # By the clock of who asks us to wait, where it is told: ours may have been set.
+        # By the service's own clock where it sends a Date: ours may have been set.
         now = parse_http_date(response.headers.get("date", ""))
         now = self._clock() if now is None else now
         retry_after = parse_retry_after(response.headers.get("retry-after", ""), now, RETRY_AFTER_SECONDS)

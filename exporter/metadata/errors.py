@@ -34,7 +34,7 @@ Reason = Literal[
     "status-other",
     "too-large",
     "encoding",  # compressed although we asked for identity
-    "malformed",  # 200, but not the JSON that was asked for: said by whoever parses
+    "malformed",  # 200, but not the JSON that was asked for: raised by the parser
     "aborted",  # we are shutting down
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
@@ -101,7 +101,7 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
 
 _OWN = (Aborted, Flooded, OSError)
 """Our own words or those of the system. The others are the HTTP library's, which quote what the peer sent."""
-_LIBRARY_SAYS = (
+_KNOWN_MESSAGES = (
     "illegal status line",
     "illegal header line",
     "illegal chunk header",
@@ -121,10 +121,10 @@ _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORE
 
 
 def _without_bytes(text: str) -> str:
-    """What the HTTP library says of an answer, without anything of the answer; of a page only that it is one."""
-    known = next((words for words in _LIBRARY_SAYS if text.lower().startswith(words.lower())), "")
-    said = known or "what came is no answer of HTTP"
-    return f"{said} (an HTML or XML page)" if is_page(text) else said
+    """The HTTP library's message without the bytes of the answer that it quotes; of a page only that it is one."""
+    known = next((words for words in _KNOWN_MESSAGES if text.lower().startswith(words.lower())), "")
+    message = known or "what came is no answer of HTTP"
+    return f"{message} (an HTML or XML page)" if is_page(text) else message
 
 
 def is_page(text: str) -> bool:

@@ -136,7 +136,7 @@ def test_a_broken_answer_is_an_error(data: bytes, reason: str) -> None:
 
 
 def test_a_reset_is_an_error() -> None:
-    """A connection reset in the middle of the body is said as such, with the cause kept."""
+    """A connection reset in the middle of the body has its own reason, with the cause kept."""
 
     def resets(peer: Peer) -> None:
         peer.request()
@@ -179,7 +179,7 @@ def test_a_connection_closed_between_polls_costs_nothing() -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_an_answer_that_came_too_early_is_not_taken(together: bool) -> None:
-    """What a kept connection said before it was asked is old: it is never the answer to the next poll."""
+    """What came on a kept connection before a request is old: it is never the answer to the next poll."""
     old, sent = ok(b'"old"'), threading.Event()
 
     def chatty(peer: Peer) -> None:

@@ -122,7 +122,7 @@ NOW = 1_649_715_000.0  # Mon, 11 Apr 2022 22:10:00 GMT
     ],
 )
 def test_retry_after_is_obeyed_within_reason(value: str, expected: float | None) -> None:
-    """Both forms of Retry-After are read, from 0 to 60 seconds; nonsense is as if nothing was said."""
+    """Both forms of Retry-After are read, from 0 to 60 seconds; nonsense is ignored."""
     answer = response("429 Too Many Requests", b"").replace(
         b"\r\n\r\n", b"\r\nRetry-After: " + value.encode() + b"\r\n\r\n"
     )
@@ -134,8 +134,8 @@ def test_retry_after_is_obeyed_within_reason(value: str, expected: float | None)
 @pytest.mark.parametrize(("date", "expected"), [("Mon, 11 Apr 2022 22:10:00 GMT", 30.0), ("soon", 60.0)])
 def test_retry_after_is_read_by_the_clock_of_who_says_it(date: str, expected: float) -> None:
     """Our own clock may have been set, here a day back: it counts only where the answer does not tell its time."""
-    told = f"\r\nDate: {date}\r\nRetry-After: Mon, 11 Apr 2022 22:10:30 GMT\r\n\r\n".encode()
-    answer = response("429 Too Many Requests", b"").replace(b"\r\n\r\n", told)
+    fields = f"\r\nDate: {date}\r\nRetry-After: Mon, 11 Apr 2022 22:10:30 GMT\r\n\r\n".encode()
+    answer = response("429 Too Many Requests", b"").replace(b"\r\n\r\n", fields)
     assert failure_of(answers_once(answer), clock=lambda: NOW - 86_400).retry_after == expected
 
 

@@ -1,4 +1,4 @@
-"""A scripted OTLP/HTTP receiver: it decodes what comes by the protocol's own messages and answers as it is told to.
+"""A scripted OTLP/HTTP receiver: it decodes what comes by the protocol's own messages and answers by its script.
 
 with Receiver(reply(503, {"Retry-After": "7"}), Hang()) as receiver:
     ...                     # the first request gets the 503, the second no answer, every further one a success
@@ -151,9 +151,9 @@ def plain(value: AnyValue) -> Any:
 
 def attributes(pairs: Any) -> dict[str, Any]:
     """Attributes by name; none may come twice."""
-    found: list[KeyValue] = list(pairs)
-    assert len({pair.key for pair in found}) == len(found)
-    return {pair.key: plain(pair.value) for pair in found}
+    known: list[KeyValue] = list(pairs)
+    assert len({pair.key for pair in known}) == len(known)
+    return {pair.key: plain(pair.value) for pair in known}
 
 
 def _decode(headers: dict[str, str], body: bytes) -> list[Log]:

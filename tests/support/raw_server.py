@@ -1,4 +1,4 @@
-"""An HTTP peer made of raw sockets, that misbehaves as it is told: one script per connection, the last one repeats."""
+"""An HTTP peer made of raw sockets, that misbehaves by its script: one per connection, the last one repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault matrix of OTLP: the SDK's exporter, a receiver that fails in every way, outbox and delivery as they run."""
+"""The fault matrix of OTLP: the destination, a receiver that fails in every way, outbox and delivery as they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def arrived(receiver: Receiver) -> list[str]:
 
 
 # What comes instead of an answer, the word that counts it, and whether only a person can mend it.
-WEATHER: Final[dict[str, tuple[Action, str, bool]]] = {
+TRANSIENT: Final[dict[str, tuple[Action, str, bool]]] = {
     "301": (Reply(301, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
     "302": (Reply(302, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
     "307": (Reply(307, {"Location": "http://127.0.0.1:9/"}), "redirect", True),
@@ -48,10 +48,10 @@ WEATHER: Final[dict[str, tuple[Action, str, bool]]] = {
 }
 
 
-@pytest.mark.parametrize("name", WEATHER)
-def test_every_weather_passes(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_no_transient_failure_loses_a_record(tmp_path: Path, name: str) -> None:
     """Whatever comes instead of a true success, the record is kept and sent again; all arrive in order, none parked."""
-    action, reason, slow = WEATHER[name]
+    action, reason, needs_operator = TRANSIENT[name]
     wanted = stories()
     # A collector may have taken what it did not acknowledge well: such doubles have the same id.
     patience = 1.5 if reason == "timeout" else 20.0
@@ -62,7 +62,7 @@ def test_every_weather_passes(tmp_path: Path, name: str) -> None:
         assert (line.waiting(), line.parked(), line.sent()) == (0, 0, len(wanted))
         # A connection that breaks before any answer is tried again at once inside of a send.
         assert line.reasons() in ({reason: 2}, {reason: 1})
-        if slow:
+        if needs_operator:
             assert line.waits == [60, 60]
         elif name.endswith("later"):
             assert line.waits == [33, 33]
@@ -70,7 +70,7 @@ def test_every_weather_passes(tmp_path: Path, name: str) -> None:
             assert line.waits in ([1, 2], [1])
 
 
-NEVER: Final[dict[str, tuple[Action, str]]] = {
+PERMANENT: Final[dict[str, tuple[Action, str]]] = {
     "400": (Reply(400), "rejected"),
     "413": (Reply(413), "too-large"),
     "422": (Reply(422), "rejected"),
@@ -78,21 +78,21 @@ NEVER: Final[dict[str, tuple[Action, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NEVER)
-def test_what_is_never_taken_is_parked(tmp_path: Path, name: str) -> None:
-    """A record that the collector refuses for good is parked, counted and said; the others of its event arrive."""
-    action, reason = NEVER[name]
+@pytest.mark.parametrize("name", PERMANENT)
+def test_a_record_that_is_refused_for_good_is_parked(tmp_path: Path, name: str) -> None:
+    """A record that the collector refuses for good is parked, counted and logged; the others of its event arrive."""
+    action, reason = PERMANENT[name]
     wanted = [a_record(number, subject="one") for number in range(1, 5)]
     with Receiver(success(), action) as receiver, Line(tmp_path, target(receiver)) as line:
         line.put(*wanted)
         line.go()
-        known = [each for each in arrived(receiver) if each != wanted[1].id]
-        assert known == [wanted[0].id, wanted[2].id, wanted[3].id]
+        others = [record_id for record_id in arrived(receiver) if record_id != wanted[1].id]
+        assert others == [wanted[0].id, wanted[2].id, wanted[3].id]
         assert (line.parked(), line.waiting(), line.failures(reason)) == (1, 0, 1)
         assert wanted[1].id in line.text.getvalue()
 
 
-def test_refused_for_hours(tmp_path: Path) -> None:
+def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:
     """Nobody listens for hours: kept, tried again, delivered in order by the collector that comes up on the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -109,7 +109,7 @@ def test_refused_for_hours(tmp_path: Path) -> None:
             assert in_order(arrived(receiver), wanted)
 
 
-def test_a_backlog_after_an_outage(tmp_path: Path) -> None:
+def test_a_backlog_is_delivered_in_order_and_once(tmp_path: Path) -> None:
     """Three hundred records of an outage arrive once each, without a pause between them."""
     wanted = stories(events=6, each=50)
     with Receiver(Reply(503)) as receiver, Line(tmp_path, target(receiver)) as line:

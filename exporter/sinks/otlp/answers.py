@@ -38,7 +38,7 @@ _UNSPECIFIC: Final = ("", "text/plain", "application/octet-stream")
 
 _PERMANENT: Final[Mapping[int, Reason]] = {400: "rejected", 413: "too-large", 422: "rejected"}
 _TRANSIENT: Final[Mapping[int, Reason]] = {429: "throttled", 502: "unavailable", 503: "unavailable", 504: "unavailable"}
-_OPERATORS: Final[Mapping[int, Reason]] = {401: "unauthorized", 403: "unauthorized", 404: "not-found"}
+_NEEDS_OPERATOR: Final[Mapping[int, Reason]] = {401: "unauthorized", 403: "unauthorized", 404: "not-found"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _refusal(answer: CollectorResponse, now: float) -> Failure:
     if status in _TRANSIENT:
         return Retryable(_TRANSIENT[status], detail, retry_after=wait)
     redirect = 300 <= status < 400  # noqa: PLR2004  # what HTTP calls a redirection
-    reason: Reason = "redirect" if redirect else _OPERATORS.get(status, "other")
+    reason: Reason = "redirect" if redirect else _NEEDS_OPERATOR.get(status, "other")
     return Retryable(reason, detail, retry_after=wait, needs_operator=True)
 
 
@@ -131,6 +131,7 @@ def translate(error: Exception, exchange: Exchange, deadline: float, *, through_
     hung_up = f"the collector cannot be reached or hung up ({kind})"
     at_proxy = isinstance(error, ProxyRefused) or (through_proxy and exchange.stage is Stage.CONNECT)
     unreachable = f"the proxy cannot be reached or refuses ({kind})" if at_proxy else hung_up
+    ours = not exchange.received  # a ValueError may also come of an answer's own numbers
     table: tuple[tuple[type[Exception], Reason, str, bool], ...] = (
         (Aborted, "closed", "going down", False),
         (Flooded, "protocol", "an answer longer than any answer needs", True),
@@ -141,7 +142,9 @@ def translate(error: Exception, exchange: Exchange, deadline: float, *, through_
         (socket.gaierror, "dns", "the collector's name is not known", False),
         (OSError, "connect", unreachable, False),
         (h11.RemoteProtocolError, "connect", hung_up, False),
-        (Exception, "configuration", f"an address or header that cannot work ({kind})", True),
+        (Exception, "configuration", f"an address or header that cannot work ({kind})", True)
+        if ours
+        else (Exception, "connect", hung_up, False),
     )
     _, reason, detail, needs_operator = next(row for row in table if isinstance(error, row[0]))
     return Retryable(reason, detail, needs_operator=needs_operator)

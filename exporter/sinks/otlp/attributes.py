@@ -60,7 +60,7 @@ _DATA_FIELDS: Final = (
     ("unseen", "unseen"),
 )
 # key of `data` whose scalars are spread out flat below an attribute of the same name
-_SPREAD: Final = ("decision", "account", "interruption")
+_FLATTENED: Final = ("decision", "account", "interruption")
 
 _RESOURCE_FIELDS: Final = (
     ("cloud.region", "location"),
@@ -76,15 +76,15 @@ _RESOURCE_FIELDS: Final = (
 def log_attributes(record: Record) -> dict[str, AttributeValue]:
     """The attributes of `record`; what it does not know is left out."""
     event = _mapping(record.data.get("event"))
-    found: dict[str, Any] = {f"{ROOT}.{name}": event.get(field) for name, field in _EVENT_FIELDS}
-    found |= {f"{ROOT}.{name}": record.data.get(key) for name, key in _DATA_FIELDS}
-    found[f"{ROOT}.changed"] = list(_mapping(record.data.get("changed"))) or None
-    for key in _SPREAD:
+    values: dict[str, Any] = {f"{ROOT}.{name}": event.get(field) for name, field in _EVENT_FIELDS}
+    values |= {f"{ROOT}.{name}": record.data.get(key) for name, key in _DATA_FIELDS}
+    values[f"{ROOT}.changed"] = list(_mapping(record.data.get("changed"))) or None
+    for key in _FLATTENED:
         for name, value in _mapping(record.data.get(key)).items():
             if isinstance(value, str | int | float):  # nested ones stay in the other outputs
-                found[f"{ROOT}.{key}.{_text(name)}"] = value
+                values[f"{ROOT}.{key}.{_text(name)}"] = value
     attributes = {"log.record.uid": _text(record.id)}
-    return attributes | {name: encodable(value) for name, value in found.items() if value is not None}
+    return attributes | {name: encodable(value) for name, value in values.items() if value is not None}
 
 
 def resource_attributes(record: Record) -> dict[str, AttributeValue]:

@@ -1,7 +1,7 @@
 """The HTTP of the OTLP destination: one POST that ends in a true success or raises `Retryable` or `Permanent`.
 
 A send ends by its deadline after reading a bounded answer, redirects are not followed, and of the environment the
-proxies and the CA bundle are heard, never `.netrc`. What an answer or its absence means is in `answers`.
+proxies and the CA bundle are used, never `.netrc`. What an answer or its absence means is in `answers`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class CollectorClient:
         try:
             response = self._transport.handle_request(request)
         except ConnectionError:
-            # A kept connection that the collector closed meanwhile costs one more try, not a failure.
+            # A kept connection that the collector closed meanwhile costs a second attempt, not a failure.
             if self._exchange.stage is not Stage.EXCHANGE or self._exchange.received:
                 raise
             self._exchange.restart()
@@ -152,7 +152,7 @@ class CollectorClient:
 
 
 def _without_userinfo(url: str) -> tuple[str, str]:
-    """The URL without its user and password, and the header that says these; "" for none."""
+    """The URL without its user and password, and these as an `Authorization` header's value; "" for none."""
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")

@@ -1,7 +1,7 @@
-"""OpenTelemetry logs over OTLP/HTTP: one record, one log record, one request, and the truth about it.
+"""OpenTelemetry logs over OTLP/HTTP: one record, one log record, one request.
 
 The SDK's log processors lose what the outbox is there to keep (a batch is dropped seconds after the collector went
-away, a flush says yes regardless), and its exporter calls a redirect, a log in page and a `partial_success` with
+away, a flush returns True regardless), and its exporter calls a redirect, a log in page and a `partial_success` with
 rejected records a success. So of the SDK only the encoder is used, and `client` sends. Its log API is still private:
 whatever touches it is in this file, tested with the lowest and the newest version that pyproject.toml allows.
 """
@@ -48,9 +48,9 @@ class OtlpDestination:
 
     `url` is the whole address with its path; userinfo in it becomes basic authentication. A send ends within `timeout`
     seconds, whatever the collector does. A proxy that `environ` names is used, redirects are not followed. `resource`
-    adds to or replaces the defaults of `service.*`; what a record says of its VM comes on top; and `operator` beats
-    all: when None, what `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` say. A connection that was not used for
-    `idle_close` seconds is closed. Raises ValueError with a sentence.
+    adds to or replaces the defaults of `service.*`; what a record knows of its VM comes on top; and `operator` beats
+    all; when None, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` of the process do. A connection that was not used
+    for `idle_close` seconds is closed. Raises ValueError with a sentence.
     """
 
     name: Final = "otlp"

@@ -24,24 +24,24 @@ def test_decisions_approvals_and_accounts_are_flat_attributes() -> None:
     failed = a_record("approval.failed", attempt=2, status_code=500, reason="server", error="HTTP 500")
     ended = a_record("ended", account={"outcome": "ended", "gaps": 1, "unseen": ["x"]}, unseen=["gap"])
     changed = a_record("updated", changed={"NotBefore": {"from": 1, "to": 2}}, unexpected=False)
-    found = [
+    read = [
         {
             name.removeprefix("azure_scheduled_event."): value
             for name, value in otlp_attributes.log_attributes(r).items()
         }
         for r in (decided, failed, ended, changed)
     ]
-    assert {k: v for k, v in found[0].items() if k.startswith("decision")} == {
+    assert {k: v for k, v in read[0].items() if k.startswith("decision")} == {
         "decision.verdict": "hold",
         "decision.reason": "no-rule",
         "decision.mode": "enforce",
     }
-    assert found[1]["approval.attempt"] == 2
-    assert found[1]["approval.status_code"] == 500
-    assert found[1]["approval.reason"] == "server"
-    assert found[1]["error"] == "HTTP 500"
-    assert (found[2]["account.outcome"], found[2]["account.gaps"], found[2]["unseen"]) == ("ended", 1, ("gap",))
-    assert (found[3]["changed"], found[3]["unexpected"]) == (("NotBefore",), False)
+    assert read[1]["approval.attempt"] == 2
+    assert read[1]["approval.status_code"] == 500
+    assert read[1]["approval.reason"] == "server"
+    assert read[1]["error"] == "HTTP 500"
+    assert (read[2]["account.outcome"], read[2]["account.gaps"], read[2]["unseen"]) == ("ended", 1, ("gap",))
+    assert (read[3]["changed"], read[3]["unexpected"]) == (("NotBefore",), False)
 
 
 NASTY: dict[str, Any] = {
@@ -63,14 +63,14 @@ def test_a_value_that_protobuf_cannot_carry_never_costs_a_record() -> None:
         destination.send([a_record(event=NASTY, message="\ud800", vm={**VM, "name": "\udc00"})])
         destination.close()
     resource, _, log = receiver.logs[0]
-    found = attributes(log.attributes)
-    assert found["azure_scheduled_event.id"] == "lone ? surrogate"
-    assert found["azure_scheduled_event.type"] == str(2**80)
-    assert found["azure_scheduled_event.status"].startswith("an integer of")
-    assert json.loads(found["azure_scheduled_event.source"]) == {"nested": [1, {"deep": "?"}]}
-    assert json.loads(found["azure_scheduled_event.resources"]) == ["a", 1, None]
-    assert found["azure_scheduled_event.duration"] == "nan"
-    assert len(found["azure_scheduled_event.description"]) == 8192
+    read = attributes(log.attributes)
+    assert read["azure_scheduled_event.id"] == "lone ? surrogate"
+    assert read["azure_scheduled_event.type"] == str(2**80)
+    assert read["azure_scheduled_event.status"].startswith("an integer of")
+    assert json.loads(read["azure_scheduled_event.source"]) == {"nested": [1, {"deep": "?"}]}
+    assert json.loads(read["azure_scheduled_event.resources"]) == ["a", 1, None]
+    assert read["azure_scheduled_event.duration"] == "nan"
+    assert len(read["azure_scheduled_event.description"]) == 8192
     assert plain(log.body) == "?"
     assert resource["host.name"] == "?"
 

@@ -30,7 +30,7 @@ HTML = Reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Sign in<
 
 
 @pytest.mark.parametrize(
-    ("action", "failure", "reason", "slow"),
+    ("action", "failure", "reason", "needs_operator"),
     [
         (Reply(400, PROTOBUF, status("bad record")), Permanent, "rejected", None),
         (Reply(413), Permanent, "too-large", None),
@@ -63,16 +63,20 @@ HTML = Reply(200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>Sign in<
         (Raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n"), Retryable, "connect", False),
         (Raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), Retryable, "connect", False),
         (Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 12"), Retryable, "connect", False),
+        (Raw(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"), Retryable, "connect", False),
+        (Raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000), Retryable, "protocol", True),
     ],
 )
-def test_an_answer_is_what_it_is(action: Action, failure: type[Failure], reason: str, slow: bool | None) -> None:
-    """Every kind of answer is told apart as delivered, the record's own fault, weather, or a person's to mend."""
+def test_each_answer_has_its_failure(
+    action: Action, failure: type[Failure], reason: str, needs_operator: bool | None
+) -> None:
+    """Every kind of answer is the record's own fault, transient, or for an operator to mend, by its type and reason."""
     with Receiver(action) as receiver:
         error = refused(receiver)
     assert len(receiver.requests) == 1, "neither the SDK nor we try again inside a send, nor follow a redirect"
     assert type(error) is failure
     assert error.reason == reason
-    assert getattr(error, "needs_operator", None) is slow
+    assert (error.needs_operator if isinstance(error, Retryable) else None) is needs_operator
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_an_answer_is_what_it_is(action: Action, failure: type[Failure], reason:
         Reply(200, {**PROTOBUF, "Content-Encoding": "gzip"}),
     ],
 )
-def test_a_success_is_taken(answer: Reply) -> None:
+def test_a_success_is_a_delivery(answer: Reply) -> None:
     """An answer that rejects nothing is a delivery, also an empty one and one with a warning."""
     with Receiver(answer) as receiver:
         destination = OtlpDestination(receiver.url)
@@ -99,7 +103,7 @@ def test_a_success_is_taken(answer: Reply) -> None:
 
 
 def test_a_warning_of_the_collector_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A partial success without rejected records is delivered, and its text is told."""
+    """A partial success without rejected records is delivered, and its text is in the log."""
     with Receiver(success(message="queue\nnearly full")) as receiver, caplog.at_level(logging.WARNING, "exporter"):
         destination = OtlpDestination(receiver.url)
         destination.send([a_record()])
@@ -107,7 +111,7 @@ def test_a_warning_of_the_collector_is_logged(caplog: pytest.LogCaptureFixture) 
     assert "queue nearly full" in caplog.text
 
 
-def test_the_collectors_own_words_are_told() -> None:
+def test_the_collectors_message_is_in_the_failure() -> None:
     """The message of a refusal, as OTLP's Status and as a partial success, is in the failure, on one line and cut."""
     with Receiver(
         Reply(400, PROTOBUF, status("bad\nrecord" + "x" * 900)), success(rejected=1, message="why")
@@ -150,7 +154,7 @@ def test_retry_after_as_a_date() -> None:
     ],
 )
 def test_retry_after_is_capped_and_never_believed_blindly(value: str, expected: float | None) -> None:
-    """Nonsense is no wish, the past is now, and for ever is five minutes."""
+    """Nonsense is ignored, the past is now, and the most is five minutes."""
     assert parse_retry_after(value, 1_800_000_000.0, MAX_RETRY_AFTER) == expected
 
 
@@ -164,7 +168,7 @@ def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
     assert len(receiver.logs) == 1
 
 
-def test_a_collector_that_always_hangs_up_is_weather() -> None:
+def test_a_collector_that_always_hangs_up_is_transient() -> None:
     """Two lost connections in a row are a failure that is tried again."""
     with Receiver(Drop(), Drop()) as receiver:
         error = refused(receiver)
@@ -183,8 +187,8 @@ def test_a_send_ends_by_its_deadline(action: Action) -> None:
     assert time.monotonic() - begun < 20  # it would go on for ever
 
 
-def test_refused_then_up() -> None:
-    """Where nobody listens the failure is weather, and the same destination delivers once somebody does."""
+def test_a_collector_that_comes_up_gets_the_record() -> None:
+    """Where nobody listens the failure is transient, and the same destination delivers once somebody does."""
     with Receiver() as receiver:
         port = receiver.port
     destination = OtlpDestination(f"http://127.0.0.1:{port}/v1/logs")
@@ -198,7 +202,7 @@ def test_refused_then_up() -> None:
 
 
 def test_an_unknown_name_is_named_so() -> None:
-    """A host name that does not exist is told apart from one that does not answer."""
+    """A host name that does not exist has a reason of its own, not that of one that does not answer."""
     destination = OtlpDestination("http://collector.invalid:4318/v1/logs")
     with pytest.raises(Retryable) as caught:
         destination.send([a_record()])
@@ -207,7 +211,7 @@ def test_an_unknown_name_is_named_so() -> None:
 
 
 def test_plain_http_behind_https_is_a_tls_failure() -> None:
-    """A collector that does not speak TLS is told so."""
+    """A collector that does not speak TLS is a failure of TLS."""
     with Receiver() as receiver:
         destination = OtlpDestination(receiver.url.replace("http:", "https:"))
         with pytest.raises(Retryable) as caught:
@@ -217,7 +221,7 @@ def test_plain_http_behind_https_is_a_tls_failure() -> None:
 
 
 def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_path: Any) -> None:
-    """A missing CA file keeps the record and says what to mend."""
+    """A missing CA file keeps the record, and is for an operator to mend."""
     with Receiver() as receiver:
         address = receiver.url.replace("http:", "https:")
         destination = OtlpDestination(address, certificate_file=str(tmp_path / "none.pem"))
@@ -251,8 +255,8 @@ def test_close_ends_a_send_that_is_under_way() -> None:
         destination.send([a_record()])
 
 
-def test_the_sdk_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """A failure is told once, by us: the libraries log nothing of it."""
+def test_the_libraries_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A failure is logged once, by us: the libraries log nothing of it."""
     with caplog.at_level(logging.DEBUG), Receiver(Reply(500, {}, b"body"), Drop(), Drop()) as receiver:
         refused(receiver)
         refused(receiver)

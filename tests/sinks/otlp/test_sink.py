@@ -49,7 +49,7 @@ EVENT = {
 AT = datetime(2022, 4, 11, 22, 11, 58, 123456, tzinfo=UTC)
 
 
-def a_record(kind: str = "scheduled", *, event: Any = EVENT, vm: Any = VM, **more: Any) -> Record:
+def a_record(kind: str = "scheduled", *, event: Any = EVENT, vm: Any = VM, **fields: Any) -> Record:
     data = {
         "event": event,
         "vm": vm,
@@ -59,7 +59,7 @@ def a_record(kind: str = "scheduled", *, event: Any = EVENT, vm: Any = VM, **mor
         "severity": "INFO",
         "message": "Freeze of this VM is scheduled",
         "not_before": "2022-04-11T22:26:58.000000Z",
-        **more,
+        **fields,
     }
     return Record(
         id="0f0e8a3e-5f43-5a0e-8a55-000000000001",
@@ -167,7 +167,7 @@ def test_the_operators_environment_beats_every_resource_attribute() -> None:
 
 
 @pytest.mark.parametrize(("severity", "number"), [("INFO", 9), ("WARN", 13), ("ERROR", 17)])
-def test_severity(severity: str, number: int) -> None:
+def test_the_severity_is_the_records(severity: str, number: int) -> None:
     """The severity of the record is the log record's, as number and as word."""
     with Receiver() as receiver:
         destination = OtlpDestination(receiver.url)
@@ -178,7 +178,7 @@ def test_severity(severity: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
-def test_compression(compression: Any) -> None:
+def test_what_is_compressed_names_its_encoding(compression: Any) -> None:
     """What is sent compressed is said to be, and decodes to the same."""
     with Receiver() as receiver:
         destination = OtlpDestination(receiver.url, compression=compression)
@@ -189,7 +189,7 @@ def test_compression(compression: Any) -> None:
     assert attributes(receiver.logs[0][2].attributes)["azure_scheduled_event.type"] == "Freeze"
 
 
-def test_headers_are_sent_and_never_told() -> None:
+def test_headers_are_sent_and_never_repeated() -> None:
     """A secret header reaches the collector and is in no failure, even if the collector repeats it."""
     headers = {"Authorization": "Bearer s3cr3t-token"}
     echo = status("unknown token Bearer s3cr3t-token")
@@ -201,7 +201,7 @@ def test_headers_are_sent_and_never_told() -> None:
 
 
 def test_headers_of_the_environment_are_not_sent() -> None:
-    """Who calls decides on the headers: a secret that the environment has for another collector stays at home."""
+    """Who calls decides on the headers: a secret that the environment has for another collector is not sent."""
     program = (
         "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
         "OtlpDestination(sys.argv[1]).send([a_record()]);"
@@ -214,7 +214,7 @@ def test_headers_of_the_environment_are_not_sent() -> None:
     assert [seen.headers.get("x-tenant") for seen in receiver.requests] == [None, "ours"]
 
 
-def test_userinfo_becomes_basic_authentication_and_is_never_told() -> None:
+def test_userinfo_becomes_basic_authentication_and_is_never_repeated() -> None:
     """A password in the address is sent as the header, and neither failure nor cause repeats it."""
     with Receiver(Reply(401)) as receiver:
         receiver_url = receiver.url.replace("//", "//user:hunter2@")
