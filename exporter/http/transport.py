@@ -28,6 +28,10 @@ Origin = tuple[bytes, bytes, int | None]
 """Scheme, host and port of a URL, as httpx has them; no port is the scheme's own."""
 
 
+class InvalidAnswer(Exception):
+    """What came is no answer of HTTP, or ended before it was whole. The text may quote the peer."""
+
+
 class ProxyRefused(ConnectionError):
     """The proxy did not open the tunnel that an https address needs."""
 
@@ -71,8 +75,9 @@ class Transport(httpx.BaseTransport):
     """Sends requests under the deadline of `exchange`, which the caller begins before each.
 
     `tls` and `proxy_tls` make the context of each new TLS connection, to the address and to an https:// proxy; `proxy`
-    is used for every request where given. What `handle_request` and the body of its response raise are OSError,
-    TimeoutError, Aborted, Flooded, h11.ProtocolError and ValueError.
+    is used for every request where given. `handle_request` and the body of its response raise OSError (TimeoutError and
+    ConnectionError among it), Aborted, Flooded, InvalidAnswer, ValueError for a request or a number that HTTP does not
+    allow, and what `tls` and `proxy_tls` raise.
     """
 
     def __init__(
@@ -99,6 +104,8 @@ class Transport(httpx.BaseTransport):
         """
         self._exchange.slice()  # once aborted, nothing begins
         url = request.url
+        if url.scheme not in _PORTS:
+            raise ValueError("an address of neither http nor https")
         origin = (url.raw_scheme, url.raw_host, url.port)
         connection, self._kept = self._kept, None
         if connection is None or not connection.is_usable_for(origin):
@@ -107,10 +114,11 @@ class Transport(httpx.BaseTransport):
             connection = _Connection(self._connect(url), origin, self._exchange)
         try:
             head = connection.send(request, self._target(url), self._headers(request))
+            body = _Body(connection, self._keep)
+            return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=body)
         except BaseException:
             connection.close()
             raise
-        return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=_Body(connection, self._keep))
 
     def close(self) -> None:
         """Close the kept connection. Not while an exchange is in flight: abort it first."""
@@ -157,7 +165,7 @@ class Transport(httpx.BaseTransport):
         if proxy.authorization:
             headers.append((b"Proxy-Authorization", proxy.authorization))
         protocol = _Protocol(stream, self._exchange)
-        protocol.send(h11.Request(method="CONNECT", target=target, headers=headers), b"")
+        protocol.send(b"CONNECT", target.encode(), headers, b"")
         status = protocol.receive_head().status_code
         if not 200 <= status < 300:  # noqa: PLR2004  # what HTTP calls a success
             raise ProxyRefused(f"the proxy answers HTTP {status}")
@@ -180,13 +188,16 @@ class _Protocol:
         """Whether bytes behind the answer were received."""
         return bool(self._h11.trailing_data[0])
 
-    def send(self, head: h11.Request, content: bytes) -> None:
+    def send(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
         """Send a request. A peer may answer and close before it has read everything, so that a failure is for
-        `receive_head` to meet."""
-        data = self._h11.send(head) or b""
-        if content:
-            data += self._h11.send(h11.Data(data=content)) or b""
-        data += self._h11.send(h11.EndOfMessage()) or b""
+        `receive_head` to meet. Raises ValueError for a request that HTTP does not allow."""
+        try:
+            data = self._h11.send(h11.Request(method=method, target=target, headers=headers)) or b""
+            if content:
+                data += self._h11.send(h11.Data(data=content)) or b""
+            data += self._h11.send(h11.EndOfMessage()) or b""
+        except h11.LocalProtocolError as error:
+            raise ValueError("a request that HTTP does not allow") from error
         try:
             self._stream.send(data)
         except TimeoutError:
@@ -201,7 +212,7 @@ class _Protocol:
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise h11.RemoteProtocolError("no answer to the request")
+                raise InvalidAnswer("no answer to the request")
 
     def receive_data(self) -> bytes | None:
         """A part of the body; None at its end."""
@@ -219,7 +230,10 @@ class _Protocol:
     def _next(self) -> object:
         """The next event of h11, whatever has to be read for it."""
         while True:
-            event = self._h11.next_event()
+            try:
+                event = self._h11.next_event()
+            except h11.RemoteProtocolError as error:
+                raise InvalidAnswer(str(error)) from error
             if event is not h11.NEED_DATA:
                 return event
             data = self._exchange.count(self._stream.receive())
@@ -242,7 +256,7 @@ class _Connection:
 
     def send(self, request: httpx.Request, target: bytes, headers: list[tuple[bytes, bytes]]) -> h11.Response:
         """Send a request and wait for the head of its answer."""
-        self._protocol.send(h11.Request(method=request.method, target=target, headers=headers), request.content)
+        self._protocol.send(request.method.encode(), target, headers, request.content)
         return self._protocol.receive_head()
 
     def body(self) -> Iterator[bytes]:

@@ -12,10 +12,9 @@ import socket
 import ssl
 from typing import Literal, get_args
 
-import h11
-
 from exporter.errors import SourceFailure
 from exporter.http.deadline import Aborted, Exchange, Flooded, Stage
+from exporter.http.transport import InvalidAnswer
 
 Reason = Literal[
     "timeout",  # not done by the deadline, in whatever phase
@@ -75,8 +74,8 @@ FOREIGN = (
     Aborted,
     Flooded,
     OSError,
+    InvalidAnswer,
     ValueError,  # the library's, from numbers and letters in headers that it did not expect
-    h11.ProtocolError,
 )
 """All that an exchange is known to raise; anything else is a mistake of ours and not dressed up as the service's."""
 

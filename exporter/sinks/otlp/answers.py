@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import h11
 import httpx
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
@@ -26,7 +25,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.http.deadline import Aborted, Exchange, Flooded, Stage
 from exporter.http.tls import UnusableFile
-from exporter.http.transport import ProxyRefused
+from exporter.http.transport import InvalidAnswer, ProxyRefused
 from exporter.retry import parse_retry_after
 from exporter.sinks.reasons import Reason
 
@@ -120,7 +119,7 @@ def _status_message(answer: CollectorResponse) -> str:
     return str(status.message)
 
 
-FOREIGN: Final = (Aborted, Flooded, UnusableFile, OSError, ValueError, h11.ProtocolError, httpx.InvalidURL)
+FOREIGN: Final = (Aborted, Flooded, UnusableFile, InvalidAnswer, OSError, ValueError, httpx.InvalidURL)
 """All that a request is known to raise instead of an answer."""
 
 
@@ -141,7 +140,7 @@ def translate(error: Exception, exchange: Exchange, deadline: float, *, through_
         (TimeoutError, "timeout", f"no whole answer within {deadline:g} s", False),
         (socket.gaierror, "dns", "the collector's name is not known", False),
         (OSError, "connect", unreachable, False),
-        (h11.RemoteProtocolError, "connect", hung_up, False),
+        (InvalidAnswer, "connect", hung_up, False),
         (Exception, "configuration", f"an address or header that cannot work ({kind})", True)
         if ours
         else (Exception, "connect", hung_up, False),
