@@ -11,14 +11,18 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.retry import parse_retry_after
 from exporter.sinks.otlp.answers import MAX_RETRY_AFTER
 from exporter.sinks.otlp.client import MAX_RESPONSE_BYTES
 from exporter.sinks.otlp.sink import OtlpDestination
+from exporter.sinks.reasons import REASONS
 from tests.sinks.otlp.test_sink import a_record, refused, status
 from tests.support.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, success
+from tests.support.raw_server import RawServer, answers_once
 
 
 def packed(answer: Reply) -> Reply:
@@ -261,3 +265,40 @@ def test_the_libraries_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
         refused(receiver)
         refused(receiver)
     assert [record.name for record in caplog.records if not record.name.startswith("exporter")] == []
+
+
+PARTS = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.0 503 No\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"Content-Type: application/x-protobuf\r\n",
+        b"Content-Type: application/json\r\n",
+        b"Content-Length: 5\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Content-Encoding: gzip\r\n",
+        b"Retry-After: \xb2\r\n",
+        b"Location: ://\r\n",
+        b"\r\n",
+        b"5\r\nhello\r\n0\r\n\r\n",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.lists(PARTS | st.binary(max_size=30)).map(b"".join), tunnel=st.booleans())
+def test_any_bytes_are_a_delivery_or_a_failure(data: bytes, tunnel: bool) -> None:
+    """Whatever a collector answers, or a proxy asked for a tunnel: a success, or a Failure with a known reason."""
+    failure: Failure | None = None
+    with RawServer(answers_once(data)) as server:
+        environ = {"https_proxy": server.url} if tunnel else {}
+        url = "https://collector.example/v1/logs" if tunnel else server.url
+        destination = OtlpDestination(url, timeout=1.0, environ=environ, operator={})
+        try:
+            destination.send([a_record()])
+        except Failure as error:
+            failure = error
+        finally:
+            destination.close()
+    assert failure is None or (failure.reason in REASONS and failure.detail.isprintable())
+    assert failure is not None or not tunnel
