@@ -1,0 +1,143 @@
+"""The transport below the metadata client and the OTLP sink: which connections are kept, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from exporter.http.deadline import SLICE_SECONDS, Aborted, Disconnected, Exchange
+from exporter.http.transport import Transport, basic_authorization
+from tests.support.certificates import self_signed
+from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok
+
+
+@contextmanager
+def transport_of(seconds: float = 30.0, **options: Any) -> Iterator[tuple[Exchange, Transport]]:
+    exchange = Exchange(time.monotonic)
+    exchange.begin(seconds, allowance=1 << 20)
+    transport = Transport(exchange, connect_seconds=seconds, **options)
+    try:
+        yield exchange, transport
+    finally:
+        transport.close()
+
+
+def get(transport: Transport, url: str, **headers: str) -> bytes:
+    """The whole body of an answer."""
+    response = transport.handle_request(httpx.Request("GET", url, headers=headers))
+    try:
+        return b"".join(response.iter_raw())
+    finally:
+        response.close()
+
+
+def test_a_connection_is_kept_for_its_own_origin_alone() -> None:
+    """Requests to one server share a connection; another server gets one of its own, and the first is closed."""
+    with (
+        RawServer(answers(ok(b"1"))) as first,
+        RawServer(answers(ok(b"2"))) as second,
+        transport_of() as (_, transport),
+    ):
+        assert [get(transport, first.url), get(transport, first.url), get(transport, second.url)] == [b"1", b"1", b"2"]
+        assert (first.connections, second.connections) == (1, 1)
+        assert get(transport, first.url) == b"1"
+        assert first.connections == 2
+
+
+def test_an_answer_that_is_not_read_closes_its_connection() -> None:
+    """What is left of one answer is never read as the next one."""
+    with RawServer(answers(ok(b"x" * 100_000))) as server, transport_of() as (_, transport):
+        for _ in range(2):
+            transport.handle_request(httpx.Request("GET", server.url)).close()
+        assert server.connections == 2
+
+
+def test_a_connection_that_its_peer_wants_closed_is_not_kept() -> None:
+    """`Connection: close` in an answer, or in the request, ends it."""
+    with RawServer(answers(ok(b"", "Connection: close"))) as server, transport_of() as (_, transport):
+        get(transport, server.url)
+        get(transport, server.url)
+        assert server.connections == 2
+    with RawServer(answers(ok(b""))) as server, transport_of() as (_, transport):
+        get(transport, server.url, Connection="close")
+        get(transport, server.url)
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [("{}/", {"x-key": "a\r\nInjected: 1"}), ("{}/", {"bad name": "x"}), ("ftp://127.0.0.1/", {})],
+)
+def test_a_request_that_http_does_not_allow_is_not_sent(url: str, headers: dict[str, str]) -> None:
+    """It is a ValueError without the value, and the server sees nothing of it."""
+    with RawServer(answers(ok(b""))) as server, transport_of() as (_, transport):
+        with pytest.raises(ValueError, match=r"HTTP|http") as caught:
+            get(transport, url.format(server.url), **headers)
+        assert "Injected" not in str(caught.value)
+        assert server.requests == []
+
+
+def test_a_peer_that_hangs_up_without_an_answer_is_disconnected() -> None:
+    """The error is its own, so that a caller can try again where that is safe; nothing is tried again here."""
+    with RawServer(answers_once(b"")) as server, transport_of() as (exchange, transport):
+        with pytest.raises(Disconnected):
+            get(transport, server.url)
+        assert (len(server.requests), exchange.received) == (1, 0)
+
+
+def test_an_abort_ends_a_wait_inside_tls() -> None:
+    """From another thread, while the answer is waited for on an encrypted connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    waiting = threading.Event()
+
+    def silent(peer: Peer) -> None:
+        peer.sock = context.wrap_socket(peer.sock, server_side=True)
+        with peer.sock:
+            peer.request()
+            waiting.set()
+            peer.linger()
+
+    def trusting() -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=certificate)
+
+    certificate, key = self_signed("loopback")
+    load(context, certificate, key)
+    with RawServer(silent) as server, transport_of(60.0, tls=trusting) as (exchange, transport):
+        errors: list[type[Exception]] = []
+
+        def ask() -> None:
+            try:
+                get(transport, server.url.replace("http:", "https:"))
+            except Aborted as error:
+                errors.append(type(error))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert waiting.wait(30)
+        exchange.abort()
+        asking.join(30 + SLICE_SECONDS)
+        assert errors == [Aborted]
+
+
+def load(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Let a server show a certificate that is given as texts."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(certificate + key)
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+@pytest.mark.parametrize(("password", "encoding"), [("pass", "ascii"), ("größe", "latin-1"), ("€", "utf-8")])
+def test_basic_authorization_carries_every_password(password: str, encoding: str) -> None:
+    """In Latin-1, as most servers read it, and in UTF-8 where that has not all the letters."""
+    scheme, _, token = basic_authorization("user", password).partition(" ")
+    assert (scheme, base64.b64decode(token)) == ("Basic", f"user:{password}".encode(encoding))
