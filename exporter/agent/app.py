@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Final
 
 from exporter import __version__
+from exporter.agent.delivery import STOP_SECONDS, DeliveryThread
 from exporter.agent.files import Looker
 from exporter.agent.identity import Identity
 from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
-from exporter.agent.wiring import STOP_SECONDS, DeliveryThread, boot_id, destinations_from, history_bytes, policy_from
+from exporter.agent.wiring import boot_id, destinations_from, history_bytes, policy_from
 from exporter.config.schema import Settings
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption

@@ -1,12 +1,13 @@
 """From the outbox to one destination: next, send, settle. One `Delivery` per destination, on a thread of its own.
 
-At least once, in order per event, one batch in flight. A destination that is down costs nobody anything but its own
-queue.
+At least once, in order per event, one batch in flight. A destination that is down delays nothing but its own queue.
+While nothing waits, the thread sleeps until it is woken by a commit or until its destination has something to do.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,36 +22,53 @@ from exporter.outbox.store import Outbox
 from exporter.retry import Backoff
 
 SEND_BACKOFF: Final = Backoff(1.0, 15.0)
-SLOW_SECONDS: Final = 60.0
-IDLE_SECONDS: Final = 1.0
+OPERATOR_SECONDS: Final = 60.0
+"""Between two attempts where only a person can mend what is wrong."""
+IDLE_SECONDS: Final = 60.0
+"""The longest sleep. Not more than `QUIET_SECONDS`, and all that a lost wake would cost."""
+LOOK_AGAIN_SECONDS: Final = 1.0
+"""While the file is not open, or the disk does not take what was settled."""
 QUIET_SECONDS: Final = 60.0
 """Without a failure, after which a destination that comes and goes is said to be back."""
+STOP_SECONDS: Final = 2.0
+"""For all destinations together and the thread that asks who we are: the whole end takes less than 5 s."""
 
 
 class Destination(Protocol):
     """One backend, as `exporter.sinks` describes it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The metric label."""
+
     @property
-    def batch_size(self) -> int: ...
-    def send(self, records: Sequence[Record]) -> None: ...
-    def idle(self) -> None: ...
-    def close(self) -> None: ...
+    def batch_size(self) -> int:
+        """How many records of one subject it takes in one `send`."""
+
+    def send(self, records: Sequence[Record]) -> None:
+        """Returns when every record is acknowledged; raises `Retryable` or `Permanent`."""
+
+    def idle(self) -> float | None:
+        """Called when nothing waits. Answers in how many seconds to call again; None: not before the next `send`."""
+
+    def close(self) -> None:
+        """Ends within 2 s, also a `send` that is under way in another thread."""
 
 
 class Metrics(Protocol):
     """Where the facts of a delivery are counted."""
 
-    def sent(self, destination: str, records: int, duration: float) -> None: ...
-    def send_failed(self, destination: str, reason: str) -> None: ...
-    def dropped(self, destination: str, reason: str, records: int) -> None: ...
+    def sent(self, destination: str, records: int, duration: float) -> None:
+        """So many records were acknowledged after `duration` seconds."""
+
+    def send_failed(self, destination: str, reason: str) -> None:
+        """An attempt failed."""
 
 
 def backoff(failures: int, failure: Retryable, jitter: float) -> float:
     """Seconds to wait after the n-th failure in a row: 1, 2, 4, 8, 15, 15, … each shortened by up to a fifth by
     `jitter` (0 to 1), 60 where only a person can mend it, and never less than the destination asked for."""
-    own = SLOW_SECONDS if failure.needs_operator else SEND_BACKOFF.after(failures)
+    own = OPERATOR_SECONDS if failure.needs_operator else SEND_BACKOFF.after(failures)
     return max(own * (1 - 0.2 * jitter), failure.retry_after or 0.0)
 
 
@@ -69,7 +87,7 @@ class Delivery:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.name = destination.name
-        self._disk = f"outbox.{destination.name}"
+        self._disk_key = f"outbox.{destination.name}"
         self._destination = destination
         self._outbox = outbox
         self._metrics = metrics
@@ -80,22 +98,31 @@ class Delivery:
         self._failures = 0
         self._due = 0.0
         self._one_by_one = 0
+        """So many records still have to be sent alone, to find the one that was refused."""
 
     def tick(self) -> float:
-        """Sends at most one batch. Answers in how many seconds to call again (0: at once, there may be more)."""
+        """Sends at most one batch. Answers in how many seconds to call again, if not woken before.
+
+        0 means at once: there may be more. Raises only for a mistake of ours.
+        """
         now = self._monotonic()
         if now < self._due:
             return self._due - now
         try:
             waiting = self._outbox.next(self.name, 1 if self._one_by_one else self._destination.batch_size)
             if not waiting:
-                self._destination.idle()
-                self._well()
-                return IDLE_SECONDS
+                return self._idle()
             self._send(waiting)
         except Retryable as failure:
-            return self._later(failure)
+            return self._retry_later(failure)
         return 0.0
+
+    def _idle(self) -> float:
+        """Nothing waits. Answers in how many seconds there is something to do without being woken."""
+        close_in = self._destination.idle()
+        self._recovered()
+        longest = LOOK_AGAIN_SECONDS if self._outbox.must_look_again(self.name) else IDLE_SECONDS
+        return longest if close_in is None else min(longest, close_in)
 
     def _send(self, waiting: list[Queued]) -> None:
         began = self._monotonic()
@@ -107,11 +134,11 @@ class Delivery:
         self._one_by_one = max(0, self._one_by_one - 1)
         self._failures = 0
         self._metrics.sent(self.name, len(waiting), self._monotonic() - began)
-        self._well()
-        self._settled(lambda: self._outbox.delivered(self.name, [queued.seq for queued in waiting]))
+        self._recovered()
+        self._settle(lambda: self._outbox.delivered(self.name, [queued.seq for queued in waiting]))
 
     def _refused(self, waiting: list[Queued], failure: Permanent) -> None:
-        """One of a batch will never be taken: find out which by sending one at a time, and park only that one."""
+        """One of a batch will never be taken: the batch is sent one by one, and only that record is a dead letter."""
         if len(waiting) > 1:
             self._one_by_one = len(waiting)
             return
@@ -126,22 +153,22 @@ class Delivery:
             reason=failure.reason,
             detail=failure.detail,
         )
-        self._settled(lambda: self._outbox.park(self.name, queued.seq, f"{failure.reason}: {failure.detail}"[:500]))
+        self._settle(lambda: self._outbox.park(self.name, queued.seq, f"{failure.reason}: {failure.detail}"[:500]))
 
-    def _settled(self, settle: Callable[[], None]) -> None:
+    def _settle(self, write: Callable[[], None]) -> None:
         """The outbox remembers what the disk does not take yet: a full disk stops no record that is already on it."""
         try:
-            settle()
+            write()
         except Failure as failure:
-            self._log.failing(self._disk, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
+            self._log.failing(self._disk_key, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
         else:
-            self._log.recovered(self._disk, "outbox.recovered", quiet=QUIET_SECONDS, destination=self.name)
+            self._log.recovered(self._disk_key, "outbox.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
-    def _well(self) -> None:
-        """What waits is delivered, or nothing waits: said once that is so for good, not each time of a limit's."""
+    def _recovered(self) -> None:
+        """What waited is delivered, or nothing waits: logged once that lasts, not after each refusal of a limit."""
         self._log.recovered(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
-    def _later(self, failure: Retryable) -> float:
+    def _retry_later(self, failure: Retryable) -> float:
         self._failures += 1
         delay = backoff(self._failures, failure, self._jitter())
         self._due = self._monotonic() + delay
@@ -149,13 +176,82 @@ class Delivery:
         self._log.failing(
             self.name, "destination.failed", destination=self.name, reason=failure.reason, detail=failure.detail
         )
-        with suppress(Failure):  # the disk is told of by the agent, whose records it refuses as well
+        with suppress(Failure):  # the agent, whose records the disk refuses as well, logs that
             self._outbox.failed(self.name, failure.reason, self._now() + timedelta(seconds=delay))
         return delay
 
-    def broke(self, error: Exception) -> float:
-        """A mistake of ours came out of `tick`: counted, said, and tried again slowly. Answers the delay in seconds."""
-        return self._later(Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True))
+    def retry_after_mistake(self, error: Exception) -> float:
+        """After a mistake of ours in `tick`: counts it, logs it, and answers in how many seconds to try again."""
+        return self._retry_later(Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True))
 
     def close(self) -> None:
+        """Ends the destination."""
         self._destination.close()
+
+
+class DeliveryThread:
+    """A thread that delivers to one destination until it is told to stop."""
+
+    def __init__(
+        self, name: str, make: Callable[[], Destination], outbox: Outbox, metrics: Metrics, log: Logger
+    ) -> None:
+        """`make` makes the destination, on the thread; it may raise, and is then called again later."""
+        self.name = name
+        self._make = make
+        self._outbox = outbox
+        self._metrics = metrics
+        self._log = log
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._drained = threading.Event()
+        self._delivery: Delivery | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something new to deliver."""
+        self._drained.clear()
+        self._wake.set()
+
+    def _run(self) -> None:
+        delivery = self._first()
+        while delivery is not None and not self._stop.is_set():
+            self._wake.clear()
+            try:
+                wait = delivery.tick()
+            except Exception as error:  # one of the two loops: counted, logged, and on it goes
+                wait = delivery.retry_after_mistake(error)
+            if wait > 0:
+                if not self._wake.is_set():
+                    self._drained.set()
+                self._wake.wait(wait)
+
+    def _first(self) -> Delivery | None:
+        """The delivery, as soon as its destination can be made."""
+        while not self._stop.is_set():
+            try:
+                self._delivery = Delivery(self._make(), self._outbox, self._metrics, self._log)
+            except Exception as error:  # the same loop, before it turns
+                self._metrics.send_failed(self.name, "configuration")
+                self._log.failing(self.name, "destination.failed", destination=self.name, detail=str(error)[:300])
+                self._drained.set()
+                self._stop.wait(OPERATOR_SECONDS)
+            else:
+                return self._delivery
+        return None
+
+    def flush(self, seconds: float) -> None:
+        """Waits until there is nothing left to send right now, at most so long."""
+        self._wake.set()
+        self._drained.wait(seconds)
+
+    def stop(self) -> None:
+        """Ends the thread, and a send that is under way, within `STOP_SECONDS`."""
+        self._stop.set()
+        self._wake.set()
+        if self._delivery is not None:
+            self._delivery.close()
+        self._thread.join(STOP_SECONDS)

@@ -4,7 +4,8 @@ Two connections. The agent's commits with `synchronous=FULL`: records are rare a
 Deliveries settle on the other with `synchronous=NORMAL`: an acknowledgement lost with the power is a duplicate, never a
 loss.
 
-A file that can't be opened does not stop the agent: it is then closed, says so, and is tried again.
+A file that can't be opened does not stop the agent: the database is then closed, has a note about it, and is opened by
+the next call that needs it.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from pathlib import Path
 from exporter.outbox.errors import OutboxBusy, OutboxUnwritable, translated
 from exporter.outbox.file import connect, files_of, open_or_set_aside, set_aside
 from exporter.outbox.lock import FileLock
-from exporter.outbox.queue import Standing, standing_of
+from exporter.outbox.queue import QueueState, queue_state_of
 from exporter.private_file import make_private, narrow
 
 
-class HeldFile:
-    """The file, its two connections with their locks, and how the destinations stand in it."""
+class Database:
+    """The file, its two connections with their locks, and how each destination stands.
+
+    Where both locks are needed, the agent's is taken first.
+    """
 
     def __init__(
         self,
@@ -40,14 +44,19 @@ class HeldFile:
         self.notes: list[str] = []
         self._now = now
         self._names = tuple(destinations)
-        self._mine = threading.RLock()
-        self._theirs = threading.RLock()
+        self._agent_lock = threading.RLock()
+        self._delivery_lock = threading.RLock()
         self._lock_path = self.path.with_name(self.path.name + ".lock")
         self._lock = FileLock(self._lock_path)
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
-        self._standing = {name: Standing() for name in self._names}
-        self._aside = ""  # why the file at the path has to be set aside before another is begun
+        self._queues = {name: QueueState() for name in self._names}
+        self._size_changed = True
+        """Something was written since the file was last asked for its size."""
+        self._heartbeat_kept = True
+        """There may be a heartbeat in the file that is older than its state."""
+        self._aside = ""
+        """Why the file at the path has to be set aside before another is begun."""
         self._closed = False
         try:
             with translated():
@@ -64,7 +73,7 @@ class HeldFile:
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._acquire()
         self.notes += filter(None, map(narrow, files_of(self.path)))
-        with self._theirs:
+        with self._delivery_lock:
             if self._aside:
                 self.notes.append(set_aside(self.path, self._aside, self._now()))
                 self._aside = ""
@@ -84,9 +93,10 @@ class HeldFile:
             undo.callback(delivery.close)
             self._inode = inode(self.path)
             self._newest: int = agent.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()[0]
-            self._standing = {name: standing_of(agent, name) for name in self._names}
+            self._queues = {name: queue_state_of(agent, name) for name in self._names}
             undo.pop_all()
         self._pruned = 0
+        self._size_changed = self._heartbeat_kept = True
         self._agent, self._delivery = agent, delivery
         return agent
 
@@ -96,23 +106,29 @@ class HeldFile:
                 with contextlib.suppress(sqlite3.Error):
                     db.close()
         self._delivery = self._agent = None
+        self._size_changed = True
+        for queue in self._queues.values():
+            queue.changed = True
 
     def close(self) -> None:
         """Closes the file; what is committed stays. Safe to call twice."""
-        with self._mine, self._theirs:
+        with self._agent_lock, self._delivery_lock:
             self._closed = True
             self._shut()
             self._lock.release()
 
     def renew(self, why: str) -> None:
-        """Sets the file aside while running and begins an empty one: its state is not ours."""
-        with self._mine, self._theirs, translated():
+        """Sets the file aside while running and begins an empty one: its state is not ours.
+
+        `why` becomes a part of its new name. Raises `OutboxUnwritable` or `OutboxBusy`.
+        """
+        with self._agent_lock, self._delivery_lock, translated():
             if self._agent is None and not self._aside:
                 return  # it was never read, so nothing is known against it
             self._begin_anew(why)
 
     def _begin_anew(self, why: str) -> None:
-        with self._theirs:
+        with self._delivery_lock:
             self._shut()
             self._aside = why
             self._ready()
@@ -128,8 +144,8 @@ class HeldFile:
         make_private(fresh)
         with contextlib.closing(sqlite3.connect(fresh)) as copy:
             self._agent.backup(copy)
-        with self._theirs:
-            unsettled = {name: standing.settled for name, standing in self._standing.items()}
+        with self._delivery_lock:
+            unsettled = {name: queue.settled for name, queue in self._queues.items()}
             self._shut()
             if self.path.exists():
                 self.notes.append(set_aside(self.path, "replaced", self._now()))
@@ -138,14 +154,14 @@ class HeldFile:
             os.replace(fresh, self.path)
             self._open()
             for name, settled in unsettled.items():
-                self._standing[name].settled = settled
+                self._queues[name].settled = settled
         self.notes.append(f"{self.path} was removed or replaced while running; it was written anew")
 
 
 def inode(path: Path) -> tuple[int, int] | None:
-    """Which file stands there; None where none does."""
+    """The device and inode of the file at a path; None where there is none. Raises OSError."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -1,8 +1,10 @@
 """How the outbox fails, and the border at which SQLite's and the system's errors become that.
 
 Failure
-├── OutboxUnwritable   not now: disk full, read-only, gone; try again
-└── OutboxBusy         another agent holds the file: do not start
+├── Retryable
+│   └── OutboxUnwritable   not now: disk full, read-only, gone; try again
+└── Permanent
+    └── OutboxBusy         another agent holds the file: do not start
 """
 
 from __future__ import annotations
@@ -47,15 +49,20 @@ _SQLITE: Final = {
 
 
 def reason_of(error: OSError | sqlite3.Error) -> str:
-    """The word for what went wrong."""
+    """The `reason` of an `OutboxUnwritable`, by the system's `errno` or by SQLite's primary result code."""
     if isinstance(error, OSError):
         return _SYSTEM.get(error.errno or 0, "io")
-    return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "io")
+    return _SQLITE.get(result_code(error), "io")
+
+
+def result_code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 where Python's own module raised the error without one."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # not a part of `sqlite3.Error`'s type, and not always there
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """SQLite's and the system's errors become ours, here and nowhere else."""
+    """Turns SQLite's and the system's errors into `OutboxUnwritable`. The only place that does."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""Opening the outbox's file: made when new, checked when not, set aside when it is not ours to use."""
+"""Opens the outbox's file: makes a new one, checks one that is there, and sets aside one that is not ours to use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.core.state_codec import load_state
+from exporter.outbox.errors import result_code
 from exporter.private_file import make_private, narrow
 
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
@@ -33,7 +34,11 @@ _SCHEMA: Final = (
 
 
 def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
-    """A connection in WAL mode with the hard bound set; autocommit, so that transactions are said."""
+    """A connection in WAL mode that lets the file grow to `capacity` bytes.
+
+    Each statement is a transaction of its own outside `transaction`. `synchronous` is SQLite's setting of that name.
+    Raises OSError or sqlite3.Error.
+    """
     make_private(path)  # SQLite gives its journal the mode that the file has
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     pages = max(16, capacity // PAGE)
@@ -52,7 +57,10 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
 
 
 def fault(db: sqlite3.Connection) -> str:
-    """Why this file is not ours to use: `foreign`, `corrupt`, or an empty string. An empty file becomes ours."""
+    """Why this file is not ours to use: `foreign`, `corrupt`, or an empty string. An empty file becomes ours.
+
+    Raises sqlite3.Error.
+    """
     if db.execute("PRAGMA schema_version").fetchone()[0] == 0:
         with transaction(db):
             for statement in _SCHEMA:
@@ -65,12 +73,13 @@ def fault(db: sqlite3.Connection) -> str:
 
 def is_ours(db: sqlite3.Connection) -> bool:
     """Whether the file's header says that it is an outbox of this version."""
-    found = (db.execute("PRAGMA application_id").fetchone()[0], db.execute("PRAGMA user_version").fetchone()[0])
-    return found == (APPLICATION_ID, FORMAT)
+    application_id = db.execute("PRAGMA application_id").fetchone()[0]
+    user_version = db.execute("PRAGMA user_version").fetchone()[0]
+    return bool((application_id, user_version) == (APPLICATION_ID, FORMAT))
 
 
 def fault_within(db: sqlite3.Connection) -> str:
-    """Why a file that is not empty is not ours to use; nothing is written."""
+    """As `fault`, for a file that is not empty; writes nothing."""
     if not is_ours(db):
         return "foreign"
     if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
@@ -85,7 +94,10 @@ def fault_within(db: sqlite3.Connection) -> str:
 
 
 def open_or_set_aside(path: Path, capacity: int, now: datetime) -> tuple[sqlite3.Connection, str]:
-    """A checked connection, and a sentence about what had to be set aside for it (or an empty string)."""
+    """A checked connection, and a sentence about what had to be set aside for it (or an empty string).
+
+    `now` is a part of the name of what is set aside. Raises OSError or sqlite3.Error where the file can not be opened.
+    """
     why = "corrupt"
     try:
         with contextlib.ExitStack() as undo:
@@ -105,21 +117,25 @@ def open_or_set_aside(path: Path, capacity: int, now: datetime) -> tuple[sqlite3
 
 
 def is_corrupt(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """Whether the error says that the file is damaged, or no database at all."""
+    return result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def files_of(path: Path) -> list[Path]:
     """The outbox's file and what stands beside it under our own names: journal, lock, copy, what was set aside."""
-    ours = re.compile(re.escape(path.name) + _BESIDE)
+    own_name = re.compile(re.escape(path.name) + _BESIDE)
     try:
         names = sorted(os.listdir(path.parent))
     except OSError:  # a folder that may be used but not listed
         names = [f"{path.name}{suffix}" for suffix in ("", "-wal", "-shm", ".lock")]
-    return [path.with_name(name) for name in names if ours.fullmatch(name)]
+    return [path.with_name(name) for name in names if own_name.fullmatch(name)]
 
 
 def set_aside(path: Path, why: str, now: datetime) -> str:
-    """Renames the file, with its journal, to a name that says why and when; answers a sentence for the log."""
+    """Renames the file, with its journal, to a name that says `why` and when; answers a sentence for the log.
+
+    Raises OSError.
+    """
     base = f"{path.name}.{why}-{now:%Y%m%dT%H%M%SZ}"
     target = path.with_name(base)
     count = 1
@@ -135,7 +151,7 @@ def set_aside(path: Path, why: str, now: datetime) -> str:
 
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """One write transaction: committed whole at the end, rolled back on any error."""
+    """One write transaction: committed at the end, rolled back on any error. Raises sqlite3.Error."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield db
@@ -147,6 +163,6 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def used_bytes(db: sqlite3.Connection) -> int:
-    """What the content takes, free pages not counted."""
+    """Bytes that the content takes, free pages not counted."""
     pages: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
     return pages * PAGE

@@ -12,16 +12,16 @@ _OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os
 
 
 class FileLock:
-    """A lock on a file of its own. `acquire` answers at once; the file stays behind, the lock does not."""
+    """A lock on a file of its own, which stays behind when the lock is released."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Whether the lock is ours now. Raises OSError when the file can't be made.
+        """Whether the lock is ours now; it never waits. Raises OSError when the file can't be made.
 
-        Asked again, it makes sure: a lock on a file that was removed meanwhile keeps nobody out.
+        When it is ours already, it is taken again if the file was removed: a lock on a removed file keeps nobody out.
         """
         if self._descriptor is not None and self._still_there(self._descriptor):
             return True
@@ -45,6 +45,7 @@ class FileLock:
             return False
 
     def release(self) -> None:
+        """Gives the lock back. Without one it does nothing."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)

@@ -1,4 +1,8 @@
-"""How each destination stands: the rows of what waits for it, what it took, and what it refused for good."""
+"""The queue of each destination: the rows of what waits for it and of its dead letters, and how it stands.
+
+A dead letter is a record that its destination will never take. It stays in the file for a person, `parked` with the
+reason, and is in nobody's way.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from exporter.outbox.retention import DELIVERED
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A record that waits for one destination."""
+    """A record that waits for one destination, with the number of its row."""
 
     seq: int
     record: Record
@@ -24,63 +28,106 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How one destination stands."""
+    """How one destination stands, for the gauges and the page."""
 
     records: int = 0
+    """How many wait."""
     oldest: datetime | None = None
+    """The time of the oldest record that waits."""
     parked: int = 0
+    """How many dead letters there are."""
     error: str = ""
+    """The reason of the last attempt's failure; empty after a success."""
     last_success: datetime | None = None
 
 
 @dataclass(slots=True)
-class Standing:
-    """The same while the agent runs, counted without asking the file. Two threads count."""
+class QueueState:
+    """How one destination stands, kept in memory so that the file need not be asked. Both threads count."""
 
-    pending: int = 0
+    waiting: int = 0
     parked: int = 0
     attempts: int = 0
     error: str = ""
     last_success: datetime | None = None
     settled: dict[int, str | None] = field(default_factory=dict)
-    """Taken (None) or refused for good (why), but the disk did not take that yet: not sent again by this process."""
+    """By row number what was delivered (None) or refused for good (why), while the disk does not take that. It is not
+    sent again by this process."""
+    changed: bool = True
+    """Something happened since `view` last asked the file."""
+    _view: Queue = field(default_factory=Queue)
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, pending: int, parked: int = 0) -> None:
-        """So many more, or with a minus fewer."""
+    def count(self, waiting: int, parked: int = 0) -> None:
+        """Adds to both counts; negative numbers take away."""
         with self._counting:
-            self.pending += pending
+            self.waiting += waiting
             self.parked += parked
+        self.changed = True
+
+    def view(self, db: sqlite3.Connection | None, destination: str) -> Queue:
+        """How it stands; the file is asked only after a change. Raises sqlite3.Error."""
+        if not self.changed:
+            return self._view
+        self.changed = False  # before the file is asked: what changes meanwhile is seen by the next call
+        try:
+            oldest = oldest_of(db, destination) if self.waiting > 0 and db is not None else None
+        except sqlite3.Error:
+            self.changed = True
+            raise
+        self._view = Queue(max(0, self.waiting), oldest, self.parked, self.error, self.last_success)
+        return self._view
 
 
-def standing_of(db: sqlite3.Connection, name: str) -> Standing:
-    """As the file has it."""
-    pending, parked = db.execute(
-        "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE destination = ?", (name,)
+def queue_state_of(db: sqlite3.Connection, destination: str) -> QueueState:
+    """How a destination stands by the file. Raises sqlite3.Error."""
+    waiting, parked = db.execute(
+        "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE destination = ?", (destination,)
     ).fetchone()
-    row = db.execute("SELECT attempts, error, last_success FROM destination WHERE name = ?", (name,)).fetchone()
+    row = db.execute("SELECT attempts, error, last_success FROM destination WHERE name = ?", (destination,)).fetchone()
     attempts, error, last = row or (0, "", None)
-    return Standing(pending, parked, attempts, error, datetime.fromtimestamp(last, UTC) if last else None)
+    return QueueState(waiting, parked, attempts, error, datetime.fromtimestamp(last, UTC) if last else None)
 
 
-def enqueue(db: sqlite3.Connection, destinations: Sequence[str], record: Record, body: bytes) -> int:
-    """The new row's number; 0 when a record of this id is already there."""
+def oldest_of(db: sqlite3.Connection, destination: str) -> datetime | None:
+    """The time of the oldest record that waits for a destination. Raises sqlite3.Error."""
     row = db.execute(
-        "INSERT OR IGNORE INTO records (id, body, created) VALUES (?, ?, ?) RETURNING seq",
-        (record.id, body, record.time.timestamp()),
+        "SELECT r.created FROM queue q JOIN records r USING (seq)"
+        " WHERE q.destination = ? AND q.parked IS NULL ORDER BY q.seq LIMIT 1",
+        (destination,),
     ).fetchone()
-    if row is None:
-        return 0
-    rows = [(name, row[0], folded(record.subject)) for name in destinations]  # ids are compared so
-    db.executemany("INSERT INTO queue VALUES (?, ?, ?, NULL)", rows)
-    return int(row[0])
+    return datetime.fromtimestamp(row[0], UTC) if row else None
 
 
-def waiting(db: sqlite3.Connection, destination: str, standing: Standing, limit: int) -> list[tuple[int, bytes]]:
-    """The oldest row that waits and is not settled, and up to `limit` - 1 more of the same subject."""
-    rest = f"parked IS NULL AND seq NOT IN ({','.join(map(str, standing.settled))})"
+def enqueue(db: sqlite3.Connection, destinations: Sequence[str], records: Sequence[tuple[Record, bytes]]) -> list[int]:
+    """Writes records, each with its body, once and into the queue of each destination.
+
+    Answers the numbers of the new rows. A record whose id is already there is passed over. Raises sqlite3.Error.
+    """
+    numbers: list[int] = []
+    rows: list[tuple[str, int, str]] = []
+    for record, body in records:
+        row = db.execute(
+            "INSERT OR IGNORE INTO records (id, body, created) VALUES (?, ?, ?) RETURNING seq",
+            (record.id, body, record.time.timestamp()),
+        ).fetchone()
+        if row is not None:
+            numbers.append(row[0])
+            subject = folded(record.subject)  # ids are compared so
+            rows += [(name, row[0], subject) for name in destinations]
+    if rows:
+        db.executemany("INSERT INTO queue VALUES (?, ?, ?, NULL)", rows)
+    return numbers
+
+
+def waiting_rows(db: sqlite3.Connection, destination: str, state: QueueState, limit: int) -> list[tuple[int, bytes]]:
+    """The oldest row that waits and is not settled, and up to `limit` - 1 more of the same subject.
+
+    Each is a row number and a record's body. Raises sqlite3.Error.
+    """
+    unsettled = f"parked IS NULL AND seq NOT IN ({','.join(map(str, state.settled))})"
     row = db.execute(
-        f"SELECT subject FROM queue WHERE destination = ? AND {rest} ORDER BY seq LIMIT 1",  # noqa: S608  # numbers
+        f"SELECT subject FROM queue WHERE destination = ? AND {unsettled} ORDER BY seq LIMIT 1",  # noqa: S608  # numbers
         (destination,),
     ).fetchone()
     if row is None:
@@ -88,47 +135,37 @@ def waiting(db: sqlite3.Connection, destination: str, standing: Standing, limit:
     # Left to itself, SQLite walks the whole backlog in search of the subject.
     return db.execute(
         "SELECT seq, body FROM queue INDEXED BY queue_order JOIN records USING (seq)"  # noqa: S608  # as above
-        f" WHERE destination = ? AND subject = ? AND {rest} ORDER BY seq LIMIT ?",
+        f" WHERE destination = ? AND subject = ? AND {unsettled} ORDER BY seq LIMIT ?",
         (destination, row[0], limit),
     ).fetchall()
 
 
-def settle(db: sqlite3.Connection, destination: str, standing: Standing, pruned: int) -> None:
-    """Writes down what was taken or refused. A record before `pruned` that nobody waits for goes at once."""
-    gone = parked = 0
+def settle(db: sqlite3.Connection, destination: str, state: QueueState, pruned: int) -> None:
+    """Writes down what was delivered or refused for good, in one transaction. Raises sqlite3.Error.
+
+    A record with a row number up to `pruned` is before the history: it is deleted when no destination waits for it.
+    """
+    delivered = refused = 0
     with transaction(db):
-        for seq, reason in sorted(standing.settled.items()):
+        for seq, reason in sorted(state.settled.items()):
             row = (destination, seq)
             if reason is not None:
-                parked += db.execute(
+                refused += db.execute(
                     "UPDATE queue SET parked = ? WHERE destination = ? AND seq = ?", (reason, *row)
                 ).rowcount
                 continue
-            gone += db.execute("DELETE FROM queue WHERE destination = ? AND seq = ?", row).rowcount
+            delivered += db.execute("DELETE FROM queue WHERE destination = ? AND seq = ?", row).rowcount
             if seq <= pruned:
                 db.execute(f"DELETE FROM records WHERE seq = ? AND {DELIVERED}", (seq,))  # noqa: S608  # a constant
-        note(db, destination, standing, 0.0)
-    standing.settled.clear()
-    standing.count(-gone - parked, parked)
+        write_attempts(db, destination, state, 0.0)
+    state.settled.clear()
+    state.count(-delivered - refused, refused)
 
 
-def note(db: sqlite3.Connection, destination: str, standing: Standing, due: float) -> None:
-    """Writes down how the attempts stand and when the next one is due, in seconds since 1970."""
-    last = standing.last_success.timestamp() if standing.last_success else None
+def write_attempts(db: sqlite3.Connection, destination: str, state: QueueState, due: float) -> None:
+    """Writes down how the attempts stand and when the next one is due, in POSIX seconds. Raises sqlite3.Error."""
+    last = state.last_success.timestamp() if state.last_success else None
     db.execute(
         "INSERT OR REPLACE INTO destination VALUES (?, ?, ?, ?, ?)",
-        (destination, standing.attempts, due, standing.error, last),
+        (destination, state.attempts, due, state.error, last),
     )
-
-
-def queue_of(db: sqlite3.Connection | None, destination: str, standing: Standing) -> Queue:
-    """For the gauges and the page. Only the age of the oldest record is asked of the file."""
-    row = None
-    if standing.pending > 0 and db is not None:
-        row = db.execute(
-            "SELECT r.created FROM queue q JOIN records r USING (seq)"
-            " WHERE q.destination = ? AND q.parked IS NULL ORDER BY q.seq LIMIT 1",
-            (destination,),
-        ).fetchone()
-    oldest = datetime.fromtimestamp(row[0], UTC) if row else None
-    return Queue(max(0, standing.pending), oldest, standing.parked, standing.error, standing.last_success)

@@ -1,9 +1,10 @@
-"""The outbox's own bound: what goes when there is no room, the history of delivered records first."""
+"""Keeps the outbox within its bound: drops the history of delivered records first, then the oldest records."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,25 +17,32 @@ _MARGIN_PAGES: Final = 8
 
 @dataclass(slots=True)
 class Dropped:
-    """How many records went, by destination: those that still waited, and those that were parked."""
+    """How many records were dropped, by destination: those that waited, and dead letters."""
 
     waiting: Counter[str] = field(default_factory=Counter)
     parked: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Dropped) -> None:
+        """Counts another drop as well."""
         self.waiting += other.waiting
         self.parked += other.parked
 
 
-def bytes_for(text: str, bodies: list[bytes]) -> int:
-    """What a transaction takes at most, pages rounded up."""
-    return sum(-(-(len(body) + _ROW_BYTES) // PAGE) * PAGE for body in bodies) + len(text) + 2 * PAGE
+def bytes_for(text: str, bodies: Sequence[bytes]) -> int:
+    """Bytes that a transaction with this state and these records adds at most."""
+    state = len(text) if text.isascii() else len(text.encode())
+    return sum(-(-(len(body) + _ROW_BYTES) // PAGE) * PAGE for body in bodies) + state + 2 * PAGE
+
+
+def fits(used: int, capacity: int) -> bool:
+    """Whether so many used bytes leave a twentieth of the bound free, for what a transaction needs while it runs."""
+    return used <= capacity * 0.95 - 2 * PAGE
 
 
 def make_room(db: sqlite3.Connection, capacity: int) -> Dropped:
-    """Drops until the content leaves a twentieth of the bound free, for what a transaction needs while it runs."""
+    """Drops until the content `fits`."""
     dropped = Dropped()
-    while used_bytes(db) > capacity * 0.95 - 2 * PAGE:
+    while not fits(used_bytes(db), capacity):
         freed = drop_oldest(db)
         if freed is None:
             break
@@ -49,7 +57,10 @@ def at_bound(db: sqlite3.Connection, capacity: int, need: int) -> bool:
 
 
 def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
-    """Delivered records before the history go; what is queued there goes when it is delivered. Answers how far."""
+    """Deletes the delivered records after one row number up to another; what waits there is deleted when it is settled.
+
+    Answers up to which row number that has now been done.
+    """
     if upto <= after:
         return after
     db.execute(
@@ -60,18 +71,18 @@ def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
 
 
 def drop_oldest(db: sqlite3.Connection) -> Dropped | None:
-    """Drops a fiftieth of the history, or where there is none of the oldest records; None: nothing left to drop."""
+    """Drops a fiftieth of the records out of the history, or where there is none the oldest; None: nothing to drop."""
     total: int = db.execute("SELECT count(*) FROM records").fetchone()[0]
-    some = max(1, total // 50)
+    portion = max(1, total // 50)
     history = f"SELECT seq FROM records WHERE {DELIVERED} ORDER BY seq LIMIT ?"  # noqa: S608  # a constant
-    if db.execute(f"DELETE FROM records WHERE seq IN ({history})", (some,)).rowcount:  # noqa: S608  # a constant
+    if db.execute(f"DELETE FROM records WHERE seq IN ({history})", (portion,)).rowcount:  # noqa: S608  # a constant
         return Dropped()
-    last = db.execute("SELECT seq FROM records ORDER BY seq LIMIT 1 OFFSET ?", (some - 1,)).fetchone()
+    last = db.execute("SELECT seq FROM records ORDER BY seq LIMIT 1 OFFSET ?", (portion - 1,)).fetchone()
     if last is None:
         return None
     dropped = Dropped()
-    counted = "SELECT destination, count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE seq <= ?"
-    for name, waiting, parked in db.execute(f"{counted} GROUP BY destination", last):
+    counts = "SELECT destination, count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE seq <= ?"
+    for name, waiting, parked in db.execute(f"{counts} GROUP BY destination", last):
         dropped.waiting[name], dropped.parked[name] = waiting, parked
     db.execute("DELETE FROM queue WHERE seq <= ?", last)
     db.execute("DELETE FROM records WHERE seq <= ?", last)

@@ -1,11 +1,11 @@
 """The one file on disk: the last state and the records that are not delivered yet, in one transaction.
 
 Every record stands in `records` once, and in `queue` once for each destination that has not taken it. Delivered records
-stay as history (`HISTORY` of them) for a person to read. At the bound of `max_bytes` history goes first, then the
+stay as history (`HISTORY` of them) for a person to read. At the bound of `max_bytes` history is dropped first, then the
 oldest records.
 
 The agent's side commits, each destination's side settles; a file that can't be opened delivers nothing, and each
-`load` and `commit` tries to open it again (`outbox_held`).
+`load` and `commit` tries to open it again (`database`).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Final
 from exporter.core.records import Record
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import StateWriter, load_state
-from exporter.outbox.database import HeldFile
+from exporter.outbox.database import Database
 from exporter.outbox.errors import reason_of, translated
 from exporter.outbox.file import is_corrupt, transaction, used_bytes
-from exporter.outbox.queue import Queue, Queued, enqueue, note, queue_of, settle, waiting
-from exporter.outbox.retention import Dropped, at_bound, bytes_for, drop_oldest, make_room, prune
+from exporter.outbox.queue import Queue, Queued, enqueue, settle, waiting_rows, write_attempts
+from exporter.outbox.retention import Dropped, at_bound, bytes_for, drop_oldest, fits, make_room, prune
 
 HISTORY: Final = 1_000
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
-UNSETTLED: Final = 10_000
+MAX_UNSETTLED: Final = 10_000
 """So many records a destination may take whose acknowledgement the disk does not; then it waits for the disk."""
 Body = tuple[Record, bytes]
 
 
-class Outbox(HeldFile):
+class Outbox(Database):
     """See the module. Safe for one agent's thread and one thread per destination."""
 
     def __init__(
@@ -48,19 +48,20 @@ class Outbox(HeldFile):
         """Opens or makes the file. Raises `OutboxBusy`; one that can't be opened now is opened later."""
         super().__init__(path, max_bytes, destinations, now)
         self._states = StateWriter()
+        self._used = 0
 
     # -- the agent's side
 
     def load(self) -> State | None:
         """The state as last committed; None when there is none yet. Raises `OutboxUnwritable`, `OutboxBusy`."""
-        with self._mine, translated():
-            found = dict(self._ready().execute("SELECT key, value FROM meta").fetchall())
-        if "state" not in found:
+        with self._agent_lock, translated():
+            meta = dict(self._ready().execute("SELECT key, value FROM meta").fetchall())
+        if "state" not in meta:
             return None
-        state = load_state(found["state"])
+        state = load_state(meta["state"])
         if state.last_good is None:
             return state
-        seen = _time(found.get("seen", "")) or state.last_good.wall  # what stands there came after the state
+        seen = _time(meta.get("seen", "")) or state.last_good.wall  # a heartbeat is younger than the state
         return replace(state, last_good=Instant(seen, None))
 
     def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
@@ -71,7 +72,7 @@ class Outbox(HeldFile):
         """
         text = self._states.text(state)
         bodies = [(record, record.to_json()) for record in records]
-        with self._mine, translated():
+        with self._agent_lock, translated():
             try:
                 dropped = self._commit(text, bodies)
             except sqlite3.DatabaseError as error:
@@ -89,11 +90,11 @@ class Outbox(HeldFile):
         shrunk = False
         while True:
             lost = len(bodies) - len(fitting)
+            need = bytes_for(text, [body for _, body in fitting])
             try:
-                dropped += self._write(text, fitting)
+                dropped += self._write(text, fitting, need)
                 return dropped + Counter(dict.fromkeys(self._names, lost))
             except sqlite3.OperationalError as error:
-                need = bytes_for(text, [body for _, body in fitting])
                 if reason_of(error) != "full":
                     raise
                 if not at_bound(self._ready(), self.capacity, need):
@@ -107,18 +108,22 @@ class Outbox(HeldFile):
                         raise
                     del fitting[0]
 
-    def _write(self, text: str, bodies: Sequence[Body]) -> Counter[str]:
+    def _write(self, text: str, bodies: Sequence[Body], need: int) -> Counter[str]:
+        known_to_fit = not self._size_changed and fits(self._used + need, self.capacity)
+        self._size_changed = True
         with transaction(self._ready()) as db:
-            seqs = [seq for seq in (enqueue(db, self._names, *body) for body in bodies) if seq]
-            newest = max([self._newest, *seqs])
+            numbers = enqueue(db, self._names, bodies)
+            newest = max([self._newest, *numbers])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (text,))
-            db.execute("DELETE FROM meta WHERE key = 'seen'")
+            if self._heartbeat_kept:
+                db.execute("DELETE FROM meta WHERE key = 'seen'")
             pruned = prune(db, self._pruned, newest - HISTORY)
-            dropped = make_room(db, self.capacity)
-        self._newest, self._pruned = newest, pruned
-        self._gone(dropped)
-        for name in self._names:
-            self._standing[name].count(len(seqs))
+            dropped = Dropped() if known_to_fit else make_room(db, self.capacity)
+        self._newest, self._pruned, self._heartbeat_kept = newest, pruned, False
+        self._count_dropped(dropped)
+        if numbers:
+            for queue in self._queues.values():
+                queue.count(len(numbers))
         return dropped.waiting
 
     def _shrink_journal(self) -> None:
@@ -127,103 +132,131 @@ class Outbox(HeldFile):
             self._ready().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _free(self, dropped: Counter[str]) -> bool:
-        """Makes room in a transaction of its own. Whether anything went."""
+        """Makes room in a transaction of its own. Whether anything was dropped."""
         with transaction(self._ready()) as db:
             freed = drop_oldest(db)
         if freed is None:
             return False
-        self._gone(freed)
+        self._count_dropped(freed)
         dropped += freed.waiting
         return True
 
-    def _gone(self, dropped: Dropped) -> None:
-        for name in self._names:
-            self._standing[name].count(-dropped.waiting[name], -dropped.parked[name])
+    def _count_dropped(self, dropped: Dropped) -> None:
+        for name, queue in self._queues.items():
+            if dropped.waiting[name] or dropped.parked[name]:
+                queue.count(-dropped.waiting[name], -dropped.parked[name])
 
     def beat(self, seen: datetime) -> None:
-        """Remembers when a good document was last read, so that a restart knows how long it did not look."""
-        with self._mine, translated():
+        """Keeps when a good document was last read, so that a restart knows how long nobody looked.
+
+        Raises `OutboxUnwritable`.
+        """
+        with self._agent_lock, translated():
             if self._agent is None:
                 return
             self._follow_the_file()
+            self._size_changed = self._heartbeat_kept = True
             self._ready().execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (seen.isoformat(),))
 
     def used(self) -> int:
-        """Bytes that the content takes."""
-        with self._mine, translated():
-            return used_bytes(self._agent) if self._agent is not None else 0
+        """Bytes that the content takes; the file is asked only after a change. Raises `OutboxUnwritable`."""
+        with self._agent_lock, translated():
+            if self._size_changed:
+                self._size_changed = False  # before the file is asked: a delivery may settle meanwhile
+                try:
+                    self._used = used_bytes(self._agent) if self._agent is not None else 0
+                except sqlite3.Error:
+                    self._size_changed = True
+                    raise
+            return self._used
 
     def crowded(self, records: int) -> bool:
-        """Whether so many more records may leave no room for those that wait."""
+        """Whether so many more records may leave no room for those that wait. Raises `OutboxUnwritable`."""
         return self.used() + (records + 2) * RECORD_BYTES > self.capacity * 0.9
+
+    def queues(self) -> dict[str, Queue]:
+        """How each destination stands; the file is asked only after a change. Raises `OutboxUnwritable`."""
+        with self._agent_lock, translated():
+            return {name: queue.view(self._agent, name) for name, queue in self._queues.items()}
 
     # -- the deliveries' side
 
     def next(self, destination: str, limit: int) -> list[Queued]:
-        """The oldest record that waits for this destination, and up to `limit` - 1 more of the same subject."""
-        with self._theirs, translated():
+        """The oldest record that waits for this destination, and up to `limit` - 1 more of the same subject.
+
+        Raises `OutboxUnwritable`.
+        """
+        with self._delivery_lock, translated():
             db = self._delivery
             if db is None:
                 return []
-            standing = self._standing[destination]
+            queue = self._queues[destination]
             with contextlib.suppress(sqlite3.Error):  # the disk may not take it yet; a read needs no room on it
                 self._settle(destination)
-            if len(standing.settled) > UNSETTLED:
+            if len(queue.settled) > MAX_UNSETTLED:
                 self._settle(destination)
-            rows = waiting(db, destination, standing, limit)
+            rows = waiting_rows(db, destination, queue, limit)
             return self._readable(destination, rows)
 
     def _readable(self, destination: str, rows: Sequence[tuple[int, bytes]]) -> list[Queued]:
-        """The rows as records; one that can't be read is parked, so that it is in nobody's way."""
-        found: list[Queued] = []
+        """The rows as records; one that can't be read becomes a dead letter, so that it is in nobody's way."""
+        readable: list[Queued] = []
         for seq, body in rows:
             try:
-                found.append(Queued(seq, Record.from_json(body)))
+                readable.append(Queued(seq, Record.from_json(body)))
             except (ValueError, KeyError, TypeError, AttributeError):
-                self._standing[destination].settled[seq] = "unreadable: damaged in the outbox"
-        return found or (self.next(destination, len(rows)) if rows else [])
+                self._queues[destination].settled[seq] = "unreadable: damaged in the outbox"
+        return readable or (self.next(destination, len(rows)) if rows else [])
+
+    def must_look_again(self, destination: str) -> bool:
+        """Whether something may change for this destination without a commit: the file is not open, or the disk has
+        not taken all that was settled."""
+        with self._delivery_lock:
+            return self._delivery is None or bool(self._queues[destination].settled)
 
     def delivered(self, destination: str, seqs: Sequence[int]) -> None:
         """The destination has acknowledged these. Raises `OutboxUnwritable`; they are not sent again all the same."""
-        with self._theirs, translated():
-            standing = self._standing[destination]
-            standing.last_success, standing.attempts, standing.error = self._now(), 0, ""
-            standing.settled.update(dict.fromkeys(seqs))
+        with self._delivery_lock, translated():
+            queue = self._queues[destination]
+            queue.last_success, queue.attempts, queue.error = self._now(), 0, ""
+            queue.settled.update(dict.fromkeys(seqs))
+            queue.changed = True
             self._settle(destination)
 
     def park(self, destination: str, seq: int, reason: str) -> None:
-        """This destination will never take this record: it is kept for a person, and no longer in the way.
+        """This destination will never take this record: it becomes a dead letter.
 
         Raises `OutboxUnwritable`; it is not sent again all the same.
         """
-        with self._theirs, translated():
-            self._standing[destination].settled[seq] = reason
+        with self._delivery_lock, translated():
+            self._queues[destination].settled[seq] = reason
             self._settle(destination)
 
     def _settle(self, destination: str) -> None:
-        standing, db = self._standing[destination], self._delivery
-        if db is not None and standing.settled:
-            settle(db, destination, standing, self._pruned)
+        queue, db = self._queues[destination], self._delivery
+        if db is not None and queue.settled:
+            settle(db, destination, queue, self._pruned)
+            self._size_changed = True
 
     def failed(self, destination: str, error: str, due: datetime) -> None:
-        """Remembers a failed attempt and when the next one is due, for the page and for whoever looks at the file."""
-        with self._theirs, translated():
-            standing, db = self._standing[destination], self._delivery
-            standing.attempts += 1
-            standing.error = error
+        """Keeps that an attempt failed and when the next one is due, for the page and for whoever looks at the file.
+
+        Raises `OutboxUnwritable`.
+        """
+        with self._delivery_lock, translated():
+            queue, db = self._queues[destination], self._delivery
+            queue.attempts += 1
+            queue.error = error
+            queue.changed = True
             if db is not None:
                 with transaction(db):
-                    note(db, destination, standing, due.timestamp())
-
-    def queues(self) -> dict[str, Queue]:
-        """How each destination stands."""
-        with self._mine, translated():
-            return {name: queue_of(self._agent, name, standing) for name, standing in self._standing.items()}
+                    write_attempts(db, destination, queue, due.timestamp())
+                self._size_changed = True
 
 
 def _time(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return time if time.tzinfo is not None else None

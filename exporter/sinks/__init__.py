@@ -1,12 +1,13 @@
 """The outputs, one backend each. Each is imported only when it is configured.
 
-A *destination* (Event Hubs, OTLP) has this shape, which `delivery.py` declares as a protocol of its own:
+A *destination* (Event Hubs, OTLP) has this shape, which `agent.delivery` declares as a protocol of its own:
 
     name: str                        the metric label, "event_hubs" or "otlp"
     batch_size: int                  how many records of one subject it takes in one `send`
     send(records) -> None            returns only when the backend has acknowledged every record;
-                                     raises `failures.Retryable` or `failures.Permanent`
-    idle() -> None                   called about once a second while there is nothing to send
+                                     raises `errors.Retryable` or `errors.Permanent`
+    idle() -> float | None           called when there is nothing to send; answers in how many seconds it
+                                     wants to be called again, None for not before the next `send`
     close() -> None                  within 2 s, whatever the backend does
 
 `Permanent` out of a batch of more than one is taken as "one of them": delivery then sends them one by one.

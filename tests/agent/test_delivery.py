@@ -1,8 +1,11 @@
-"""From the outbox to a destination: order, patience, parking, and what happens when a destination misbehaves."""
+"""From the outbox to a destination: order, backoff, dead letters, sleep, and destinations that misbehave."""
 
 from __future__ import annotations
 
+import io
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -10,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.agent.delivery import IDLE_SECONDS, backoff
+from exporter.agent.delivery import IDLE_SECONDS, LOOK_AGAIN_SECONDS, QUIET_SECONDS, DeliveryThread, backoff
 from exporter.core.records import Record
 from exporter.errors import Permanent, Retryable
+from exporter.log.log import Log
 from tests.support.delivery_world import Line, in_order, stories
 from tests.support.eventhubs_target import a_record
 
@@ -26,8 +30,10 @@ class Shop:
     name: str = "event_hubs"
     took: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
+    idle_seconds: float | None = None
     idled: int = 0
     closed: int = 0
+    took_one: threading.Event = field(default_factory=threading.Event)
 
     def send(self, records: Sequence[Record]) -> None:
         self.batches.append(len(records))
@@ -35,9 +41,11 @@ class Shop:
         if error is not None:
             raise error
         self.took += [record.id for record in records]
+        self.took_one.set()
 
-    def idle(self) -> None:
+    def idle(self) -> float | None:
         self.idled += 1
+        return self.idle_seconds
 
     def close(self) -> None:
         self.closed += 1
@@ -78,12 +86,69 @@ def test_in_order_in_batches(tmp_path: Path) -> None:
         assert shop.batches == [10] * 9
 
 
-def test_idle_is_told(tmp_path: Path) -> None:
-    """With nothing to send the destination is told about once a second."""
+@pytest.mark.parametrize(
+    ("wanted", "seconds"), [(None, IDLE_SECONDS), (17.5, 17.5), (1e-9, 1e-9), (10 * IDLE_SECONDS, IDLE_SECONDS)]
+)
+def test_it_sleeps_until_the_destination_has_something_to_do(
+    tmp_path: Path, wanted: float | None, seconds: float
+) -> None:
+    """With nothing to send, the destination says when it wants to be called again, within the longest sleep."""
+    shop = Shop(idle_seconds=wanted)
+    with Line(tmp_path, shop) as line:
+        assert [line.turn() for _ in range(3)] == [seconds] * 3
+        assert shop.idled == 3
+    assert shop.closed == 1
+
+
+def test_a_file_that_cannot_be_opened_is_looked_at_again(tmp_path: Path) -> None:
+    """Nobody wakes a delivery when the file with its old records is opened at last: it looks each second."""
+    wanted = [a_record(1)]
+    with Line(tmp_path, Shop()) as line:
+        line.put(*wanted)
+        folder = line.outbox.path.parent
+    folder.rename(tmp_path.with_name("elsewhere"))
+    tmp_path.write_text("no folder")
     shop = Shop()
     with Line(tmp_path, shop) as line:
-        assert [line.turn() for _ in range(3)] == [IDLE_SECONDS] * 3
-        assert shop.idled == 3
+        assert line.turn() == LOOK_AGAIN_SECONDS
+        tmp_path.unlink()
+        tmp_path.with_name("elsewhere").rename(tmp_path)
+        line.outbox.load()
+        line.go()
+        assert shop.took == [record.id for record in wanted]
+        assert line.turn() == IDLE_SECONDS
+
+
+def test_recovery_is_logged_without_another_record(tmp_path: Path) -> None:
+    """A failure that came and went is said to be over by the sleep's end, though nothing is sent any more."""
+    errors: list[Exception] = [Retryable("connect", "refused")]
+    with Line(tmp_path, Shop(lambda _records: errors.pop() if errors else None)) as line:
+        line.put(a_record(1))
+        line.go()
+        since = line.clock.mono
+        while "event=destination.recovered" not in line.text.getvalue():
+            line.turn()
+        assert line.clock.mono - since <= QUIET_SECONDS + IDLE_SECONDS
+
+
+def test_a_sleeping_thread_is_woken_by_a_record(tmp_path: Path) -> None:
+    """It delivers at once what is committed, sleeps again without asking the destination anything, and ends at once."""
+    shop = Shop()
+    with Line(tmp_path, Shop()) as line:
+        thread = DeliveryThread(shop.name, lambda: shop, line.outbox, line.sink, Log(io.StringIO()))
+        thread.start()
+        for number in range(1, 4):
+            shop.took_one.clear()
+            line.put(a_record(number))
+            thread.wake()
+            assert shop.took_one.wait(10)
+            thread.flush(10)
+        assert shop.took == [a_record(number).id for number in range(1, 4)]
+        assert line.waiting() == 0
+        assert shop.idled <= 10
+        began = time.monotonic()
+        thread.stop()
+        assert time.monotonic() - began < IDLE_SECONDS / 2
     assert shop.closed == 1
 
 
@@ -110,7 +175,7 @@ def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
         line.put(a_record(1))
         with pytest.raises(ZeroDivisionError) as caught:
             line.delivery.tick()
-        assert line.delivery.broke(caught.value) == 60
+        assert line.delivery.retry_after_mistake(caught.value) == 60
         assert line.turn() == 60
         line.go()
         assert shop.took == [a_record(1).id]
@@ -158,19 +223,19 @@ def test_flapping_is_one_trouble(tmp_path: Path) -> None:
             line.put(a_record(number, subject=f"event-{number}"))
             line.go()
             line.clock.go(20)
-            line.turn()
+            line.delivery.tick()
         said = line.text.getvalue()
         assert sends[0] > 50
         assert (said.count("event=destination.failed"), said.count("event=destination.recovered")) == (1, 0)
         limiting.clear()
         for _ in range(8):
             line.clock.go(10)
-            line.turn()
+            line.delivery.tick()
         assert line.text.getvalue().count("event=destination.failed") == 1
         (told,) = [text for text in line.text.getvalue().splitlines() if "event=destination.recovered" in text]
         assert "failures=28 " in told
         line.clock.go(3600)
-        line.turn()
+        line.delivery.tick()
         assert line.text.getvalue().count("event=destination.recovered") == 1
 
 
@@ -186,10 +251,13 @@ def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
             assert shop.took == [record.id for record in wanted[:2]]
             assert line.waiting() == 3
             assert line.text.getvalue().count("event=outbox.unwritable") == 1
+            line.turn()
+            assert line.turn() == LOOK_AGAIN_SECONDS
             other.execute("ROLLBACK")
-        line.go()
+        line.turn()
         assert shop.took == [record.id for record in wanted]
         assert line.waiting() == 0
+        assert line.turn() == IDLE_SECONDS
 
 
 def test_over_a_restart(tmp_path: Path) -> None:

@@ -98,12 +98,19 @@ class EventHubsDestination:
         """Open what a send opens, and send nothing. The bytes that a message may have; raises `Failure` as `send`."""
         return self._run(self._open(), 2 * self._deadline)
 
-    def idle(self) -> None:
-        """Give the connection back when it was not used for a while."""
-        if self._thread is None or self._client is None or self._monotonic() - self._last_used < self._idle_close:
-            return
+    def idle(self) -> float | None:
+        """Give the connection back when it was not used for a while.
+
+        Answers in how many seconds that will be; None when there is none to give back.
+        """
+        if self._thread is None or self._client is None:
+            return None
+        unused = self._monotonic() - self._last_used
+        if unused < self._idle_close:
+            return self._idle_close - unused
         with contextlib.suppress(Failure):  # it is gone either way
             self._run(self._discard(), _CLOSING)
+        return None
 
     def close(self) -> None:
         """End within 2 s, also a `send` that is under way in another thread, which then raises `Retryable`."""

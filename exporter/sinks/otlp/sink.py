@@ -100,12 +100,19 @@ class OtlpDestination:
         """POST an `ExportLogsServiceRequest` without any record; the headers of the answer. Raises as `send` does."""
         return self._client.post(b"").headers
 
-    def idle(self) -> None:
-        """Give the connection back when it was not used for a while: a collector closes it at some time anyway."""
-        if self._last_sent is None or self._monotonic() - self._last_sent < self._idle_close:
-            return
+    def idle(self) -> float | None:
+        """Give the connection back when it was not used for a while: a collector closes it at some time anyway.
+
+        Answers in how many seconds that will be; None when there is none to give back.
+        """
+        if self._last_sent is None:
+            return None
+        unused = self._monotonic() - self._last_sent
+        if unused < self._idle_close:
+            return self._idle_close - unused
         self._last_sent = None
         self._client.give_back()
+        return None
 
     def close(self) -> None:
         """End at once, also a `send` that is under way in another thread, which then raises `Retryable`."""
