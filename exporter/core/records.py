@@ -94,6 +94,9 @@ class VmIdentity:
     """The metadata service gave this name, or has none to give."""
 
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One published fact. `data` is JSON-shaped."""
@@ -127,13 +130,18 @@ class Record:
         }
 
     def to_json(self) -> bytes:
-        """The structured CloudEvent, in UTF-8. Never raises: what JSON can't carry is replaced."""
+        """The structured CloudEvent, in UTF-8. Never raises: what JSON can't carry is replaced.
+
+        What `RecordFactory` made is encodable already, so it is only walked through once more where it is not.
+        """
         event = self.to_cloudevent()
         try:
-            body = _dumps(event).encode()
-        except (ValueError, TypeError, RecursionError):  # not made by the factory
-            return _dumps(encodable(event, DEPTH)).encode()
-        return _dumps(encodable(event, DEPTH)).encode() if b"\\u0000" in body else body
+            text = _encode(event)
+            if "\\u0000" not in text and text.count("{") + text.count("[") <= DEPTH:
+                return text.encode()
+        except (ValueError, TypeError, RecursionError):
+            pass  # NaN, a lone surrogate, a foreign type, or too deep
+        return _encode(encodable(event, DEPTH)).encode()
 
     @classmethod
     def from_json(cls, body: bytes | str) -> Record:
@@ -152,9 +160,6 @@ class Record:
             raise ValueError("not a record: id, source, subject and severity are strings")
         record_id, source, subject, severity = texts
         return cls(record_id, kind, source, subject, time, severity, event["data"])
-
-
-_dumps: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def timestamp(value: datetime) -> str:

@@ -113,16 +113,16 @@ _decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(_TEXT)
 _encoder: Final = msgspec.json.Encoder()
 
 
-def _on_disk(value: object, form: Any) -> bytes:
+def _on_disk(value: object, form: Any) -> str:
     """A value of the state as JSON, as a `form`."""
     return _json(msgspec.convert(value, form, from_attributes=True))
 
 
-def _json(value: object) -> bytes:
+def _json(value: object) -> str:
     try:
-        return _encoder.encode(value)
+        return _encoder.encode(value).decode()
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False).encode("ascii")
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(slots=True)
@@ -130,22 +130,22 @@ class _Written:
     """One mapping of the state as it was last written, in whole and value by value."""
 
     form: Any
-    name: bytes
+    name: str
     values: Mapping[str, object]
-    text: bytes
-    members: dict[str, tuple[object, bytes]]
+    text: str
+    members: dict[str, tuple[object, str]]
 
-    def update(self, values: Mapping[str, object]) -> bytes:
+    def update(self, values: Mapping[str, object]) -> str:
         """The mapping as a member of a JSON object. A value that is the very object written before keeps its text."""
         if self.values is values:
             return self.text
-        before, members = self.members, dict[str, tuple[object, bytes]]()
+        before, members = self.members, dict[str, tuple[object, str]]()
         for key, value in values.items():
             member = before.get(key)
             if member is None or member[0] is not value:
-                member = value, b"%b:%b" % (_json(key), _on_disk(value, self.form))
+                member = value, f"{_json(key)}:{_on_disk(value, self.form)}"
             members[key] = member
-        self.text = b"".join((self.name, b":{", b",".join([text for _, text in members.values()]), b"}"))
+        self.text = f"{self.name}:{{{','.join([text for _, text in members.values()])}}}"
         self.values, self.members = values, members
         return self.text
 
@@ -161,23 +161,19 @@ class StateWriter:
         self._written = {}
         for name, form in _VALUES.items():
             quoted = _json(DISK_NAMES.get(State, {}).get(name, name))
-            self._written[name] = _Written(form, quoted, EMPTY, quoted + b":{}", {})
+            self._written[name] = _Written(form, quoted, EMPTY, f"{quoted}:{{}}", {})
 
     def text(self, state: State) -> str:
         """Compact JSON, as `load_state` reads it."""
         rest = msgspec.convert(state, _REST, from_attributes=True)
         if state.rejected:
             rest = msgspec.structs.replace(rest, rejected=tuple(sorted(state.rejected)))
-        parts = [
-            b'{"version":%d,"state":{' % STATE_VERSION,
+        members = [
             _json(rest)[1:-1],
-            b',"document":',
-            _json(_document_on_disk(state.document)),
+            f'"document":{_json(_document_on_disk(state.document))}',
+            *(written.update(getattr(state, name)) for name, written in self._written.items()),
         ]
-        for name, written in self._written.items():
-            parts += b",", written.update(getattr(state, name))
-        parts.append(b"}}")
-        return b"".join(parts).decode()
+        return f'{{"version":{STATE_VERSION},"state":{{{",".join(members)}}}}}'
 
 
 def _document_on_disk(document: Document | None) -> Any:

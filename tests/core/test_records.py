@@ -20,8 +20,9 @@ from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
 from exporter.core.policy import DecisionContext, Mode, Policy
 from exporter.core.record_factory import NAMESPACE, RecordFactory, account
-from exporter.core.records import KINDS, Record, Vm, timestamp
+from exporter.core.records import DEPTH, KINDS, Record, Vm, timestamp
 from exporter.core.state import Approval, InterruptionTotals, Rejection, State
+from exporter.core.strict_json import encodable
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY = folded(EVENT_ID)
@@ -332,3 +333,30 @@ def test_what_is_no_object_is_no_record(text: bytes) -> None:
     """Likewise."""
     with pytest.raises((ValueError, KeyError)):
         Record.from_json(text)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.just(NOON) | st.just("\\u0000"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(ANY_TEXT, inner, max_size=3)
+        | st.lists(inner, min_size=1, max_size=1).map(lambda items: nested(items[0], 90))
+    ),
+    max_leaves=8,
+)
+
+
+def nested(value: Any, depth: int) -> Any:
+    """The value inside so many arrays."""
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@given(st.dictionaries(ANY_TEXT, ANYTHING, max_size=4), ANY_TEXT)
+def test_bodies_are_those_of_the_careful_way(data: dict[str, Any], subject: str) -> None:
+    """The quick way to write a record gives the very bytes that replacing what JSON can't carry first would give."""
+    record = Record("id", "scheduled", "urn:x", subject, NOON, "INFO", data)
+    careful = encodable(record.to_cloudevent(), DEPTH)
+    assert record.to_json() == json.dumps(careful, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
