@@ -57,8 +57,6 @@ def encodable(value: Any, depth: int = 64) -> Any:
     if type(value) is str and value.isascii() and "\x00" not in value:
         return value  # nearly always, and much cheaper
     if isinstance(value, str):
-        if value.isascii() and "\x00" not in value:  # nearly every text, and each record has dozens
-            return value
         return value.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd")
     if value is None or isinstance(value, int):
         return value

@@ -168,7 +168,7 @@ def life(folder: Path, kill_at: int) -> None:
     source = killer.around(Source(files, clock), "fetch", "approve")
     sink = killer.around(
         PrometheusSink("1", ("user-initiated", "short-freeze"), include_process_metrics=False),
-        *("publish", "polled", "transition", "decided", "approval_requested", "document_changed"),
+        *("publish", "observe"),
     )
     environment = Environment(clock=clock.instant, identity=lambda: VmIdentity(VM), look_at_files=look)
     log = Log(None)

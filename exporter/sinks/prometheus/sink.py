@@ -1,7 +1,7 @@
-"""The Prometheus output: gauges computed at scrape from the last published status, counters bumped by facts.
+"""The Prometheus output: gauges computed at scrape from the last published status, counters incremented by facts.
 
-Any thread may publish, bump or render. Nothing here fails because of what an event says: a word outside of its closed
-set counts as `other`, and text from outside only ever stands in a label of a gauge that vanishes with its event.
+Any thread may publish, observe or render. Nothing here fails because of what an event says: a word outside of its
+closed set counts as `other`, and text from outside only ever stands in a label of a gauge that vanishes with its event.
 """
 
 from __future__ import annotations
@@ -14,23 +14,34 @@ from functools import partial
 from itertools import product
 from typing import Final, assert_never
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as text_format
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
 
-from exporter.core import facts
 from exporter.core.continuity import ANOMALIES
-from exporter.core.facts import Fact
+from exporter.core.facts import (
+    AnomalyObserved,
+    ApprovalFailed,
+    ApprovalOutdated,
+    ApprovalPostponed,
+    ApprovalRequested,
+    DecisionMade,
+    DocumentChanged,
+    EventTransitioned,
+    Fact,
+    InterruptionObserved,
+    Polled,
+    RecordsDropped,
+    UnknownValueObserved,
+)
 from exporter.core.policy import AFTER_A_RULE, BEFORE_A_RULE, Decision, Reason, Verdict
 from exporter.core.snapshot import DESTINATIONS, Status
-from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, Transition
+from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Transition
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.prometheus.gauges import Samples, before_the_first_status, label, state_of, word
-from exporter.sinks.prometheus.tallies import Labels, Spread, Tally
 from exporter.sinks.reasons import REASONS as SEND_REASONS
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,6 +49,10 @@ OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8
 MAX_EXEMPLAR_ID: Final = 100
 """OpenMetrics allows an exemplar's labels 128 characters, names included; an EventId has at most 100."""
 _ESCAPED: Final = frozenset('"\\{}')
+_ASKED_AT_SCRAPE: Final = "web_config_reload_failures_total"
+
+Labels = tuple[str, ...]
+"""Label values in the order of the catalogue."""
 
 
 def _closed(words: Sequence[str]) -> tuple[str, ...]:
@@ -64,11 +79,11 @@ def _now() -> Instant:
     return Instant(datetime.now(UTC), time.monotonic())
 
 
-def _nothing() -> float | None:
+def _no_certificate() -> float | None:
     return None
 
 
-def _none_failed() -> int:
+def _no_failures() -> int:
     return 0
 
 
@@ -92,34 +107,36 @@ class PrometheusSink(Collector):
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
     ) -> None:
-        self.certificate_not_after: Callable[[], float | None] = _nothing
-        self.config_reload_failures: Callable[[], int] = _none_failed
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # `_created` would double the series of the counters
+        self.certificate_not_after: Callable[[], float | None] = _no_certificate
+        self.config_reload_failures: Callable[[], int] = _no_failures
         self._now = now
         self._build = (label(version), python_version)
         self._status: Status | None = None
         self._rules = (*dict.fromkeys(rules),)
         self._failure_reasons = _closed(poll_failure_reasons)
-        self._tallies = {tally: Tally(tally, labels) for tally, labels in self._born(rule_event_types or {})}
-        self._spreads = {
-            "poll_duration_seconds": Spread("poll_duration_seconds"),
-            "notice_seconds": Spread("notice_seconds", product(EVENT_TYPES)),
-            "started_seconds": Spread("started_seconds", product(EVENT_TYPES)),
-            "observed_interruption_seconds": Spread(
-                "observed_interruption_seconds", product(catalogue.INTERRUPTION_KINDS, catalogue.BOOLEANS)
-            ),
-            "destination_send_duration_seconds": Spread("destination_send_duration_seconds", product(DESTINATIONS)),
+        # In no registry of the library: `collect` yields them, in the order of the catalogue.
+        self._counters = {
+            family.name: Counter(family.full_name, family.help, family.labels, registry=None)
+            for family in catalogue.FAMILIES
+            if family.type == "counter" and family.name != _ASKED_AT_SCRAPE
         }
+        self._histograms = {
+            family.name: Histogram(family.full_name, family.help, family.labels, registry=None, buckets=family.buckets)
+            for family in catalogue.FAMILIES
+            if family.type == "histogram"
+        }
+        for name, label_sets in self._zeros(rule_event_types or {}):
+            metric = self._counters.get(name) or self._histograms[name]
+            for labels in label_sets:
+                metric.labels(*labels)
         self._registry = CollectorRegistry(auto_describe=True)
         self._registry.register(self)
         if include_process_metrics:
             ProcessCollector(registry=self._registry)
 
-    def _born(self, rule_event_types: Mapping[str, Collection[str]]) -> Iterator[tuple[str, Iterable[Labels]]]:
-        """Every counter that facts bump, with the label sets that exist from the start."""
-        for name in ("polls_total", "document_changes_total", "approval_requests_total"):
-            yield name, ((),)
-        for name in ("approvals_outdated_total", "approvals_postponed_total"):
-            yield name, ((),)
+    def _zeros(self, rule_event_types: Mapping[str, Collection[str]]) -> Iterator[tuple[str, Iterable[Labels]]]:
+        """The label sets that stand at 0 from the start: what is born at 1 is invisible to `increase()`."""
         yield "poll_failures_total", product(self._failure_reasons)
         yield "unknown_values_total", product(catalogue.FIELDS)
         yield "document_anomalies_total", product(ANOMALIES)
@@ -132,11 +149,15 @@ class PrometheusSink(Collector):
             yield name, product(DESTINATIONS)
         yield "destination_send_failures_total", product(DESTINATIONS, SEND_FAILURES)
         yield "destination_records_dropped_total", product(DESTINATIONS, DROP_REASONS)
+        for name in ("notice_seconds", "started_seconds"):
+            yield name, product(EVENT_TYPES)
+        yield "observed_interruption_seconds", product(catalogue.INTERRUPTION_KINDS, catalogue.BOOLEANS)
+        yield "destination_send_duration_seconds", product(DESTINATIONS)
 
     # --- what stands -------------------------------------------------------------------------------------------------
 
     def publish(self, status: Status) -> None:
-        """From now on scrapes tell this status."""
+        """From now on scrapes show this status."""
         self._status = status
 
     def render(self, openmetrics: bool) -> tuple[str, bytes]:
@@ -149,16 +170,13 @@ class PrometheusSink(Collector):
         """Every family in the order of the catalogue, those without series included."""
         samples = self._gauges()
         for family in catalogue.FAMILIES:
-            if family.name in self._tallies:
-                yield self._tallies[family.name].collect()
-            elif family.name in self._spreads:
-                yield self._spreads[family.name].collect()
-            elif family.name == "web_config_reload_failures_total":
-                failures = Tally(family.name)
-                failures.add(amount=self.config_reload_failures())
-                yield failures.collect()
+            metric = self._counters.get(family.name) or self._histograms.get(family.name)
+            if metric is not None:
+                yield from metric.collect()
+            elif family.name == _ASKED_AT_SCRAPE:
+                yield CounterMetricFamily(family.full_name, family.help, value=self.config_reload_failures())
             else:
-                yield _standing(family, samples)
+                yield _gauge_or_info(family, samples)
 
     def _gauges(self) -> Samples:
         status = self._status
@@ -171,131 +189,98 @@ class PrometheusSink(Collector):
 
     # --- what happened -----------------------------------------------------------------------------------------------
 
-    def observe(self, fact: Fact) -> None:
-        """Counts a fact."""
+    def observe(self, fact: Fact) -> None:  # noqa: PLR0912  # one case for each type of fact
+        """Count one fact."""
         match fact:
-            case facts.Polled():
-                self.polled(fact.duration, fact.failure)
-            case facts.DocumentChanged():
-                self.document_changed()
-            case facts.AnomalyObserved():
-                self.anomaly(fact.anomaly)
-            case facts.UnknownValueObserved():
-                self.unknown_value(fact.field)
-            case facts.EventTransitioned():
-                self.transition(fact.transition)
-            case facts.DecisionMade():
-                self.decided(fact.decision)
-            case facts.ApprovalRequested():
-                self.approval_requested()
-            case facts.ApprovalFailed():
-                self.approval_failed(fact.reason)
-            case facts.ApprovalOutdated():
-                self.approval_outdated()
-            case facts.ApprovalPostponed():
-                self.approval_postponed()
-            case facts.InterruptionObserved():
-                self.interruption(fact.kind, fact.attributed, fact.seconds, fact.event_id)
-            case facts.RecordsDropped():
-                self.dropped(fact.destination, fact.reason, fact.records)
+            case Polled():
+                self._polled(fact)
+            case DocumentChanged():
+                self._count("document_changes_total")
+            case AnomalyObserved():
+                self._count("document_anomalies_total", fact.anomaly)
+            case UnknownValueObserved():
+                if fact.field in catalogue.FIELDS:
+                    self._count("unknown_values_total", fact.field)
+            case EventTransitioned():
+                self._transitioned(fact.transition)
+            case DecisionMade():
+                self._decided(fact.decision)
+            case ApprovalRequested():
+                self._count("approval_requests_total")
+            case ApprovalFailed():
+                self._count("approval_request_failures_total", word(fact.reason, self._failure_reasons))
+            case ApprovalOutdated():
+                self._count("approvals_outdated_total")
+            case ApprovalPostponed():
+                self._count("approvals_postponed_total")
+            case InterruptionObserved():
+                self._interrupted(fact)
+            case RecordsDropped():
+                labels = (fact.destination, word(fact.reason, DROP_REASONS))
+                self._count("destination_records_dropped_total", *labels, amount=fact.records)
             case _:
                 assert_never(fact)
 
-    def polled(self, duration: float, failure: str | None) -> None:
-        """A poll ended after so many seconds; `failure` is its reason, None when it gave a good document."""
-        self._tallies["polls_total"].add()
-        self._spreads["poll_duration_seconds"].observe(seconds=duration)
-        if failure:
-            self._tallies["poll_failures_total"].add(word(failure, self._failure_reasons))
-
-    def document_changed(self) -> None:
-        self._tallies["document_changes_total"].add()
-
-    def anomaly(self, word: str) -> None:
-        """The source did something odd, one of `lifecycle.ANOMALIES`."""
-        self._tallies["document_anomalies_total"].add(word)
-
-    def unknown_value(self, field: str) -> None:
-        """A document holds a word that this version does not know, in this one of Azure's fields."""
-        if field in catalogue.FIELDS:
-            self._tallies["unknown_values_total"].add(field)
-
-    def transition(self, transition: Transition) -> None:
-        """An event that names this VM moved. Its first sight is the first move that we count of it."""
-        kind, tracked = transition.kind, transition.tracked
-        event_type = word(tracked.event.event_type, EVENT_TYPES)
-        if came_into_sight(transition):
-            self._tallies["events_observed_total"].add(event_type, word(tracked.event.source, EVENT_SOURCES))
-        noticed = tracked.first_not_before if kind is Kind.SCHEDULED else None
-        if noticed is not None and tracked.seen_before is Seen.UNBROKEN:
-            self._observe("notice_seconds", event_type, (noticed - tracked.first_seen).total_seconds(), transition)
-        if kind is Kind.STARTED:
-            by = tracked.started_by.value if tracked.started_by else "unknown"
-            self._tallies["events_started_total"].add(event_type, by)
-        if kind in CLOSING:
-            self._tallies["events_closed_total"].add(event_type, kind.value)
-        if kind is Kind.COMPLETED and tracked.started_seconds is not None and tracked.observed_since_started:
-            self._observe("started_seconds", event_type, tracked.started_seconds, transition)
-
-    def _observe(self, family: str, event_type: str, seconds: float, transition: Transition) -> None:
-        exemplar = self._exemplar(transition.tracked.event.event_id, seconds)
-        self._spreads[family].observe(event_type, seconds=seconds, exemplar=exemplar)
-
-    def _exemplar(self, event_id: str, seconds: float) -> Exemplar | None:
-        """None also for an id that would need escapes: real readers don't undo them in exemplars, or trip over them."""
-        if not event_id or not event_id.isprintable() or not _ESCAPED.isdisjoint(event_id):
-            return None
-        return Exemplar({"event_id": event_id[:MAX_EXEMPLAR_ID]}, max(0.0, seconds), self._now().wall.timestamp())
-
-    def interruption(self, kind: str, attributed: bool, seconds: float, event_id: str) -> None:
-        """This VM stood still for so long; `event_id` is empty when no event is to blame. A clock set back is none."""
-        if kind not in catalogue.INTERRUPTION_KINDS or seconds <= 0:
-            return
-        self._spreads["observed_interruption_seconds"].observe(
-            kind,
-            "true" if attributed else "false",
-            seconds=seconds,
-            exemplar=self._exemplar(event_id if attributed else "", seconds),
-        )
-
-    def decided(self, decision: Decision) -> None:
-        """A decision about an event is another than before."""
-        rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
-        event_type = word(decision.event.event_type, EVENT_TYPES)
-        self._tallies["approval_decisions_total"].add(event_type, decision.verdict.value, decision.reason.value, rule)
-
-    def approval_requested(self) -> None:
-        """An approval is on its way to the metadata service."""
-        self._tallies["approval_requests_total"].add()
-
-    def approval_failed(self, reason: str) -> None:
-        self._tallies["approval_request_failures_total"].add(word(reason, self._failure_reasons))
-
-    def approval_outdated(self) -> None:
-        self._tallies["approvals_outdated_total"].add()
-
-    def approval_postponed(self) -> None:
-        """An approval was due and, after a last look, not sent. The next good document decides anew."""
-        self._tallies["approvals_postponed_total"].add()
-
     def sent(self, destination: str, records: int, duration: float) -> None:
-        """A destination acknowledged so many records, after so many seconds."""
-        self._tallies["destination_sends_total"].add(destination)
-        self._tallies["destination_records_sent_total"].add(destination, amount=records)
-        self._spreads["destination_send_duration_seconds"].observe(destination, seconds=duration)
+        """A destination acknowledged so many records, after `duration` seconds."""
+        self._count("destination_sends_total", destination)
+        self._count("destination_records_sent_total", destination, amount=records)
+        self._measure("destination_send_duration_seconds", destination, seconds=duration)
 
     def send_failed(self, destination: str, reason: str) -> None:
-        self._tallies["destination_sends_total"].add(destination)
-        self._tallies["destination_send_failures_total"].add(destination, word(reason, SEND_FAILURES))
+        """An attempt to send to a destination failed; `reason` is one of `sinks.reasons`."""
+        self._count("destination_sends_total", destination)
+        self._count("destination_send_failures_total", destination, word(reason, SEND_FAILURES))
 
-    def dropped(self, destination: str, reason: str, records: int) -> None:
-        """So many records will never reach a destination."""
-        labels = (destination, word(reason, DROP_REASONS))
-        self._tallies["destination_records_dropped_total"].add(*labels, amount=records)
+    def _polled(self, poll: Polled) -> None:
+        self._count("polls_total")
+        self._measure("poll_duration_seconds", seconds=poll.duration)
+        if poll.failure:
+            self._count("poll_failures_total", word(poll.failure, self._failure_reasons))
+
+    def _transitioned(self, transition: Transition) -> None:
+        kind, tracked = transition.kind, transition.tracked
+        event_type, event_id = word(tracked.event.event_type, EVENT_TYPES), tracked.event.event_id
+        if is_first_counted(transition):
+            self._count("events_observed_total", event_type, word(tracked.event.source, EVENT_SOURCES))
+        not_before = tracked.first_not_before if kind is Kind.SCHEDULED else None
+        if not_before is not None and tracked.seen_before is Seen.UNBROKEN:
+            notice = (not_before - tracked.first_seen).total_seconds()
+            self._measure("notice_seconds", event_type, seconds=notice, event_id=event_id)
+        if kind is Kind.STARTED:
+            self._count("events_started_total", event_type, (tracked.started_by or StartedBy.UNKNOWN).value)
+        if kind in CLOSING:
+            self._count("events_closed_total", event_type, kind.value)
+        if kind is Kind.COMPLETED and tracked.started_seconds is not None and tracked.observed_since_started:
+            self._measure("started_seconds", event_type, seconds=tracked.started_seconds, event_id=event_id)
+
+    def _decided(self, decision: Decision) -> None:
+        rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
+        event_type = word(decision.event.event_type, EVENT_TYPES)
+        self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
+
+    def _interrupted(self, interruption: InterruptionObserved) -> None:
+        """A clock that was set back is no interruption."""
+        kind, seconds = interruption.kind, interruption.seconds
+        if kind not in catalogue.INTERRUPTION_KINDS or seconds <= 0:
+            return
+        attributed = "true" if interruption.attributed else "false"
+        family = "observed_interruption_seconds"
+        self._measure(family, kind, attributed, seconds=seconds, event_id=interruption.event_id)
+
+    def _count(self, name: str, *labels: str, amount: float = 1.0) -> None:
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(amount)
+
+    def _measure(self, name: str, *labels: str, seconds: float, event_id: str = "") -> None:
+        """One observation of a histogram, with the event as its exemplar. A negative one (clocks differ) counts as 0:
+        a sum that falls looks like a restart."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(max(0.0, seconds), _exemplar(event_id))
 
 
-def came_into_sight(transition: Transition) -> bool:
-    """Whether this move is the first of its event that we count; a status never understood counts at its end."""
+def is_first_counted(transition: Transition) -> bool:
+    """Whether this move is the first of its event that is counted; a status never understood counts at its end."""
     never_understood = transition.kind is Kind.ENDED and transition.tracked.phase is Phase.UNKNOWN
     return transition.first_sight or never_understood
 
@@ -314,14 +299,21 @@ def decision_labels(rules: Sequence[str], rule_event_types: Mapping[str, Collect
             yield event_type, approve, Reason.NONE.value, rule
 
 
-def _standing(family: catalogue.Family, samples: Samples) -> Metric:
-    found = samples.get(family.name, ())
+def _exemplar(event_id: str) -> dict[str, str] | None:
+    """None also for an id that would need escapes: real readers don't undo them in exemplars, or fail at them."""
+    if not event_id or not event_id.isprintable() or not _ESCAPED.isdisjoint(event_id):
+        return None
+    return {"event_id": event_id[:MAX_EXEMPLAR_ID]}
+
+
+def _gauge_or_info(family: catalogue.Family, samples: Samples) -> Metric:
+    series = samples.get(family.name, ())
     if family.type == "info":
         info = InfoMetricFamily(family.full_name.removesuffix("_info"), family.help, labels=family.labels)
-        for labels, _ in found:
+        for labels, _ in series:
             info.add_metric(labels, {})
         return info
     gauge = GaugeMetricFamily(family.full_name, family.help, labels=family.labels)
-    for labels, value in found:
+    for labels, value in series:
         gauge.add_metric(labels, value)
     return gauge

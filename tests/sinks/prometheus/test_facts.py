@@ -8,6 +8,18 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from exporter.core.facts import (
+    ApprovalFailed,
+    ApprovalOutdated,
+    ApprovalPostponed,
+    ApprovalRequested,
+    DecisionMade,
+    DocumentChanged,
+    EventTransitioned,
+    InterruptionObserved,
+    Polled,
+    RecordsDropped,
+)
 from exporter.core.folding import folded
 from exporter.core.policy import BEFORE_A_RULE
 from exporter.core.state import Kind
@@ -63,7 +75,7 @@ def test_an_events_life_is_counted_once_each() -> None:
     story.read(started(FREEZE), after=10)
     story.read(after=7)
     for transition in story.transitions:
-        sink.transition(transition)
+        sink.observe(EventTransitioned(transition))
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1
     assert value(sink, "events_started_total", event_type="Freeze", approved_by="us") == 1
     assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
@@ -82,7 +94,7 @@ def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None
     gap.read(FREEZE)
     sink = make_sink()
     for transition in (*at_start.transitions, *gap.transitions):
-        sink.transition(transition)
+        sink.observe(EventTransitioned(transition))
     assert value(sink, "notice_seconds_count", event_type="Freeze") == 0
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 2
 
@@ -97,7 +109,7 @@ def test_the_time_started_is_told_only_where_it_was_watched() -> None:
             do(story)
         sink = make_sink()
         for transition in story.transitions:
-            sink.transition(transition)
+            sink.observe(EventTransitioned(transition))
         assert value(sink, "events_closed_total", event_type="Freeze", outcome="completed") == 1
         seconds = value(sink, "started_seconds_sum", event_type="Freeze")
         return value(sink, "started_seconds_count", event_type="Freeze"), seconds
@@ -130,7 +142,7 @@ def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:
     story.read({**FREEZE, "NotBefore": "Fri, 21 Nov 2025 11:00:00 GMT"})
     sink = make_sink()
     for transition in story.transitions:
-        sink.transition(transition)
+        sink.observe(EventTransitioned(transition))
     assert value(sink, "notice_seconds_sum", event_type="Freeze") == 0
     assert value(sink, "notice_seconds_bucket", event_type="Freeze", le="30.0") == 1
 
@@ -146,7 +158,7 @@ def test_an_event_comes_into_sight_once_whatever_its_status_does() -> None:
         story.read()
         sink = make_sink()
         for transition in story.transitions:
-            sink.transition(transition)
+            sink.observe(EventTransitioned(transition))
         assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 1, documents
     assert story.transitions[-1].kind is Kind.COMPLETED
 
@@ -155,23 +167,23 @@ def test_facts_bump_their_counters() -> None:
     """Each fact moves its own counter, and a reason outside of the closed set is `other`."""
     sink = make_sink()
     for failure in (None, "timeout", "never heard of"):
-        sink.polled(0.5, failure)
-    sink.document_changed()
-    sink.approval_requested()
-    sink.approval_failed("timeout")
-    sink.approval_outdated()
-    sink.approval_postponed()
+        sink.observe(Polled(0.5, failure))
+    sink.observe(DocumentChanged())
+    sink.observe(ApprovalRequested("a"))
+    sink.observe(ApprovalFailed("timeout"))
+    sink.observe(ApprovalOutdated())
+    sink.observe(ApprovalPostponed("a"))
     sink.sent("otlp", 3, 0.02)
     sink.send_failed("otlp", "throttled")
     sink.send_failed("event_hubs", "out of paper")
-    sink.dropped("event_hubs", "outbox-full", 7)
-    sink.interruption("clock_step", True, 5.0, "abc")
-    sink.interruption("sleepwalk", True, 5.0, "abc")
-    sink.interruption("clock_step", True, -5.0, "abc")
+    sink.observe(RecordsDropped("event_hubs", "outbox-full", 7))
+    sink.observe(InterruptionObserved("clock_step", 5.0, "abc"))
+    sink.observe(InterruptionObserved("sleepwalk", 5.0, "abc"))
+    sink.observe(InterruptionObserved("clock_step", -5.0, "abc"))
     story = statuses.scheduled_story()
     decision = story.status().decisions[folded(FREEZE["EventId"])]
-    sink.decided(decision)
-    sink.decided(replace(decision, rule="a rule of yesterday"))
+    sink.observe(DecisionMade(decision))
+    sink.observe(DecisionMade(replace(decision, rule="a rule of yesterday")))
     assert value(sink, "polls_total") == 3
     assert value(sink, "poll_failures_total", reason="timeout") == 1
     assert value(sink, "poll_failures_total", reason="other") == 1
@@ -198,8 +210,8 @@ def test_threads_may_bump_and_scrape_at_once() -> None:
 
     def bump() -> None:
         for _ in range(2000):
-            sink.polled(0.001, None)
-            sink.interruption("stall", False, 0.3, "")
+            sink.observe(Polled(0.001))
+            sink.observe(InterruptionObserved("stall", 0.3))
 
     threads = [threading.Thread(target=bump) for _ in range(4)]
     for thread in threads:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from exporter.core.facts import UnknownValueObserved
 from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus
@@ -267,8 +268,8 @@ def test_unknown_words_count_as_other() -> None:
     assert value(sink, "event_status", event_id=FREEZE["EventId"], event_status="other") == 1
     info = {"event_type": "other", "event_source": "other", "resource_type": "other"}
     assert value(sink, "event_info", event_id=FREEZE["EventId"], **info) == 1
-    sink.unknown_value("EventType")
-    sink.unknown_value("Nonsense")
+    sink.observe(UnknownValueObserved("EventType"))
+    sink.observe(UnknownValueObserved("Nonsense"))
     assert value(sink, "unknown_values_total", field="EventType") == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.core.facts import DecisionMade, EventTransitioned, InterruptionObserved, Polled
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.gauges import MAX_LABEL
 from exporter.sinks.prometheus.sink import PrometheusSink
@@ -38,38 +40,49 @@ def golden_sink(name: str) -> PrometheusSink:
     }[name]()
     status = statuses.failing_status(story) if name == "failing" else story.status()
     sink = make_sink(story.now)
-    sink.polled(0.004, None)
+    sink.observe(Polled(0.004))
     for transition in story.transitions:
         if status.concerns_this_vm(transition.tracked):
-            sink.transition(transition)
+            sink.observe(EventTransitioned(transition))
     for decision in status.decisions.values():
         if status.concerns_this_vm(status.state.tracked[decision.key]):
-            sink.decided(decision)
+            sink.observe(DecisionMade(decision))
     if name == "failing":
-        sink.polled(5.0, "timeout")
+        sink.observe(Polled(5.0, "timeout"))
     sink.publish(status)
     return sink
 
 
-def check_golden(name: str, found: str) -> None:
+EXEMPLAR = re.compile(r"^(.+ # \{.+\} \S+) \S+$", re.M)
+
+
+def published(name: str, openmetrics: bool) -> str:
+    """The exposition of a story. The library stamps exemplars with the real clock; here they get the story's time."""
+    sink = golden_sink(name)
+    at = sink._now().wall.timestamp()
+    return EXEMPLAR.sub(rf"\1 {at}", scraped(sink, openmetrics))
+
+
+def check_golden(name: str, text: str) -> None:
+    """UPDATE_GOLDEN=1 writes the file instead."""
     path = GOLDEN / f"metrics.{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(found)
-    assert found == path.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
 def test_published_output_of_a_quiet_agent_is_the_reviewed_one(openmetrics: bool) -> None:
     """The whole of `/metrics` when nothing is planned changes only with a reviewed diff (UPDATE_GOLDEN=1 writes it)."""
-    check_golden("empty.openmetrics" if openmetrics else "empty", scraped(golden_sink("empty"), openmetrics))
+    check_golden("empty.openmetrics" if openmetrics else "empty", published("empty", openmetrics))
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
 @pytest.mark.parametrize("name", GOLDEN_STORIES[1:])
 def test_published_output_of_a_moment_is_the_reviewed_one(name: str, openmetrics: bool) -> None:
     """What `/metrics` says otherwise than on a quiet day changes only with a reviewed diff."""
-    quiet = set(scraped(golden_sink("empty"), openmetrics).splitlines())
-    lines = [line for line in scraped(golden_sink(name), openmetrics).splitlines() if line not in quiet]
+    quiet = set(published("empty", openmetrics).splitlines())
+    lines = [line for line in published(name, openmetrics).splitlines() if line not in quiet]
     check_golden(f"{name}.openmetrics" if openmetrics else name, "\n".join(lines) + "\n")
 
 
@@ -120,8 +133,8 @@ def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
     sink = make_sink(story.now)
     sink.publish(story.status(vm=replace(statuses.VM, node=hostile * 9, name="shop-web_3")))
     for transition in story.transitions:
-        sink.transition(transition)
-    sink.interruption("stall", True, 1.0, event_id)
+        sink.observe(EventTransitioned(transition))
+    sink.observe(InterruptionObserved("stall", 1.0, event_id))
     text, openmetrics = scraped(sink), scraped(sink, True)
     lint(text)
     assert ids(sink, "event_info") == {event_id}
@@ -186,7 +199,7 @@ def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str,
         }
         assert found == {(job, item["EventId"]) for job in ("chosen", "text") for item in (event, hostile)}
         for transition in story.transitions:
-            sink.transition(transition)  # only now, so that Prometheus saw the counter at 0
+            sink.observe(EventTransitioned(transition))  # only now, so that Prometheus saw the counter at 0
         story.read()
         sink.publish(story.status())
         until(lambda: not server.query(f"{PREFIX}event_info"))
