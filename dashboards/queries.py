@@ -24,8 +24,23 @@ def metric(name: str, *matchers: str) -> str:
 
 
 def increase(name: str, by: str, *matchers: str) -> str:
-    """How much a counter grew in the range of the dashboard, in whole numbers."""
+    """How much a counter that stands at 0 from the start grew in the range of the dashboard, in whole numbers."""
     return f"round(sum by ({by}) (increase({metric(name, *matchers)}[$__range])))"
+
+
+def appeared(series: str, window: str) -> str:
+    """The samples of a window, of a series that did not exist in the whole of it: a scrape has `up` and not the series.
+    All that such a counter counts happened within the window. A failed scrape lacks both, and proves nothing."""
+    exists = f"on (job, instance) group_left () count_over_time({metric('up')}[{window}])"
+    return f"(count_over_time({series}[{window}]) < {exists})"
+
+
+def growth(name: str, *matchers: str) -> str:
+    """How much each series of a counter grew in the range, where the series appears with what it counts first.
+    increase() does not see the value that a series appears with."""
+    series = metric(name, *matchers)
+    latest, grown = f"last_over_time({series}[$__range])", f"increase({series}[$__range])"
+    return f"{latest}\nand {appeared(series, '$__range')}\nunless {grown} >= {latest}\nor {grown}"
 
 
 def rate(name: str, by: str, *matchers: str) -> str:

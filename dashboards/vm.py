@@ -28,7 +28,7 @@ from dashboards.panels import (
     lanes,
     rows,
 )
-from dashboards.queries import increase, metric, rate, vm_event
+from dashboards.queries import appeared, growth, increase, metric, rate, vm_event
 
 PER_VM: Final = "{{instance}}"
 ENFORCE, DRY_RUN, OFF = 'mode="enforce"', 'mode="dry-run"', 'mode="off"'
@@ -99,10 +99,12 @@ def _decisions() -> Line:
         "postponed": "approvals_postponed_total",
         "outdated": "approvals_outdated_total",
     }
-    growth = (Query(f"round(sum(increase({metric(name)}[$__range])))", word) for word, name in sent.items())
+    requests = f"increase({metric('approval_requests_total')}[$__range])"
+    counts = {word: f"round(sum(increase({metric(name)}[$__range])))" for word, name in sent.items()}
+    counts["failed"] = f"round(sum({growth('approval_request_failures_total')}))\nor\n0 * sum({requests})"
     return [
         (16, rows(texts.VM_DECISIONS_NOW, columns, Query(ask.VM_DECIDED))),
-        (8, bars(texts.VM_APPROVALS, *growth)),
+        (8, bars(texts.VM_APPROVALS, *(Query(expr, word) for word, expr in counts.items()))),
     ]
 
 
@@ -113,8 +115,8 @@ def _timeline() -> AnyPanel:
 
 
 def _story() -> Line:
-    given = f"sum by (event_type) (increase({metric('notice_seconds_sum')}[$__range]))"
-    measured = f"(sum by (event_type) (increase({metric('notice_seconds_count')}[$__range])) > 0)"
+    given = f"sum by (event_type) ({growth('notice_seconds_sum')})"
+    measured = f"(sum by (event_type) ({growth('notice_seconds_count')}) > 0)"
     columns = [
         Column("event_type", "Type", width=90),
         Column("decision", "Decision", width=85),
@@ -122,10 +124,11 @@ def _story() -> Line:
         Column("rule", "Rule", width=115),
         Column("Value", "Times", "none", width=60),
     ]
-    decided = increase("approval_decisions_total", "event_type, decision, reason, rule", NEWS)
+    decided = f"round(sum by (event_type, decision, reason, rule) ({growth('approval_decisions_total', NEWS)}))"
     # Not increase(): it guesses at the edges of its window, and 7 s would be shown as 9.
     total = metric(FELT, DURING_AN_EVENT)
-    moments = f"(sum by (kind) ({total}) - sum by (kind) ({total} offset $__rate_interval)) > 0"
+    first = f"{total} and {appeared(total, '$__rate_interval')}"
+    moments = f"sum by (kind) ({total} - {total} offset $__rate_interval\nor {first}) > 0"
     return [
         (6, bars(texts.VM_NOTICE, Query(f"{given}\n/\n{measured}", "{{event_type}}"))),
         (8, rows(texts.VM_DECISIONS, columns, Query(f"{decided} > 0"))),
