@@ -113,11 +113,10 @@ class App:
         self._wake = threading.Event()
         self._notifier = Notifier(environ)
         self._loop = _Loop(time.monotonic())
-        rules = settings.approval.rules
         self.sink = PrometheusSink(
             __version__,
-            tuple(rule.name for rule in rules),
-            rule_event_types={rule.name: rule.event_type for rule in rules},
+            tuple(rule.name for rule in settings.approval.rules),
+            destinations=tuple(destinations_from(settings)),
             poll_failure_reasons=REASONS,
         )
         self._web_config = WebConfig(Path(settings.web.config_file), log) if settings.web.config_file else None

@@ -42,10 +42,10 @@ def told(world: World) -> list[dict[str, Any]]:
     return [record.data["interruption"] for record in world.records("interruption.observed")]
 
 
-def counted(world: World, kind: InterruptionKind, attributed: bool) -> tuple[float | None, float | None]:
+def counted(world: World, kind: InterruptionKind, attributed: bool) -> tuple[float, float]:
     labels = {"kind": kind.value, "attributed": "true" if attributed else "false"}
     name = "observed_interruption_seconds"
-    return world.value(f"{name}_count", **labels), world.value(f"{name}_sum", **labels)
+    return world.value(f"{name}_count", **labels) or 0.0, world.value(f"{name}_sum", **labels) or 0.0
 
 
 def account(world: World) -> dict[str, Any]:

@@ -251,8 +251,8 @@ def test_over_a_restart_the_wall_clock_is_good_enough_for_an_account(tmp_path: P
 # -- histograms
 
 
-def counted(world: World, name: str, kind: str = "Reboot") -> tuple[float | None, float | None]:
-    return world.value(f"{name}_count", event_type=kind), world.value(f"{name}_sum", event_type=kind)
+def counted(world: World, name: str, kind: str = "Reboot") -> tuple[float, float]:
+    return world.value(f"{name}_count", event_type=kind) or 0.0, world.value(f"{name}_sum", event_type=kind) or 0.0
 
 
 def test_unbroken_sight_of_an_event_is_observed(tmp_path: Path) -> None:

@@ -186,11 +186,10 @@ class World:
 
     def start(self) -> None:
         """A process begins."""
-        rules = {rule.name: rule.event_type for rule in self.options.policy.rules}
         self.sink = PrometheusSink(
             "1.0.0",
-            tuple(rules),
-            rule_event_types=rules,
+            tuple(rule.name for rule in self.options.policy.rules),
+            destinations=DESTINATIONS,
             poll_failure_reasons=REASONS,
             now=self.clock.instant,
             include_process_metrics=False,

@@ -135,11 +135,10 @@ class Living:
         log = Log(None)
         names = ("event_hubs", "otlp")
         self._outbox = Outbox(folder / f"{life.vm}.db", life.capacity, names, now=clock.utc)
-        rules = {rule.name: rule.event_type for rule in DEFAULT_RULES}
         self.sink = PrometheusSink(
             "1.0.0",
-            tuple(rules),
-            rule_event_types=rules,
+            tuple(rule.name for rule in DEFAULT_RULES),
+            destinations=names,
             poll_failure_reasons=REASONS,
             now=clock.instant,
             include_process_metrics=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from prometheus_client.metrics_core import Metric
@@ -11,6 +11,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
+from exporter.core.snapshot import DESTINATIONS
 from exporter.core.state import Instant
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.sink import PrometheusSink
@@ -20,17 +21,15 @@ from tests.support.statuses import NOON
 RULES = ("user-initiated", "short-freeze")
 
 
-RULE_TYPES = {"user-initiated": ("Reboot", "Redeploy"), "short-freeze": ("Freeze",)}
-
-
 parse_openmetrics: Callable[[str], Iterable[Metric]] = openmetrics_parser.text_string_to_metric_families
 
 
-def make_sink(now: datetime = NOON) -> PrometheusSink:
+def make_sink(now: datetime = NOON, destinations: Sequence[str] = DESTINATIONS) -> PrometheusSink:
+    """A sink with the default rules' names and few reasons for failed polls, on a clock that stands still."""
     return PrometheusSink(
         "1.2.3",
         RULES,
-        rule_event_types=RULE_TYPES,
+        destinations=destinations,
         poll_failure_reasons=("timeout", "connect"),
         now=lambda: Instant(now),
         include_process_metrics=False,

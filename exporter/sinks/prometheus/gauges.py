@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from exporter.core.policy import Decision
-from exporter.core.snapshot import DESTINATIONS, DestinationStatus, Status, urgency
+from exporter.core.snapshot import Status, urgency
 from exporter.core.state import Instant, Phase, StartedBy, Tracked
 from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
@@ -142,13 +142,13 @@ def _event(sheet: _Sheet, tracked: Tracked, decision: Decision | None) -> None:
 
 
 def _outputs(sheet: _Sheet, status: Status) -> None:
-    found = {destination.name: destination for destination in status.destinations}
-    for name in DESTINATIONS:
-        destination = found.get(name, DestinationStatus(name))
-        sheet.put("outbox_records", destination.records, name)
-        sheet.put("outbox_oldest_record_timestamp_seconds", destination.oldest, name)
-        sheet.put("destination_records_parked", destination.parked, name)
-        sheet.put("destination_last_success_timestamp_seconds", destination.last_success, name)
+    for destination in status.destinations:
+        if not destination.configured:
+            continue
+        sheet.put("outbox_records", destination.records, destination.name)
+        sheet.put("outbox_oldest_record_timestamp_seconds", destination.oldest, destination.name)
+        sheet.put("destination_records_parked", destination.parked, destination.name)
+        sheet.put("destination_last_success_timestamp_seconds", destination.last_success, destination.name)
     sheet.put("outbox_bytes", status.outbox.bytes)
     sheet.put("outbox_capacity_bytes", status.outbox.capacity)
     sheet.put("outbox_writable", status.outbox.writable)

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.core.facts import (
+    AnomalyObserved,
     ApprovalFailed,
     ApprovalOutdated,
     ApprovalPostponed,
@@ -21,48 +23,54 @@ from exporter.core.facts import (
     RecordsDropped,
 )
 from exporter.core.folding import folded
-from exporter.core.policy import BEFORE_A_RULE
 from exporter.core.state import Kind
-from exporter.sinks.prometheus.catalogue import FAMILIES, PREFIX
-from exporter.sinks.prometheus.sink import PrometheusSink
+from exporter.sinks.prometheus.catalogue import BY_NAME, FAMILIES
 from tests.support import statuses
-from tests.support.metrics_reading import RULES, make_sink, samples, scraped, value
+from tests.support.metrics_reading import make_sink, samples, scraped, value
 from tests.support.statuses import FREEZE, Story, started
 
+RARE = {
+    *("document_anomalies_total", "approval_decisions_total", "approval_request_failures_total"),
+    *("notice_seconds", "started_seconds", "observed_interruption_seconds"),
+}
+"""What appears with its first observation."""
 
-def test_counters_are_born_at_zero() -> None:
-    """Every counter and histogram of the catalogue has series from the start, all at 0, configured or not."""
+
+def test_counters_stand_at_zero_from_the_start_unless_they_are_rare() -> None:
+    """A scrape that finds nothing has every counter and histogram at 0, and of the rare ones HELP and TYPE alone."""
     sink = make_sink()
     found = samples(sink)
     for family in FAMILIES:
         if family.type not in ("counter", "histogram"):
             continue
-        mine = [s for s in found if s.name.startswith(family.full_name)]
-        assert mine, family.name
-        assert all(s.value == 0 for s in mine), family.name
-    for destination in ("event_hubs", "otlp"):
+        values = [s.value for s in found if s.name.startswith(family.full_name)]
+        assert bool(values) == (family.name not in RARE), family.name
+        assert not any(values), family.name
+        assert f"# HELP {family.full_name} " in scraped(sink)
+
+
+def test_rare_counters_appear_with_their_first_observation_and_alone() -> None:
+    """One label set each, and no other beside it."""
+    sink = make_sink()
+    before = len(samples(sink))
+    sink.observe(ApprovalFailed("timeout"))
+    sink.observe(AnomalyObserved("number-skipped"))
+    sink.observe(InterruptionObserved("stall", 0.3))
+    assert value(sink, "approval_request_failures_total", reason="timeout") == 1
+    assert value(sink, "document_anomalies_total", anomaly="number-skipped") == 1
+    assert value(sink, "observed_interruption_seconds_count", kind="stall", attributed="false") == 1
+    histogram = len(BY_NAME["observed_interruption_seconds"].buckets) + len(("+Inf", "count", "sum"))
+    assert len(samples(sink)) == before + 2 + histogram
+
+
+@pytest.mark.parametrize("configured", [(), ("otlp",), ("event_hubs",)])
+def test_a_destination_that_is_not_configured_has_no_series(configured: tuple[str, ...]) -> None:
+    """Its families have HELP and TYPE; counters of a configured one stand at 0."""
+    sink = make_sink(destinations=configured)
+    assert {s.labels["destination"] for s in samples(sink) if "destination" in s.labels} == set(configured)
+    for destination in configured:
         assert value(sink, "destination_sends_total", destination=destination) == 0
-
-
-def test_decision_labels_are_the_closed_set() -> None:
-    """Before a rule is reached none is named, after it the one that was; what a rule can't match has no series."""
-    found = {
-        (s.labels["event_type"], s.labels["decision"], s.labels["reason"], s.labels["rule"])
-        for s in samples(make_sink())
-        if s.name == PREFIX + "approval_decisions_total"
-    }
-    assert ("Freeze", "hold", "no-rule", "") in found
-    assert ("Freeze", "approve", "", "short-freeze") in found
-    assert ("other", "hold", "unknown-type", "") in found
-    assert ("Reboot", "hold", "dry-run", "user-initiated") in found
-    assert not {words for words in found if words[0] == "Reboot" and words[3] == "short-freeze"}
-    assert all((words[3] == "") == (words[2] in {reason.value for reason in BEFORE_A_RULE}) for words in found)
-    wider = PrometheusSink("1", RULES, include_process_metrics=False)
-    assert ("Reboot", "approve", "", "short-freeze") in {
-        tuple(s.labels[name] for name in ("event_type", "decision", "reason", "rule"))
-        for s in samples(wider)
-        if s.name == PREFIX + "approval_decisions_total"
-    }
+        assert value(sink, "destination_records_dropped_total", destination=destination, reason="outbox-full") == 0
 
 
 def test_an_events_life_is_counted_once_each() -> None:
@@ -95,7 +103,7 @@ def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None
     sink = make_sink()
     for transition in (*at_start.transitions, *gap.transitions):
         sink.observe(EventTransitioned(transition))
-    assert value(sink, "notice_seconds_count", event_type="Freeze") == 0
+    assert value(sink, "notice_seconds_count", event_type="Freeze") is None
     assert value(sink, "events_observed_total", event_type="Freeze", event_source="Platform") == 2
 
 
@@ -127,10 +135,10 @@ def test_the_time_started_is_told_only_where_it_was_watched() -> None:
         return story.read(after=7)
 
     assert told(announced, begun, gone) == (1, 7)
-    assert told(announced, begun, Story.blink, gone) == (0, 0)
-    assert told(announced, begun, Story.blink, again, gone) == (0, 0)
-    assert told(announced, begun, Story.restart, gone) == (0, 0)
-    assert told(announced, begun, Story.restart, again, gone) == (0, 0)
+    assert told(announced, begun, Story.blink, gone) == (None, None)
+    assert told(announced, begun, Story.blink, again, gone) == (None, None)
+    assert told(announced, begun, Story.restart, gone) == (None, None)
+    assert told(announced, begun, Story.restart, again, gone) == (None, None)
     assert told(announced, Story.blink, begun, gone) == (1, 7)
     assert told(announced, Story.restart, begun, gone) == (1, 7)
 

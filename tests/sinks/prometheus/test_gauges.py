@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from exporter.core.facts import UnknownValueObserved
-from exporter.core.policy import Mode
+from exporter.core.facts import Polled, UnknownValueObserved
+from exporter.core.policy import DEFAULT_RULES, Mode
 from exporter.core.records import Vm
-from exporter.core.snapshot import DestinationStatus, OutboxStatus
+from exporter.core.snapshot import DESTINATIONS, DestinationStatus, OutboxStatus
 from exporter.core.state import Instant
+from exporter.metadata.errors import REASONS
 from exporter.sinks.prometheus.catalogue import FAMILIES, PREFIX, metrics_table
 from exporter.sinks.prometheus.gauges import MAX_EVENT_SERIES
 from exporter.sinks.prometheus.sink import OPENMETRICS, TEXT, PrometheusSink
@@ -274,18 +275,36 @@ def test_unknown_words_count_as_other() -> None:
 
 
 def test_gauges_of_outputs_and_mode() -> None:
-    """Both destinations always have their gauges; times that are not known have none; one mode is 1."""
+    """A configured destination has its gauges, another has none; times that are not known have none; one mode is 1."""
     story = statuses.empty_story()
     sink = make_sink(story.now)
-    sink.publish(story.status(mode=Mode.ENFORCE, destinations=[DestinationStatus("otlp", True, 4, NOON, 2)]))
+    otlp, event_hubs = DestinationStatus("otlp", True, 4, NOON, 2), DestinationStatus("event_hubs")
+    sink.publish(story.status(mode=Mode.ENFORCE, destinations=[otlp, event_hubs]))
     assert value(sink, "outbox_records", destination="otlp") == 4
-    assert value(sink, "outbox_records", destination="event_hubs") == 0
+    assert value(sink, "outbox_records", destination="event_hubs") is None
     assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="otlp") == NOON.timestamp()
-    assert value(sink, "outbox_oldest_record_timestamp_seconds", destination="event_hubs") is None
     assert value(sink, "destination_records_parked", destination="otlp") == 2
+    assert value(sink, "destination_records_parked", destination="event_hubs") is None
     assert value(sink, "destination_last_success_timestamp_seconds", destination="otlp") is None
     assert [value(sink, "approval_mode", mode=mode) for mode in ("off", "dry-run", "enforce")] == [0, 0, 1]
     assert value(sink, "web_certificate_not_after_timestamp_seconds") is None
+
+
+def test_a_quiet_vm_with_all_outputs_costs_at_most_250_series() -> None:
+    """Everything configured, a certificate, a record that waits for each destination: 222, and 6 of the process."""
+    story = statuses.empty_story()
+    rules = tuple(rule.name for rule in DEFAULT_RULES)
+    sink = PrometheusSink("1", rules, destinations=DESTINATIONS, poll_failure_reasons=REASONS)
+    sink.certificate_not_after = lambda: 1_800_000_000.0
+    outputs = [DestinationStatus(name, True, 1, NOON, 0, NOON) for name in DESTINATIONS]
+    sink.publish(story.status(destinations=outputs))
+    for destination in DESTINATIONS:
+        sink.sent(destination, 1, 0.02)
+    sink.observe(Polled(0.004))
+    for openmetrics in (False, True):
+        series = [line for line in scraped(sink, openmetrics).splitlines() if not line.startswith("#")]
+        assert len([line for line in series if line.startswith(PREFIX)]) == 222
+        assert len(series) <= 250
 
 
 def test_the_certificate_is_asked_at_scrape() -> None:

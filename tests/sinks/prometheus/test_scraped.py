@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from exporter.core.facts import DecisionMade, EventTransitioned, InterruptionObserved, Polled
+from exporter.core.snapshot import DESTINATIONS, DestinationStatus
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.gauges import MAX_LABEL
 from exporter.sinks.prometheus.sink import PrometheusSink
@@ -30,6 +31,9 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 GOLDEN_STORIES = ("empty", "scheduled", "started", "failing", "crowded")
 
 
+QUIET = [DestinationStatus(name, configured=True) for name in DESTINATIONS]
+
+
 def golden_sink(name: str) -> PrometheusSink:
     story = {
         "empty": statuses.empty_story,
@@ -38,7 +42,7 @@ def golden_sink(name: str) -> PrometheusSink:
         "failing": statuses.scheduled_story,
         "crowded": statuses.crowded_story,
     }[name]()
-    status = statuses.failing_status(story) if name == "failing" else story.status()
+    status = statuses.failing_status(story) if name == "failing" else story.status(destinations=QUIET)
     sink = make_sink(story.now)
     sink.observe(Polled(0.004))
     for transition in story.transitions:
