@@ -23,9 +23,9 @@ def metric(name: str, *matchers: str) -> str:
     return f"azure_scheduled_events_{name}{{{', '.join((SELECTOR, *matchers))}}}"
 
 
-def increase(name: str, by: str, *matchers: str) -> str:
+def increase(name: str, by: str = "") -> str:
     """How much a counter that stands at 0 from the start grew in the range of the dashboard, in whole numbers."""
-    return f"round(sum by ({by}) (increase({metric(name, *matchers)}[$__range])))"
+    return f"round(sum{f' by ({by}) ' if by else ''}(increase({metric(name)}[$__range])))"
 
 
 def appeared(series: str, window: str) -> str:

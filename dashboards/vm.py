@@ -1,234 +1,379 @@
-"""The dashboard of one VM: what Azure is about to do to it, and whether anybody would know."""
+"""The board of one VM: what Azure is about to do to it, and whether anybody would know."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from grafana_foundation_sdk.builders import dashboard as build
-
 from dashboards import queries as ask
-from dashboards import texts
-from dashboards.frame import FLEET_UID, VM_UID, Section, annotation, dashboard, link, place
-from dashboards.panels import (
+from dashboards.board import FLEET_UID, VM_UID, Annotation, Board, Link, Row, Section
+from dashboards.panel import (
     BAD,
     COUNTDOWN_CELLS,
+    COUNTDOWN_STEPS,
     COUNTDOWN_WORDS,
     EVENT_WORDS,
     GOOD,
+    NEUTRAL,
+    NO_DATA,
+    PURPLE,
     SOON,
+    STATE_WORDS,
     STATUS_WORDS,
-    AnyPanel,
+    UNKNOWN,
+    Bars,
     Column,
-    Line,
+    Curves,
+    Figure,
+    Lanes,
+    Panel,
     Query,
-    bars,
-    coloured,
-    curves,
-    figure,
-    lanes,
-    rows,
+    Table,
+    words_for,
 )
 from dashboards.queries import appeared, growth, increase, metric, rate, vm_event
 
 PER_VM: Final = "{{instance}}"
-ENFORCE, DRY_RUN, OFF = 'mode="enforce"', 'mode="dry-run"', 'mode="off"'
-NEWS: Final = 'reason!~"not-scheduled|already-approved|not-this-vm"'
-"""Decisions that say nothing about the rules: the event runs already, or is a neighbour's."""
 
-DURING_AN_EVENT: Final = 'attributed="true"'
-NOT_BEFORE: Final = "event_not_before_timestamp_seconds"
-FELT: Final = "observed_interruption_seconds_sum"
+# -- now
 
+_OFF, _DRY_RUN, _ENFORCE = (metric("approval_mode", f'mode="{mode}"') for mode in ("off", "dry-run", "enforce"))
+_MODES: Final = f"max by (job, instance) (\n  0 * {_OFF}\n  or 1 * {_DRY_RUN}\n  or 2 * {_ENFORCE}\n)"
+_LAST_ANSWER: Final = f"({metric('last_successful_poll_timestamp_seconds')} > 0)"
+_STARTS_IN: Final = f"{metric('event_not_before_timestamp_seconds')} - time()"
 
-def _state() -> Line:
-    modes = (
-        f"max by (job, instance) (\n  0 * {metric('approval_mode', OFF)}\n"
-        f"  or 1 * {metric('approval_mode', DRY_RUN)}\n  or 2 * {metric('approval_mode', ENFORCE)}\n)"
-    )
-    answered = f"({metric('last_successful_poll_timestamp_seconds')} > 0)"
-    return [
-        (7, figure(texts.VM_STATE, Query(ask.VM_STATE, PER_VM))),
-        (6, figure(texts.VM_COUNTDOWN, Query(ask.VM_COUNTDOWN, PER_VM))),
-        (4, figure(texts.VM_AGE, Query(f"clamp_min(time() - {answered}, 0)", PER_VM), solid=False)),
-        (4, figure(texts.VM_MODE, Query(modes, PER_VM), solid=False)),
-        (3, figure(texts.VM_HOLD, Query(metric("approval_held"), PER_VM), solid=False)),
-    ]
-
-
-def _events() -> AnyPanel:
-    columns = [
-        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
-        Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
-        Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=120),
-        Column("Value #C", "Announced", "s", width=95),
-        Column("Value #D", "VMs", "none", width=55),
-        Column("event_source", "Source", width=85),
-        Column("Value #E", "First seen", "dateTimeFromNow", width=125),
-        Column("Value #A", "Started", "dateTimeFromNow", width=125),
-        Column("Value #F", "Approved by us", "dateTimeFromNow", width=135),
-        Column("instance", "Instance", width=150),
-        Column("event_id", "Event"),
-    ]
+STATE: Final = Panel(
+    title="State",
+    description="What is on at this VM. Purple: nobody knows, because the exporter is down or the metadata service "
+    "does not answer it. Blue: nothing can be said yet, because Azure may still be switching the service on, or "
+    "because there are events and the VM's own name is not known.",
+    view=Figure(),
+    queries=[Query(ask.VM_STATE, PER_VM)],
+    no_value=NO_DATA,
+    steps=PURPLE,
+    mappings=(STATE_WORDS,),
+)
+COUNTDOWN: Final = Panel(
+    title="Starts in",
+    description="Time until the earliest NotBefore of an event that names this VM. It starts sooner if somebody "
+    "approves it.",
+    view=Figure(),
+    queries=[Query(ask.VM_COUNTDOWN, PER_VM)],
+    no_value=NO_DATA,
+    unit="dtdhms",
+    steps=COUNTDOWN_STEPS,
+    mappings=COUNTDOWN_WORDS,
+)
+LAST_ANSWER: Final = Panel(
+    title="Last good answer",
+    description="How long ago the metadata service gave a good answer. What the other panels show is as old as that.",
+    view=Figure(solid=False),
+    queries=[Query(f"clamp_min(time() - {_LAST_ANSWER}, 0)", PER_VM)],
+    no_value="Not known",
+    unit="s",
+    steps=((None, UNKNOWN), (0, GOOD), (120, SOON), (300, BAD)),
+    decimals=0,
+)
+MODE: Final = Panel(
+    title="Approvals",
+    description="Whether this agent approves events: off, dry-run (it decides and sends nothing) or enforce.",
+    view=Figure(solid=False),
+    queries=[Query(_MODES, PER_VM)],
+    no_value=NO_DATA,
+    steps=PURPLE,
+    mappings=(words_for({0: ("off", "text"), 1: ("dry-run", "text"), 2: ("enforce", NEUTRAL)}),),
+)
+HOLD: Final = Panel(
+    title="Hold",
+    description="Whether the hold file holds every approval: it is there, or cannot be seen to be absent.",
+    view=Figure(solid=False),
+    queries=[Query(metric("approval_held"), PER_VM)],
+    no_value=NO_DATA,
+    steps=PURPLE,
+    mappings=(words_for({0: ("none", "text"), 1: ("held", SOON)}),),
+)
+EVENTS: Final = Panel(
+    title="What is on",
+    description="Every event that names this VM. Where there is none, the row says why. 'not known' beside events: "
+    "they are the last known truth.",
+    view=Table(
+        [
+            Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
+            Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
+            Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=120),
+            Column("Value #C", "Announced", "s", width=95),
+            Column("Value #D", "VMs", "none", width=55),
+            Column("event_source", "Source", width=85),
+            Column("Value #E", "First seen", "dateTimeFromNow", width=125),
+            Column("Value #A", "Started", "dateTimeFromNow", width=125),
+            Column("Value #F", "Approved by us", "dateTimeFromNow", width=135),
+            Column("instance", "Instance", width=150),
+            Column("event_id", "Event"),
+        ]
+    ),
     # In the order of the rows: what is under way, then what starts soonest.
-    return rows(
-        texts.VM_EVENTS,
-        columns,
+    queries=[
         Query(vm_event(f"1000 * {metric('event_started_timestamp_seconds')}")),
-        Query(f"sort({vm_event(f'{metric(NOT_BEFORE)} - time()')})"),
+        Query(f"sort({vm_event(_STARTS_IN)})"),
         Query(vm_event(metric("event_advertised_duration_seconds"))),
         Query(vm_event(metric("event_resources"))),
         Query(vm_event(f"1000 * {metric('event_first_seen_timestamp_seconds')}")),
         Query(vm_event(f"1000 * {metric('event_approved_timestamp_seconds')}")),
         Query(ask.VM_EVENTS),
         Query(ask.VM_SILENT_ROWS),
-    )
-
-
-def _decisions() -> Line:
-    columns = [
-        Column("event_type", "Type", width=100),
-        Column("decision", "Decision", width=90),
-        Column("reason", "Reason", width=150),
-        Column("rule", "Rule", width=150),
-        Column("instance", "Instance", width=150),
-        Column("event_id", "Event"),
-    ]
-    sent = {
-        "sent": "approval_requests_total",
-        "failed": "approval_request_failures_total",
-        "postponed": "approvals_postponed_total",
-        "outdated": "approvals_outdated_total",
-    }
-    requests = f"increase({metric('approval_requests_total')}[$__range])"
-    counts = {word: f"round(sum(increase({metric(name)}[$__range])))" for word, name in sent.items()}
-    counts["failed"] = f"round(sum({growth('approval_request_failures_total')}))\nor\n0 * sum({requests})"
-    return [
-        (16, rows(texts.VM_DECISIONS_NOW, columns, Query(ask.VM_DECIDED))),
-        (8, bars(texts.VM_APPROVALS, *(Query(expr, word) for word, expr in counts.items()))),
-    ]
-
-
-def _timeline() -> AnyPanel:
-    return lanes(
-        texts.VM_TIMELINE, Query(ask.VM_STATE, PER_VM), Query(ask.VM_EVENT_LANES, "{{event_type}} {{event_id}}")
-    )
-
-
-def _story() -> Line:
-    given = f"sum by (event_type) ({growth('notice_seconds_sum')})"
-    measured = f"(sum by (event_type) ({growth('notice_seconds_count')}) > 0)"
-    columns = [
-        Column("event_type", "Type", width=90),
-        Column("decision", "Decision", width=85),
-        Column("reason", "Reason", width=115),
-        Column("rule", "Rule", width=115),
-        Column("Value", "Times", "none", width=60),
-    ]
-    decided = f"round(sum by (event_type, decision, reason, rule) ({growth('approval_decisions_total', NEWS)}))"
-    # Not increase(): it guesses at the edges of its window, and 7 s would be shown as 9.
-    total = metric(FELT, DURING_AN_EVENT)
-    first = f"{total} and {appeared(total, '$__rate_interval')}"
-    moments = f"sum by (kind) ({total} - {total} offset $__rate_interval\nor {first}) > 0"
-    return [
-        (6, bars(texts.VM_NOTICE, Query(f"{given}\n/\n{measured}", "{{event_type}}"))),
-        (8, rows(texts.VM_DECISIONS, columns, Query(f"{decided} > 0"))),
-        (
-            10,
-            curves(
-                texts.VM_FELT,
-                Query(moments, "felt ({{kind}})"),
-                Query(ask.VM_ANNOUNCED, "announced ({{event_type}})"),
-                points=True,
-            ),
+    ],
+    no_value=NO_DATA,
+    steps=PURPLE,
+)
+DECISIONS_NOW: Final = Panel(
+    title="Decisions now",
+    description="What stands of every event of this VM: approve or hold, the reason, and the rule that matched. "
+    "not-scheduled: it is under way, and there is nothing left to approve.",
+    view=Table(
+        [
+            Column("event_type", "Type", width=100),
+            Column("decision", "Decision", width=90),
+            Column("reason", "Reason", width=150),
+            Column("rule", "Rule", width=150),
+            Column("instance", "Instance", width=150),
+            Column("event_id", "Event"),
+        ]
+    ),
+    queries=[Query(ask.VM_DECIDED)],
+    no_value="No event is known to name this VM",
+)
+APPROVALS: Final = Panel(
+    title="Approvals sent",
+    description="Approvals in this range: sent; refused or unanswered; postponed to the next document, because theirs "
+    "had become too old or a last look found a hold; and outdated: approved events that then changed into what would "
+    "be held.",
+    view=Bars(),
+    queries=[
+        Query(increase("approval_requests_total"), "sent"),
+        Query(
+            f"round(sum({growth('approval_request_failures_total')}))\nor\n0 * {increase('approval_requests_total')}",
+            "failed",
         ),
-    ]
+        Query(increase("approvals_postponed_total"), "postponed"),
+        Query(increase("approvals_outdated_total"), "outdated"),
+    ],
+    no_value=NO_DATA,
+    steps=((None, NEUTRAL),),
+    decimals=0,
+)
 
+# -- in this range
 
-def _health() -> Line:
-    buckets = f"sum by (le) (rate({metric('poll_duration_seconds_bucket')}[$__rate_interval]))"
-    seen = f"{metric('document_events')} and on (job, instance) {metric('up')} == 1"
-    return [
-        (
-            7,
-            coloured(
-                curves(
-                    texts.VM_POLLS,
-                    Query(rate("polls_total", "job"), "all"),
-                    Query(f"{rate('poll_failures_total', 'reason')} > 0", "failed: {{reason}}"),
-                ),
-                all=GOOD,
-                failed=BAD,
+_ATTRIBUTED: Final = metric("observed_interruption_seconds_sum", 'attributed="true"')
+# Not increase(): it guesses at the edges of its window, and 7 s would be shown as 9.
+_INTERRUPTED: Final = (
+    f"sum by (kind) ({_ATTRIBUTED} - {_ATTRIBUTED} offset $__rate_interval\n"
+    f"or {_ATTRIBUTED} and {appeared(_ATTRIBUTED, '$__rate_interval')}) > 0"
+)
+_NOTICE: Final = f"sum by (event_type) ({growth('notice_seconds_sum')})"
+_NOTICED: Final = f"(sum by (event_type) ({growth('notice_seconds_count')}) > 0)"
+_ABOUT_RULES: Final = 'reason!~"not-scheduled|already-approved|not-this-vm"'
+"""Without the decisions that say nothing about the rules: the event runs already, or is a neighbour's."""
+_DECIDED: Final = growth("approval_decisions_total", _ABOUT_RULES)
+
+TIMELINE: Final = Panel(
+    title="Events over time",
+    description="One lane for the VM, one for each event: announced, then under way. Gaps are times without data.",
+    view=Lanes(),
+    queries=[Query(ask.VM_STATE, PER_VM), Query(ask.VM_EVENT_LANES, "{{event_type}} {{event_id}}")],
+    no_value=NO_DATA,
+    steps=PURPLE,
+    mappings=(STATE_WORDS,),
+)
+NOTICE: Final = Panel(
+    title="Notice given",
+    description="Average time between the first sight of an event and its NotBefore in this range, by type. Only "
+    "events whose arrival was seen by unbroken polling count.",
+    view=Bars(),
+    queries=[Query(f"{_NOTICE}\n/\n{_NOTICED}", "{{event_type}}")],
+    no_value="None measured in this range",
+    unit="s",
+    steps=((None, "text"), (0, BAD), (60, SOON), (600, GOOD)),
+)
+DECISIONS: Final = Panel(
+    title="Decisions",
+    description="What the rules said about events in this range: approve or hold, the reason, and the rule that "
+    "matched.",
+    view=Table(
+        [
+            Column("event_type", "Type", width=90),
+            Column("decision", "Decision", width=85),
+            Column("reason", "Reason", width=115),
+            Column("rule", "Rule", width=115),
+            Column("Value", "Times", "none", width=60),
+        ]
+    ),
+    queries=[Query(f"round(sum by (event_type, decision, reason, rule) ({_DECIDED})) > 0")],
+    no_value="None in this range",
+)
+INTERRUPTION: Final = Panel(
+    title="Interruption: felt and announced",
+    description="Bars: how long this VM noticed that it stood still during an event, by what noticed it (a jump of "
+    "the clock, or no CPU). Line: the duration that the started event announced. None observed does not mean none "
+    "happened.",
+    view=Curves(points=True),
+    queries=[Query(_INTERRUPTED, "felt ({{kind}})"), Query(ask.VM_ANNOUNCED, "announced ({{event_type}})")],
+    no_value="None observed",
+    unit="s",
+    steps=((None, NEUTRAL),),
+)
+
+# -- is it seen, is it told
+
+_POLL_BUCKETS: Final = f"sum by (le) (rate({metric('poll_duration_seconds_bucket')}[$__rate_interval]))"
+_OLDEST: Final = f"time() - ({metric('outbox_oldest_record_timestamp_seconds')} > 0) and {metric('outbox_records')} > 0"
+
+POLLS: Final = Panel(
+    title="Polls",
+    description="Polls of the metadata service per second, and those that failed, by reason.",
+    view=Curves(colours={"all": GOOD, "failed": BAD}),
+    queries=[
+        Query(rate("polls_total", "job"), "all"),
+        Query(f"{rate('poll_failures_total', 'reason')} > 0", "failed: {{reason}}"),
+    ],
+    no_value=NO_DATA,
+    unit="reqps",
+)
+POLL_DURATION: Final = Panel(
+    title="Poll duration",
+    description="How long the metadata service takes to answer: the median and the slowest of a hundred.",
+    view=Curves(),
+    queries=[
+        Query(f"histogram_quantile(0.5, {_POLL_BUCKETS})", "median"),
+        Query(f"histogram_quantile(0.99, {_POLL_BUCKETS})", "99 of 100 below"),
+    ],
+    no_value=NO_DATA,
+    unit="s",
+    steps=((None, GOOD), (5, BAD)),
+)
+WAITING: Final = Panel(
+    title="Records waiting",
+    description="Records in the outbox that a destination does not have yet. They are tried again until it has them.",
+    view=Curves(),
+    queries=[Query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}")],
+    no_value=NO_DATA,
+    steps=((None, GOOD), (1, SOON)),
+    decimals=0,
+)
+ALL_EVENTS: Final = Panel(
+    title="Events, all VMs",
+    description="All events that this VM is told about, those of its neighbours in the scale set or availability set "
+    "included.",
+    view=Figure(solid=False),
+    queries=[Query(f"{metric('document_events')} and on (job, instance) {metric('up')} == 1", PER_VM)],
+    no_value="Not known",
+    steps=((None, UNKNOWN), (0, "text")),
+    decimals=0,
+)
+DESTINATIONS: Final = Panel(
+    title="Destinations",
+    description="Per destination: records waiting now and how long the oldest has waited; sent, failed, lost in this "
+    "range; refused for good and kept.",
+    view=Table(
+        [
+            Column("destination", "Destination", width=105),
+            Column("Value #A", "Waiting", "none", width=75),
+            Column(
+                "Value #B", "Oldest", "s", width=95, steps=((None, "text"), (60, SOON), (600, BAD)), cell="color-text"
             ),
-        ),
-        (
-            7,
-            curves(
-                texts.VM_DURATION,
-                Query(f"histogram_quantile(0.5, {buckets})", "median"),
-                Query(f"histogram_quantile(0.99, {buckets})", "99 of 100 below"),
-            ),
-        ),
-        (7, curves(texts.VM_WAITING, Query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}"))),
-        (3, figure(texts.VM_DOCUMENT, Query(seen, PER_VM), solid=False)),
-    ]
-
-
-def _plumbing() -> Line:
-    alarming = ((None, "text"), (1, BAD))
-    late = ((None, "text"), (60, SOON), (600, BAD))
-    columns = [
-        Column("destination", "Destination", width=105),
-        Column("Value #A", "Waiting", "none", width=75),
-        Column("Value #B", "Oldest", "s", width=95, steps=late, cell="color-text"),
-        Column("Value #C", "Sent", "none", width=70),
-        Column("Value #D", "Failed sends", "none", width=110, steps=((None, "text"), (1, SOON)), cell="color-text"),
-        Column("Value #E", "Lost", "none", width=65, steps=alarming, cell="color-text"),
-        Column("Value #F", "Refused", "none", width=75, steps=alarming, cell="color-text"),
-    ]
-    oldest = f"time() - ({metric('outbox_oldest_record_timestamp_seconds')} > 0) and {metric('outbox_records')} > 0"
-    table = rows(
-        texts.VM_DESTINATIONS,
-        columns,
+            Column("Value #C", "Sent", "none", width=70),
+            Column("Value #D", "Failed sends", "none", width=110, steps=((None, "text"), (1, SOON)), cell="color-text"),
+            Column("Value #E", "Lost", "none", width=65, steps=((None, "text"), (1, BAD)), cell="color-text"),
+            Column("Value #F", "Refused", "none", width=75, steps=((None, "text"), (1, BAD)), cell="color-text"),
+        ]
+    ),
+    queries=[
         Query(f"sum by (destination) ({metric('outbox_records')})"),
-        Query(f"max by (destination) ({oldest})"),
+        Query(f"max by (destination) ({_OLDEST})"),
         Query(increase("destination_records_sent_total", "destination")),
         Query(increase("destination_send_failures_total", "destination")),
         Query(increase("destination_records_dropped_total", "destination")),
         Query(f"sum by (destination) ({metric('destination_records_parked')})"),
-    )
-    names = {"vm_name": "VM", "vmss_name": "Scale set", "vm_size": "Size", "location": "Region", "zone": "Zone"}
-    facts = [
-        Column(field, heading, width=68 if heading in ("Zone", "Priority", "Node") else 0)
-        for field, heading in {**names, "priority": "Priority", "node": "Node"}.items()
-    ]
-    full = f"{metric('outbox_bytes')} / ({metric('outbox_capacity_bytes')} > 0)"
-    return [
-        (10, table),
-        (3, figure(texts.VM_OUTBOX, Query(full, PER_VM), solid=False)),
-        (3, figure(texts.VM_WRITABLE, Query(metric("outbox_writable"), PER_VM), solid=False)),
-        (8, rows(texts.VM_MACHINE, facts, Query(metric("vm_info")))),
-    ]
+    ],
+    no_value=NO_DATA,
+)
+OUTBOX: Final = Panel(
+    title="Outbox",
+    description="How full the outbox is. Records wait there until every destination has them; when it is full, they "
+    "are lost.",
+    view=Figure(solid=False),
+    queries=[Query(f"{metric('outbox_bytes')} / ({metric('outbox_capacity_bytes')} > 0)", PER_VM)],
+    no_value=NO_DATA,
+    unit="percentunit",
+    steps=((None, UNKNOWN), (0, GOOD), (0.5, SOON), (0.8, BAD)),
+    decimals=0,
+)
+WRITABLE: Final = Panel(
+    title="Outbox on disk",
+    description="Whether the disk takes what is recorded. While it does not, nothing is approved and records wait in "
+    "memory.",
+    view=Figure(solid=False),
+    queries=[Query(metric("outbox_writable"), PER_VM)],
+    no_value=NO_DATA,
+    steps=PURPLE,
+    mappings=(words_for({0: ("refused", BAD), 1: ("written", GOOD)}),),
+)
+MACHINE: Final = Panel(
+    title="This VM",
+    description="What the metadata service says about the machine.",
+    view=Table(
+        [
+            Column("vm_name", "VM"),
+            Column("vmss_name", "Scale set"),
+            Column("vm_size", "Size"),
+            Column("location", "Region"),
+            Column("zone", "Zone", width=68),
+            Column("priority", "Priority", width=68),
+            Column("node", "Node", width=68),
+        ]
+    ),
+    queries=[Query(metric("vm_info"))],
+    no_value="Not known",
+)
 
+# -- the board
 
-def build_vm() -> build.Dashboard:
-    """The dashboard of one VM, or of a few side by side."""
-    built = dashboard(
-        "Azure Scheduled Events / VM",
-        VM_UID,
-        "What Azure is about to do to this VM, what it did, and whether the agent sees it.",
-        every_instance=False,
-        refresh="10s",
-        since="now-6h",
-    )
-    built = built.link(link("Fleet", FLEET_UID, "${datasource:queryparam}&${job:queryparam}"))
-    words = "on (job, instance, event_id) group_left (event_type)"
-    starts = f"1000 * {metric('event_started_timestamp_seconds')} * {words} {metric('event_info')}"
-    built = built.annotation(annotation("Starts", BAD, starts, "{{event_type}} started", value_is_time=True))
-    ends = f"sum by (event_type, outcome) (increase({metric('events_closed_total')}[$__rate_interval])) > 0"
-    built = built.annotation(annotation("Ends", GOOD, ends, "{{event_type}} {{outcome}}"))
-    sections = [
-        Section("Now", [(5, _state()), (7, [(24, _events())]), (6, _decisions())]),
-        Section("In this range", [(6, [(24, _timeline())]), (8, _story())]),
-        Section("Is it seen, is it told", [(7, _health()), (7, _plumbing())]),
-    ]
-    return place(built, sections)
+_STARTS: Final = (
+    f"1000 * {metric('event_started_timestamp_seconds')} * on (job, instance, event_id) group_left (event_type) "
+    f"{metric('event_info')}"
+)
+_ENDS: Final = f"sum by (event_type, outcome) (increase({metric('events_closed_total')}[$__rate_interval])) > 0"
+
+BOARD: Final = Board(
+    title="Azure Scheduled Events / VM",
+    uid=VM_UID,
+    description="What Azure is about to do to this VM, what it did, and whether the agent sees it.",
+    refresh="10s",
+    since="now-6h",
+    every_instance=False,
+    link=Link("Fleet", FLEET_UID, "${datasource:queryparam}&${job:queryparam}"),
+    annotations=[
+        Annotation("Starts", BAD, _STARTS, "{{event_type}} started", value_is_time=True),
+        Annotation("Ends", GOOD, _ENDS, "{{event_type}} {{outcome}}"),
+    ],
+    sections=[
+        Section(
+            "Now",
+            [
+                Row(5, [(7, STATE), (6, COUNTDOWN), (4, LAST_ANSWER), (4, MODE), (3, HOLD)]),
+                Row(7, [(24, EVENTS)]),
+                Row(6, [(16, DECISIONS_NOW), (8, APPROVALS)]),
+            ],
+        ),
+        Section(
+            "In this range",
+            [Row(6, [(24, TIMELINE)]), Row(8, [(6, NOTICE), (8, DECISIONS), (10, INTERRUPTION)])],
+        ),
+        Section(
+            "Is it seen, is it told",
+            [
+                Row(7, [(7, POLLS), (7, POLL_DURATION), (7, WAITING), (3, ALL_EVENTS)]),
+                Row(7, [(10, DESTINATIONS), (3, OUTBOX), (3, WRITABLE), (8, MACHINE)]),
+            ],
+        ),
+    ],
+)

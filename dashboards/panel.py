@@ -1,0 +1,168 @@
+"""What a panel is: one description with its title, queries, unit, thresholds and words, whichever board shows it.
+
+A description says nothing about its place; `board.py` puts panels side by side, `draw.py` makes Grafana's JSON of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from grafana_foundation_sdk.models import dashboard as model
+
+from dashboards.queries import BLIND, CALM, FAR, SCHEDULED, STARTED, WARMING
+
+GOOD, SOON, BAD, UNKNOWN, NEUTRAL = "green", "orange", "red", "purple", "blue"
+"""One colour, one meaning, in every panel: purple is "nobody knows", and never calm."""
+
+Steps = Sequence[tuple[float | None, str]]
+"""Thresholds: from which value on a colour holds. The first has no bound."""
+
+PURPLE: Final = ((None, UNKNOWN),)
+CAREFUL: Final = ((None, UNKNOWN), (0, GOOD), (1, SOON))
+ALARMING: Final = ((None, UNKNOWN), (0, GOOD), (1, BAD))
+COUNTDOWN_STEPS: Final = ((None, UNKNOWN), (0, BAD), (600, SOON), (86400, "yellow"))
+COUNTDOWN_CELLS: Final = ((None, "text"), *COUNTDOWN_STEPS[1:])
+"""The same for a cell, which may well be empty."""
+
+NO_DATA: Final = "Not known: no data"
+"""What a panel says whose series are gone altogether."""
+NOBODY: Final = "Not known: no exporter sees"
+NO_RULES: Final = "Not known: no exporter, or alerts/rules.yml is not loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a panel. `legend` names the series, or the column of a table."""
+
+    expr: str
+    legend: str = "__auto"
+    interval: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: the field as the query names it, the heading, and how its values are shown."""
+
+    field: str
+    heading: str
+    unit: str = ""
+    mappings: Sequence[model.ValueMapping] = ()
+    steps: Steps = ()
+    cell: str = "auto"
+    link: str = ""
+    width: int = 0
+    blank: str = "–"
+    """What a cell without a value shows; Grafana would put the no-value text of the whole panel into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One big number or word per query, for now. `solid` colours the background instead of the value."""
+
+    solid: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One bar per query or series, for now or for the whole range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Series over time. `colours` are by the beginning of a series' name."""
+
+    stacked: bool = False
+    points: bool = False
+    colours: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """States over time, one lane per series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of the queries merged over their common labels, with these columns and no others, in this order."""
+
+    columns: Sequence[Column]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel. `no_value` is its text for no data, `mappings` are words in place of values."""
+
+    title: str
+    description: str
+    view: Figure | Bars | Curves | Lanes | Table
+    queries: Sequence[Query]
+    no_value: str
+    unit: str = "none"
+    steps: Steps = ((None, GOOD),)
+    mappings: Sequence[model.ValueMapping] = ()
+    decimals: float | None = None
+
+
+# -- words in place of values
+
+
+def words_for(meanings: Mapping[int, tuple[str, str]] | Mapping[str, tuple[str, str]]) -> model.ValueMap:
+    """Numbers that stand for a word, or words for a clearer one, each with its colour."""
+    return model.ValueMap(
+        options={
+            str(number): model.ValueMappingResult(text=text, color=colour, index=index)
+            for index, (number, (text, colour)) in enumerate(meanings.items())
+        }
+    )
+
+
+def word_for_range(low: float, high: float, text: str, colour: str) -> model.RangeMap:
+    """A word in place of every number from `low` to `high`."""
+    result = model.ValueMappingResult(text=text, color=colour, index=50)
+    return model.RangeMap(options=model.DashboardRangeMapOptions(from_val=low, to=high, result=result))
+
+
+def word_for_nothing(text: str) -> model.SpecialValueMap:
+    """A word in place of an empty or missing label."""
+    result = model.ValueMappingResult(text=text, index=60)
+    options = model.DashboardSpecialValueMapOptions(match=model.SpecialValueMatch.NULL_AND_NAN, result=result)
+    return model.SpecialValueMap(options=options)
+
+
+STATE_WORDS: Final = words_for(
+    {
+        CALM: ("Nothing scheduled", GOOD),
+        SCHEDULED: ("Scheduled", SOON),
+        STARTED: ("Under way", BAD),
+        WARMING: ("Not known yet", NEUTRAL),
+        BLIND + CALM: ("Not known", UNKNOWN),
+        BLIND + SCHEDULED: ("Not known; last: scheduled", UNKNOWN),
+        BLIND + STARTED: ("Not known; last: under way", UNKNOWN),
+    }
+)
+COUNTDOWN_WORDS: Final = (
+    words_for(
+        {
+            FAR: ("Nothing scheduled", GOOD),
+            2 * FAR: ("Nothing seen, some not known", UNKNOWN),
+            -FAR: ("Not known", UNKNOWN),
+            -2 * FAR: ("Not known yet", NEUTRAL),
+            -3 * FAR: ("Under way", BAD),
+        }
+    ),
+    word_for_range(-FAR / 10, 0, "At any moment", BAD),
+)
+EVENT_WORDS: Final = words_for(
+    {
+        "nothing scheduled": ("nothing scheduled", GOOD),
+        "nothing seen, some VMs not known": ("nothing seen, some VMs not known", UNKNOWN),
+        "not known yet": ("not known yet", NEUTRAL),
+        "not known": ("not known", UNKNOWN),
+    }
+)
+STATUS_WORDS: Final = words_for({"Scheduled": ("Scheduled", SOON), "Started": ("Under way", BAD)})
+SIGHT_WORDS: Final = words_for(
+    {0: ("sees", GOOD), 1: ("not known yet", NEUTRAL), 2: ("blind", UNKNOWN), 3: ("down", BAD)}
+)
