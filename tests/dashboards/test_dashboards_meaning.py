@@ -43,6 +43,7 @@ def _one(series: list[dict[str, Any]]) -> float | None:
         ("wrong", 2, 400),
         ("nameless", 10, -2 * FAR),
         ("led", 2, -3 * FAR),
+        ("first", 2, -3 * FAR),
     ],
 )
 def test_what_is_on(lived: World, story: str, state: int | None, starts_in: float | None) -> None:
@@ -66,6 +67,7 @@ SILENT: Final = {
     "wrong": {"Interruption: felt and announced"},
     "nameless": {"Notice given", "Decisions", "Decisions now", "Interruption: felt and announced", "This VM"},
     "led": {"Interruption: felt and announced"},
+    "first": set(),
 }
 """The panels without any data, and therefore with their own text, in each story."""
 
@@ -135,6 +137,26 @@ def test_what_was_sent_held_and_written_is_shown(lived: World) -> None:
     assert (postponed, outdated) == (0, 1)
     assert _one(lived.panel("vm", "Hold", "wrong")[0]) == 0
     assert _one(lived.panel("vm", "Outbox on disk", "wrong")[0]) == 1
+
+
+def test_what_a_counter_appears_with_is_shown(lived: World) -> None:
+    """Failed approvals, notice, decisions and an interruption that no scrape saw at 0; increase() alone sees none."""
+    failures = 'azure_scheduled_events_approval_request_failures_total{job="first"}'
+    assert _one(lived.now(failures)) == 2
+    assert not _one(lived.now(f"increase({failures}[15m])"))
+    _, failed, *_ = lived.panel("vm", "Approvals sent", "first")
+    assert _one(failed) == 2
+    felt, _ = lived.panel("vm", "Interruption: felt and announced", "first")
+    assert {float(value) for row in felt for _, value in row["values"]} == {12.0}
+    assert _one(lived.panel("vm", "Notice given", "first")[0]) == pytest.approx(900, abs=5)
+    decisions = lived.panel("vm", "Decisions", "first")[0]
+    assert [(row["metric"]["decision"], row["value"][1]) for row in decisions] == [("approve", "1")]
+
+
+def test_no_failed_approval_is_shown_as_zero_only_where_an_exporter_answers(lived: World) -> None:
+    """0 in the calm story, and nothing where there is no exporter."""
+    assert _one(lived.panel("vm", "Approvals sent", "calm")[1]) == 0
+    assert _one(lived.panel("vm", "Approvals sent", "nobody")[1]) is GONE
 
 
 def test_events_that_may_be_of_a_nameless_vm_are_not_called_nothing(lived: World) -> None:
@@ -265,6 +287,7 @@ ALERTS: Final[dict[str, set[str]]] = {
     },
     "nameless": {"NameUnknown"},
     "led": set(),
+    "first": {"ApprovalFailing", "InterruptionLongerThanAnnounced"},
     "fleet": {"MaintenanceScheduled", "MaintenanceImminent", "DataStale", "ExporterDown", "UserActionWaiting"},
 }
 

@@ -122,6 +122,19 @@ def _led() -> Life:
     return Life("led-1", scenario, -LENGTH, mode=Mode.ENFORCE)
 
 
+def _first() -> Life:
+    """Between two scrapes the first approvals that ever fail, two of them, and the first interruption, of 12 s."""
+    vm = "first-1"
+    scenario = _scenario(
+        "first",
+        _announced(-112, "first", FREEZE, vm, lasts="1h"),
+        {"at": LENGTH - 102, "do": "start", "event": "first"},
+        vms=(vm,),
+    )
+    felt = (Felt(-95, InterruptionKind.CLOCK_STEP, 12.0),)
+    return Life(vm, scenario, -LENGTH, mode=Mode.ENFORCE, approvals_fail_since=-LENGTH, felt=felt)
+
+
 def _nameless() -> Life:
     reboot = _announced(-LENGTH, "reboot", REBOOT, "who-1", notice="3h")
     return Life("who-1", _scenario("nameless", reboot, vms=("who-1",)), -LENGTH, named=False)
@@ -144,6 +157,7 @@ LIVES: Final = {
     "wrong": _wrong(),
     "nameless": _nameless(),
     "led": _led(),
+    "first": _first(),
 }
 
 
