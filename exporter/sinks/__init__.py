@@ -1,6 +1,9 @@
-"""The outputs, one backend each. Each is imported only when it is configured.
+"""The outputs, one room each: `prometheus`, `otlp` and `event_hubs`, and `reasons`, the words that the last two share.
 
-A *destination* (Event Hubs, OTLP) has this shape, which `agent.delivery` declares as a protocol of its own:
+They may import `core`, `http`, `errors` and below, and never each other; a destination's room is imported only when it
+is configured. Begin reading in the `sink.py` of a room.
+
+A *destination* (Event Hubs, OTLP) has this shape, which `agent/delivery.py` declares as a protocol of its own:
 
     name: str                        the metric label, "event_hubs" or "otlp"
     batch_size: int                  how many records of one subject it takes in one `send`

@@ -2,6 +2,10 @@
 
 Naming follows Prometheus' conventions: base units in the name, `_total` on counters, `_info` on infos. A family keeps
 its HELP and TYPE also while it has no series, so that a person finds it before it first matters.
+
+Series are paid for ten thousand VMs at a time. What alerts take a rate of stands at 0 from the start, since
+`increase()` does not see the value that a series appears with; what is `rare` appears with its first observation, and
+the rules in `alerts/` have an expression for it.
 """
 
 from __future__ import annotations
@@ -46,16 +50,19 @@ Type = Literal["gauge", "counter", "histogram", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric family. `name` is as a query writes it, without the prefix; `buckets` are upper bounds."""
+    """One metric family. `name` is as a query writes it, without the prefix; `buckets` are upper bounds in seconds."""
 
     name: str
     type: Type
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    rare: bool = False
+    """A counter or histogram without series before its first observation."""
 
     @property
     def full_name(self) -> str:
+        """The name as `/metrics` has it."""
         return PREFIX + self.name
 
 
@@ -86,7 +93,11 @@ FAMILIES: Final = (
     ),
     Family("document_changes_total", "counter", "Good documents that differed from the one before."),
     Family(
-        "document_anomalies_total", "counter", "Oddities of the source: its numbers, its first answer.", ("anomaly",)
+        "document_anomalies_total",
+        "counter",
+        "Oddities of the source: its numbers, its first answer.",
+        ("anomaly",),
+        rare=True,
     ),
     Family("unknown_values_total", "counter", "Words in a document that this version does not know.", ("field",)),
     # who we are
@@ -170,6 +181,7 @@ FAMILIES: Final = (
         "NotBefore minus first sight, only of events that came into sight during unbroken polling.",
         ("event_type",),
         NOTICE,
+        rare=True,
     ),
     Family(
         "started_seconds",
@@ -177,6 +189,7 @@ FAMILIES: Final = (
         "How long completed events were seen Started, to the poll; only where no gap or restart was in between.",
         ("event_type",),
         STARTED,
+        rare=True,
     ),
     Family(
         "observed_interruption_seconds",
@@ -184,6 +197,7 @@ FAMILIES: Final = (
         "Interruptions of this VM seen from inside; attributed to an event only while one of this VM was Started.",
         ("kind", "attributed"),
         INTERRUPTION,
+        rare=True,
     ),
     # approvals
     Family(
@@ -191,9 +205,12 @@ FAMILIES: Final = (
         "counter",
         "Decisions about events, counted when verdict, reason or rule changes.",
         ("event_type", "decision", "reason", "rule"),
+        rare=True,
     ),
     Family("approval_requests_total", "counter", "Approvals sent to the metadata service, refused ones included."),
-    Family("approval_request_failures_total", "counter", "Approvals that were not answered 200.", ("reason",)),
+    Family(
+        "approval_request_failures_total", "counter", "Approvals that were not answered 200.", ("reason",), rare=True
+    ),
     Family("approvals_outdated_total", "counter", "Approved events that then changed into what the rules would hold."),
     Family(
         "approvals_postponed_total",
@@ -260,8 +277,7 @@ FAMILIES: Final = (
 )
 BY_NAME: Final = {family.name: family for family in FAMILIES}
 
-# What is not said here is open (ids, names of this VM) or configured (rules, reasons of the outputs).
-_WORDS: Final[dict[str, tuple[str, ...]]] = {
+WORDS: Final[dict[str, tuple[str, ...]]] = {
     "event_type": EVENT_TYPES,
     "event_status": EVENT_STATUSES,
     "event_source": EVENT_SOURCES,
@@ -275,14 +291,18 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "destination": DESTINATIONS,
     "decision": tuple(verdict.value for verdict in Verdict),
 }
+"""The closed sets of words, by label. Other labels are open (ids, names of this VM) or depend on the configuration."""
 
 
 def metrics_table() -> str:
-    """The README's table of metrics, in Markdown, with a list of the labels' words below it."""
+    """The table of metrics, in Markdown, with what is rare and a list of the labels' words below it."""
     lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     for family in FAMILIES:
         labels = " ".join(f"`{label}`" for label in family.labels)
         lines.append(f"| `{family.full_name}` | {family.type} | {labels} | {family.help} |")
+    rare = ", ".join(f"`{family.name}`" for family in FAMILIES if family.rare)
+    lines += ["", f"These have no series before their first observation, which `increase()` therefore misses: {rare}."]
+    lines += ["The head of `alerts/rules.yml` says how to count it all the same."]
     lines += ["", "| label | values |", "| --- | --- |"]
-    lines += [f"| `{label}` | {' '.join(f'`{word}`' for word in words)} |" for label, words in _WORDS.items()]
+    lines += [f"| `{label}` | {' '.join(f'`{word}`' for word in words)} |" for label, words in WORDS.items()]
     return "\n".join(lines) + "\n"

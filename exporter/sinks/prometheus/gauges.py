@@ -1,4 +1,4 @@
-"""What stands now, computed from the status at the moment of the scrape: pure, so that no gauge outlives its fact."""
+"""The gauges, computed from the status at the moment of the scrape: pure, so that no gauge outlives its fact."""
 
 from __future__ import annotations
 
@@ -13,64 +13,66 @@ from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
 
 MAX_EVENT_SERIES: Final = 50
-MAX_LABEL: Final = 256  # what Azure allows as a name is far shorter; nothing from outside may bloat every scrape
+"""Of the events of this VM the most urgent ones have series of their own."""
+MAX_LABEL: Final = 256
+"""Characters. What Azure allows as a name is far shorter, and nothing from outside may bloat every scrape."""
 
 Samples = Mapping[str, list[tuple[tuple[str, ...], float]]]
 """Family name to its series: label values in the catalogue's order, and the value."""
 
 
-def word(value: str | None, known: tuple[str, ...]) -> str:
-    """The word if the label's closed set has it, else `other`."""
+def known_word(value: str | None, known: tuple[str, ...]) -> str:
+    """`value` if the closed set of a label has it, else `other`."""
     return value if value is not None and value in known else OTHER
 
 
-def label(value: str) -> str:
-    """Text from outside that any parser of the exposition formats takes."""
+def label_value(value: str) -> str:
+    """Text from outside, cut to `MAX_LABEL` and without what a parser of the exposition formats would refuse."""
     cleaned: str = encodable(value)
     return cleaned if len(cleaned) <= MAX_LABEL else cleaned[: MAX_LABEL - 1] + "…"
 
 
-class _Sheet:
+class _Gauges:
     """Series by family. A value of None is not known, and what is not known has no series."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[tuple[tuple[str, ...], float]]] = {}
 
-    def put(self, name: str, value: float | datetime | None, *labels: str) -> None:
+    def set(self, name: str, value: float | datetime | None, *labels: str) -> None:
         if value is None:
             return
         number = value.timestamp() if isinstance(value, datetime) else float(value)
         self.samples.setdefault(name, []).append((labels, number))
 
 
-def before_the_first_status() -> Samples:
-    """What can be said when nothing is known: the source is not up, no event is known, and the labels exist."""
-    sheet = _Sheet()
-    sheet.put("up", 0)
-    _events(sheet, (), {})
-    return sheet.samples
+def gauges_before_first_status() -> Samples:
+    """What is shown while there is no status: the source is not up, and no event is known."""
+    gauges = _Gauges()
+    gauges.set("up", 0)
+    _events(gauges, (), {})
+    return gauges.samples
 
 
-def state_of(status: Status, now: Instant) -> Samples:
-    """Every gauge of the catalogue that has a value now."""
-    sheet = _Sheet()
-    _source(sheet, status, now)
-    _vm(sheet, status)
-    _events(sheet, status.named_events, status.decisions)
-    _outputs(sheet, status)
-    return sheet.samples
+def gauges_of(status: Status, now: Instant) -> Samples:
+    """Every gauge that has a value at `now`, but for those that the sink itself knows (the build, the certificate)."""
+    gauges = _Gauges()
+    _source(gauges, status, now)
+    _vm(gauges, status)
+    _events(gauges, status.named_events, status.decisions)
+    _outputs(gauges, status)
+    return gauges.samples
 
 
-def _source(sheet: _Sheet, status: Status, now: Instant) -> None:
+def _source(gauges: _Gauges, status: Status, now: Instant) -> None:
     source, document = status.source, status.state.document
-    sheet.put("up", source.up)
-    sheet.put("last_poll_timestamp_seconds", source.last_poll)
-    sheet.put("last_successful_poll_timestamp_seconds", _last_read(status))
-    sheet.put("poll_interval_seconds", status.poll_interval)
-    sheet.put("source_warming", status.warming(now))
+    gauges.set("up", source.up)
+    gauges.set("last_poll_timestamp_seconds", source.last_poll)
+    gauges.set("last_successful_poll_timestamp_seconds", _last_read(status))
+    gauges.set("poll_interval_seconds", status.poll_interval)
+    gauges.set("source_warming", status.warming(now))
     if document is not None:
-        sheet.put("document_incarnation", document.incarnation)
-        sheet.put("document_events", len(document.events) + len(document.rejected))
+        gauges.set("document_incarnation", document.incarnation)
+        gauges.set("document_events", len(document.events) + len(document.rejected))
 
 
 def _last_read(status: Status) -> datetime | None:
@@ -80,7 +82,7 @@ def _last_read(status: Status) -> datetime | None:
     return status.source.last_success or earlier
 
 
-def _vm(sheet: _Sheet, status: Status) -> None:
+def _vm(gauges: _Gauges, status: Status) -> None:
     vm = status.vm
     labels = (
         vm.name,
@@ -95,60 +97,60 @@ def _vm(sheet: _Sheet, status: Status) -> None:
         vm.node,
     )
     if any(labels):
-        sheet.put("vm_info", 1, *map(label, labels))
+        gauges.set("vm_info", 1, *map(label_value, labels))
     for mode in MODES:
-        sheet.put("approval_mode", status.mode.value == mode, mode)
-    sheet.put("approval_held", status.held)
+        gauges.set("approval_mode", status.mode.value == mode, mode)
+    gauges.set("approval_held", status.held)
 
 
-def _events(sheet: _Sheet, own: Iterable[Tracked], decisions: Mapping[str, Decision]) -> None:
+def _events(gauges: _Gauges, own: Iterable[Tracked], decisions: Mapping[str, Decision]) -> None:
     counts = {(kind, status): 0 for kind in EVENT_TYPES for status in EVENT_STATUSES}
-    found = sorted(own, key=urgency)
-    for tracked in found:
-        counts[word(tracked.event.event_type, EVENT_TYPES), word(tracked.event.status, EVENT_STATUSES)] += 1
+    by_urgency = sorted(own, key=urgency)
+    for tracked in by_urgency:
+        counts[known_word(tracked.event.event_type, EVENT_TYPES), known_word(tracked.event.status, EVENT_STATUSES)] += 1
     for labels, count in counts.items():
-        sheet.put("events", count, *labels)
-    for tracked in found[:MAX_EVENT_SERIES]:
-        _event(sheet, tracked, decisions.get(tracked.key))
-    sheet.put("event_series_dropped", max(0, len(found) - MAX_EVENT_SERIES))
+        gauges.set("events", count, *labels)
+    for tracked in by_urgency[:MAX_EVENT_SERIES]:
+        _event(gauges, tracked, decisions.get(tracked.key))
+    gauges.set("event_series_dropped", max(0, len(by_urgency) - MAX_EVENT_SERIES))
 
 
-def _event(sheet: _Sheet, tracked: Tracked, decision: Decision | None) -> None:
-    event, name = tracked.event, label(tracked.event.event_id)
+def _event(gauges: _Gauges, tracked: Tracked, decision: Decision | None) -> None:
+    event, name = tracked.event, label_value(tracked.event.event_id)
     started = tracked.phase is Phase.STARTED
-    sheet.put(
+    gauges.set(
         "event_info",
         1,
         name,
-        word(event.event_type, EVENT_TYPES),
-        word(event.source, EVENT_SOURCES),
-        word(event.resource_type, RESOURCE_TYPES),
+        known_word(event.event_type, EVENT_TYPES),
+        known_word(event.source, EVENT_SOURCES),
+        known_word(event.resource_type, RESOURCE_TYPES),
     )
-    current = word(event.status, EVENT_STATUSES)
+    current = known_word(event.status, EVENT_STATUSES)
     for status in EVENT_STATUSES:
-        sheet.put("event_status", status == current, name, status)
-    sheet.put("event_not_before_timestamp_seconds", None if started else event.not_before, name)
+        gauges.set("event_status", status == current, name, status)
+    gauges.set("event_not_before_timestamp_seconds", None if started else event.not_before, name)
     known = event.duration is not None and event.duration >= 0  # -1: unknown or not applicable
-    sheet.put("event_advertised_duration_seconds", event.duration if known else None, name)
-    sheet.put("event_first_seen_timestamp_seconds", tracked.first_seen, name)
-    sheet.put("event_started_timestamp_seconds", tracked.started_at if started else None, name)
+    gauges.set("event_advertised_duration_seconds", event.duration if known else None, name)
+    gauges.set("event_first_seen_timestamp_seconds", tracked.first_seen, name)
+    gauges.set("event_started_timestamp_seconds", tracked.started_at if started else None, name)
     if started:
         by = tracked.started_by or StartedBy.UNKNOWN
-        sheet.put("event_started_by", 1, name, by.value)
-    sheet.put("event_approved_timestamp_seconds", tracked.approval.accepted_at, name)
-    sheet.put("event_resources", len(event.resources) if event.resources is not None else None, name)
+        gauges.set("event_started_by", 1, name, by.value)
+    gauges.set("event_approved_timestamp_seconds", tracked.approval.accepted_at, name)
+    gauges.set("event_resources", len(event.resources) if event.resources is not None else None, name)
     if decision is not None:
-        sheet.put("event_decision", 1, name, decision.verdict.value, decision.reason.value, label(decision.rule))
+        gauges.set("event_decision", 1, name, decision.verdict.value, decision.reason.value, label_value(decision.rule))
 
 
-def _outputs(sheet: _Sheet, status: Status) -> None:
+def _outputs(gauges: _Gauges, status: Status) -> None:
     for destination in status.destinations:
         if not destination.configured:
             continue
-        sheet.put("outbox_records", destination.records, destination.name)
-        sheet.put("outbox_oldest_record_timestamp_seconds", destination.oldest, destination.name)
-        sheet.put("destination_records_parked", destination.parked, destination.name)
-        sheet.put("destination_last_success_timestamp_seconds", destination.last_success, destination.name)
-    sheet.put("outbox_bytes", status.outbox.bytes)
-    sheet.put("outbox_capacity_bytes", status.outbox.capacity)
-    sheet.put("outbox_writable", status.outbox.writable)
+        gauges.set("outbox_records", destination.records, destination.name)
+        gauges.set("outbox_oldest_record_timestamp_seconds", destination.oldest, destination.name)
+        gauges.set("destination_records_parked", destination.parked, destination.name)
+        gauges.set("destination_last_success_timestamp_seconds", destination.last_success, destination.name)
+    gauges.set("outbox_bytes", status.outbox.bytes)
+    gauges.set("outbox_capacity_bytes", status.outbox.capacity)
+    gauges.set("outbox_writable", status.outbox.writable)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
@@ -40,7 +40,7 @@ from exporter.core.snapshot import Status
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Transition
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
-from exporter.sinks.prometheus.gauges import Samples, before_the_first_status, label, state_of, word
+from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
 from exporter.sinks.reasons import REASONS as SEND_REASONS
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,9 +49,6 @@ MAX_EXEMPLAR_ID: Final = 100
 """OpenMetrics allows an exemplar's labels 128 characters, names included; an EventId has at most 100."""
 _ESCAPED: Final = frozenset('"\\{}')
 _ASKED_AT_SCRAPE: Final = "web_config_reload_failures_total"
-
-Labels = tuple[str, ...]
-"""Label values in the order of the catalogue."""
 
 
 def _closed(words: Sequence[str]) -> tuple[str, ...]:
@@ -110,7 +107,7 @@ class PrometheusSink(Collector):
         self.certificate_not_after: Callable[[], float | None] = _no_certificate
         self.config_reload_failures: Callable[[], int] = _no_failures
         self._now = now
-        self._build = (label(version), python_version)
+        self._build = (label_value(version), python_version)
         self._status: Status | None = None
         self._rules = (*dict.fromkeys(rules),)
         self._failure_reasons = _closed(poll_failure_reasons)
@@ -125,32 +122,28 @@ class PrometheusSink(Collector):
             for family in catalogue.FAMILIES
             if family.type == "histogram"
         }
-        for name, label_sets in self._zeros(destinations):
-            metric = self._counters.get(name) or self._histograms[name]
-            for labels in label_sets:
-                metric.labels(*labels)
+        self._start_at_zero(destinations)
         self._registry = CollectorRegistry(auto_describe=True)
         self._registry.register(self)
         if include_process_metrics:
             ProcessCollector(registry=self._registry)
 
-    def _zeros(self, destinations: Sequence[str]) -> Iterator[tuple[str, Iterable[Labels]]]:
-        """The label sets that stand at 0 from the start, since what is born at 1 is invisible to `increase()`.
+    def _start_at_zero(self, destinations: Sequence[str]) -> None:
+        """Create every series of the families that are not rare."""
+        reasons = {
+            "poll_failures_total": self._failure_reasons,
+            "destination_send_failures_total": SEND_FAILURES,
+            "destination_records_dropped_total": DROP_REASONS,
+        }
+        for family in catalogue.FAMILIES:
+            metric = self._counters.get(family.name) or self._histograms.get(family.name)
+            if metric is None or not family.labels or family.rare:
+                continue
+            words = {**catalogue.WORDS, "destination": destinations, "reason": reasons.get(family.name, ())}
+            for labels in product(*(words[label] for label in family.labels)):
+                metric.labels(*labels)
 
-        Series are paid for ten thousand VMs at a time: what is rare appears with its first observation (histograms by
-        type, decisions, failed approvals, anomalies), and alerts/rules.yml has an expression for what appears.
-        """
-        yield "poll_failures_total", product(self._failure_reasons)
-        yield "unknown_values_total", product(catalogue.FIELDS)
-        yield "events_observed_total", product(EVENT_TYPES, EVENT_SOURCES)
-        yield "events_started_total", product(EVENT_TYPES, catalogue.APPROVED_BY)
-        yield "events_closed_total", product(EVENT_TYPES, catalogue.OUTCOMES)
-        for name in ("destination_sends_total", "destination_records_sent_total", "destination_send_duration_seconds"):
-            yield name, product(destinations)
-        yield "destination_send_failures_total", product(destinations, SEND_FAILURES)
-        yield "destination_records_dropped_total", product(destinations, DROP_REASONS)
-
-    # --- what stands -------------------------------------------------------------------------------------------------
+    # -- the exposition
 
     def publish(self, status: Status) -> None:
         """From now on scrapes show this status."""
@@ -176,14 +169,14 @@ class PrometheusSink(Collector):
 
     def _gauges(self) -> Samples:
         status = self._status
-        samples = dict(before_the_first_status() if status is None else state_of(status, self._now()))
+        samples = dict(gauges_before_first_status() if status is None else gauges_of(status, self._now()))
         samples["build_info"] = [(self._build, 1.0)]
         not_after = self.certificate_not_after()
         if not_after is not None:
             samples["web_certificate_not_after_timestamp_seconds"] = [((), not_after)]
         return samples
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    # -- what happened
 
     def observe(self, fact: Fact) -> None:  # noqa: PLR0912  # one case for each type of fact
         """Count one fact."""
@@ -204,7 +197,7 @@ class PrometheusSink(Collector):
             case ApprovalRequested():
                 self._count("approval_requests_total")
             case ApprovalFailed():
-                self._count("approval_request_failures_total", word(fact.reason, self._failure_reasons))
+                self._count("approval_request_failures_total", known_word(fact.reason, self._failure_reasons))
             case ApprovalOutdated():
                 self._count("approvals_outdated_total")
             case ApprovalPostponed():
@@ -212,7 +205,7 @@ class PrometheusSink(Collector):
             case InterruptionObserved():
                 self._interrupted(fact)
             case RecordsDropped():
-                labels = (fact.destination, word(fact.reason, DROP_REASONS))
+                labels = (fact.destination, known_word(fact.reason, DROP_REASONS))
                 self._count("destination_records_dropped_total", *labels, amount=fact.records)
             case _:
                 assert_never(fact)
@@ -226,19 +219,19 @@ class PrometheusSink(Collector):
     def send_failed(self, destination: str, reason: str) -> None:
         """An attempt to send to a destination failed; `reason` is one of `sinks.reasons`."""
         self._count("destination_sends_total", destination)
-        self._count("destination_send_failures_total", destination, word(reason, SEND_FAILURES))
+        self._count("destination_send_failures_total", destination, known_word(reason, SEND_FAILURES))
 
     def _polled(self, poll: Polled) -> None:
         self._count("polls_total")
         self._measure("poll_duration_seconds", seconds=poll.duration)
         if poll.failure:
-            self._count("poll_failures_total", word(poll.failure, self._failure_reasons))
+            self._count("poll_failures_total", known_word(poll.failure, self._failure_reasons))
 
     def _transitioned(self, transition: Transition) -> None:
         kind, tracked = transition.kind, transition.tracked
-        event_type, event_id = word(tracked.event.event_type, EVENT_TYPES), tracked.event.event_id
+        event_type, event_id = known_word(tracked.event.event_type, EVENT_TYPES), tracked.event.event_id
         if is_first_counted(transition):
-            self._count("events_observed_total", event_type, word(tracked.event.source, EVENT_SOURCES))
+            self._count("events_observed_total", event_type, known_word(tracked.event.source, EVENT_SOURCES))
         not_before = tracked.first_not_before if kind is Kind.SCHEDULED else None
         if not_before is not None and tracked.seen_before is Seen.UNBROKEN:
             notice = (not_before - tracked.first_seen).total_seconds()
@@ -252,7 +245,7 @@ class PrometheusSink(Collector):
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
-        event_type = word(decision.event.event_type, EVENT_TYPES)
+        event_type = known_word(decision.event.event_type, EVENT_TYPES)
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: InterruptionObserved) -> None:
