@@ -54,6 +54,7 @@ class Watched(Source):
     broken = ""
 
     def fetch(self) -> Answer:
+        """A document or a failure, noted on the sheet."""
         if self.broken:
             self.sheet.fails(self.clock.wall)
             if self.broken == "html":
@@ -64,6 +65,7 @@ class Watched(Source):
         return answer
 
     def approve(self, event_id: str) -> None:
+        """A POST, noted on the sheet where it was taken."""
         super().approve(event_id)
         self.sheet.is_accepted(event_id, self.clock.wall)
 
@@ -82,6 +84,7 @@ class Shown:
 
     @property
     def vm_name(self) -> str:
+        """The VM's own name as the agent knows it now."""
         return self.world.who.vm.name
 
     # -- what happens
@@ -90,9 +93,10 @@ class Shown:
         """So many events of these VMs, so many of each seven Started, after some others."""
         many, names, begun = flood
         crowd = [event(f"f-{number}", "Reboot", *names) for number in range(many)]
-        self.shows(items + [started(each) if number % 7 < begun else each for number, each in enumerate(crowd)], step)
+        self.shows(items + [started(item) if number % 7 < begun else item for number, item in enumerate(crowd)], step)
 
     def shows(self, items: list[Any], step: int) -> None:
+        """The next document has these elements; its number goes up by `step`."""
         self.items = items
         self.source.number += step
         self.source.answer = document(self.source.number, *items)
@@ -105,24 +109,30 @@ class Shown:
         self.shows(items, step)
 
     def loses(self, which: int, step: int) -> None:
+        """One of the elements is gone."""
         items = list(self.items)
         if items:
             del items[which % len(items)]
         self.shows(items, step)
 
     def source_is(self, broken: str) -> None:
+        """The source answers (empty), times out, or answers with a page."""
         self.source.broken = broken
 
     def posts_are(self, status: int) -> None:
+        """Every POST is answered with this status."""
         self.source.refusal = None if status == 200 else MetadataError("server-error", status_code=status)
 
     def knows_itself(self, known: bool) -> None:
+        """The VM's own name is known, or is not."""
         self.world.who = VmIdentity(VM) if known else VmIdentity()
 
     def clock_is_set(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
         self.world.clock.wall += seconds
 
     def nobody_looks(self, seconds: float) -> None:
+        """No poll for so long."""
         self.world.clock.go(seconds)
 
     def freezes(self, seconds: float) -> None:
@@ -130,6 +140,7 @@ class Shown:
         self.world.clock.wall += seconds
 
     def disk_is(self, there: bool) -> None:
+        """The folder of the outbox is there, or is gone."""
         if there == self.disk.is_dir():
             return
         if there:
@@ -148,6 +159,7 @@ class Shown:
             self.agrees()
 
     def is_delivered(self, name: str, parked: bool) -> None:
+        """The oldest record of a destination is sent, or parked."""
         for queued in self.world.outbox.next(name, 1):
             if parked:
                 self.world.outbox.park(name, queued.seq, "never this one")
@@ -166,23 +178,24 @@ class Shown:
             self.agrees()
 
     def agrees(self) -> None:
-        found = self.scrape()
-        shown = {dict(labels)["event_id"] for name, labels in found if name == "event_info"}
+        """The page says what the sheet says."""
+        series = self.scrape()
+        shown = {dict(labels)["event_id"] for name, labels in series if name == "event_info"}
         self.sheet.fair(self.vm_name, shown)
         expected = self.sheet.says(self.vm_name, self.world.clock.mono, shown)
-        assert {key: value for key, value in found.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
-        self.tells_of_each_once(found, shown)
-        self.tells_its_age(found)
+        assert {key: value for key, value in series.items() if key[0] in EVENTS} == pytest.approx(expected, abs=1e-3)
+        self.tells_of_each_once(series, shown)
+        self.tells_its_age(series)
         if self.disk.is_dir():
-            waits = {key: value for key, value in found.items() if key[0] in OUTBOX}
+            waits = {key: value for key, value in series.items() if key[0] in OUTBOX}
             assert waits == pytest.approx(self.queues(), abs=1e-3)
 
-    def tells_of_each_once(self, found: Series, shown: set[str]) -> None:
+    def tells_of_each_once(self, series: Series, shown: set[str]) -> None:
         """One decision of each event since this process read a document, and who let it start of each that is on."""
         for name, expected in (("event_decision", shown), ("event_started_by", self.sheet.started(shown))):
-            told = [dict(labels)["event_id"] for family, labels in found if family == name]
-            assert len(told) == len(set(told))
-            assert set(told) == expected or (name == "event_decision" and not self.sheet.decided)
+            ids = [dict(labels)["event_id"] for family, labels in series if family == name]
+            assert len(ids) == len(set(ids))
+            assert set(ids) == expected or (name == "event_decision" and not self.sheet.decided)
 
     def scrape(self) -> Series:
         """What a scraper reads, of the families that are compared."""
@@ -190,35 +203,36 @@ class Shown:
             f"{PREFIX}{name}" for name in (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds")
         )
         lines = [line for line in scraped(self.world.sink).splitlines(keepends=True) if line.startswith(wanted)]
-        found: Series = {}
+        series: Series = {}
         for family in parse_text("".join(lines)):
             for sample in family.samples:
-                put(found, sample.name.removeprefix(PREFIX), sample.value, **sample.labels)
-        return found
+                put(series, sample.name.removeprefix(PREFIX), sample.value, **sample.labels)
+        return series
 
-    def tells_its_age(self, found: Series) -> None:
+    def tells_its_age(self, series: Series) -> None:
         """When the document was read that all this is from; never later than it was."""
-        told = found.get(("last_successful_poll_timestamp_seconds", ()))
+        shown = series.get(("last_successful_poll_timestamp_seconds", ()))
         good = self.sheet.last_good
         if self.sheet.last_poll is None or good is None:
-            assert told is None or good is not None
+            assert shown is None or good is not None
         else:
-            assert told is not None
-            assert good - BEAT - 1 <= told <= good + 1e-3
+            assert shown is not None
+            assert good - BEAT - 1 <= shown <= good + 1e-3
 
     def queues(self) -> Series:
-        found: Series = {}
+        """What the outbox holds, read from its file."""
+        series: Series = {}
         with closing(sqlite3.connect(self.disk / "outbox.db")) as db:
             rows = db.execute("SELECT destination, parked, body FROM queue JOIN records USING (seq) ORDER BY seq")
             queue = [(name, parked, Record.from_json(body)) for name, parked, body in rows]
         for name in DESTINATIONS:
             waiting = [record for destination, parked, record in queue if (destination, parked) == (name, None)]
-            put(found, "outbox_records", len(waiting), destination=name)
+            put(series, "outbox_records", len(waiting), destination=name)
             oldest = waiting[0].time.timestamp() if waiting else None
-            put(found, "outbox_oldest_record_timestamp_seconds", oldest, destination=name)
+            put(series, "outbox_oldest_record_timestamp_seconds", oldest, destination=name)
             parked = sum(1 for destination, why, _ in queue if destination == name and why is not None)
-            put(found, "destination_records_parked", parked, destination=name)
-        return found
+            put(series, "destination_records_parked", parked, destination=name)
+        return series
 
 
 IDS: Final = st.sampled_from(["a", "A", "b-1", "é", 'quo"te\\', "x" * 100, "x" * 101, "", None, 5])
@@ -244,6 +258,7 @@ WHICH: Final = st.integers(0, 70)
 
 
 def happening(name: str, *arguments: Any) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
+    """A strategy for one call of a method of `Shown`."""
     return st.tuples(st.just(name), st.tuples(*arguments))
 
 

@@ -87,9 +87,9 @@ def test_job_and_instance_can_be_chosen(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_panel_says_what_it_is(name: str) -> None:
     """Title, description, unit, thresholds and a text for no data; and no two panels share a title or an id."""
-    found = panels(load(name))
-    assert len({panel["title"] for panel in found}) == len({panel["id"] for panel in found}) == len(found)
-    for panel in found:
+    drawn = panels(load(name))
+    assert len({panel["title"] for panel in drawn}) == len({panel["id"] for panel in drawn}) == len(drawn)
+    for panel in drawn:
         defaults = panel["fieldConfig"]["defaults"]
         assert panel["title"], panel
         assert panel["description"].endswith("."), panel["title"]

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from tests.support.dashboards_drawn import Answers, bundled, draw, drawn_text, said
+from tests.support.dashboards_drawn import Answers, bundled, draw, drawn_text, panel_contents
 from tests.support.dashboards_stories import LIVES
 from tests.support.dashboards_world import ROOT, load, panels, world
 
@@ -33,21 +33,22 @@ class Show:
 
     bundles: Path
     answers: dict[str, dict[str, Answers]]
-    said: dict[str, dict[str, dict[str, Any]]]
+    contents: dict[str, dict[str, dict[str, Any]]]
 
     def panel(self, dashboard: str, story: str, title: str) -> Any:
         """What the panel with this title says in a story."""
         (number,) = (panel["id"] for panel in panels(load(dashboard)) if panel["title"] == title)
-        return self.said[dashboard][story][str(number)]
+        return self.contents[dashboard][story][str(number)]
 
     def table(self, dashboard: str, story: str, title: str) -> list[dict[str, str]]:
         """The rows of a table, by heading."""
-        told = self.panel(dashboard, story, title)
-        return [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+        contents = self.panel(dashboard, story, title)
+        return [dict(zip(contents["columns"], row, strict=True)) for row in contents["rows"]]
 
 
 @pytest.fixture(scope="module")
 def show(tmp_path_factory: pytest.TempPathFactory) -> Show:
+    """All stories, bundled and asked once for every test here."""
     folder = tmp_path_factory.mktemp("drawn")
     bundles = bundled(tmp_path_factory.mktemp("bundles"))
     with world(folder) as lived:
@@ -55,8 +56,10 @@ def show(tmp_path_factory: pytest.TempPathFactory) -> Show:
             "vm": {story: lived.answers("vm", story) for story in LIVES},
             "fleet": {story: lived.answers("fleet", story) for story in FLEETS},
         }
-    told = {name: said(bundles, ROOT / "dashboards" / f"{name}.json", answers[name], folder) for name in answers}
-    return Show(bundles, answers, told)
+    contents = {
+        name: panel_contents(bundles, ROOT / "dashboards" / f"{name}.json", answers[name], folder) for name in answers
+    }
+    return Show(bundles, answers, contents)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ GONE: Final = None
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One Prometheus for every test here."""
     with world(tmp_path_factory.mktemp("stories")) as made:
         yield made
 
@@ -49,8 +50,8 @@ def _one(series: list[dict[str, Any]]) -> float | None:
 def test_what_is_on(lived: World, story: str, state: int | None, starts_in: float | None) -> None:
     """State and countdown are those of the story; blind, warming, nameless and down are never calm."""
     assert _one(lived.panel("vm", "State", story)[0]) == state
-    found = _one(lived.panel("vm", "Starts in", story)[0])
-    assert found == (lived.ahead(starts_in) if starts_in is not None and abs(starts_in) < FAR else starts_in)
+    countdown = _one(lived.panel("vm", "Starts in", story)[0])
+    assert countdown == (lived.ahead(starts_in) if starts_in is not None and abs(starts_in) < FAR else starts_in)
 
 
 SILENT: Final = {
@@ -103,18 +104,22 @@ def test_an_interruption_is_shown_as_long_as_it_was(lived: World) -> None:
 def test_decisions_name_reason_and_rule(lived: World) -> None:
     """What was held and approved, and why, without the noise of events that already run or are a neighbour's."""
     rows = lived.panel("vm", "Decisions", "wrong")[0]
-    told = {
+    decisions = {
         (row["metric"]["event_type"], row["metric"].get("reason", ""), row["metric"].get("rule", "")) for row in rows
     }
-    assert {("Freeze", "", "short-freeze"), ("Redeploy", "", "user-initiated"), ("other", "unknown-type", "")} <= told
-    assert {reason for _, reason, _ in told} == {"", "no-rule", "unknown-type"}
+    assert {
+        ("Freeze", "", "short-freeze"),
+        ("Redeploy", "", "user-initiated"),
+        ("other", "unknown-type", ""),
+    } <= decisions
+    assert {reason for _, reason, _ in decisions} == {"", "no-rule", "unknown-type"}
 
 
 def test_what_stands_of_each_event_is_one_row(lived: World) -> None:
     """The decisions of now, one per event, with type, reason and rule: none of what is over."""
     rows = lived.panel("vm", "Decisions now", "wrong")[0]
-    told = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
-    assert sorted(told) == [
+    decisions = [(row["metric"]["event_type"], row["metric"].get("reason", "")) for row in rows]
+    assert sorted(decisions) == [
         ("Freeze", "already-approved"),
         ("Freeze", "not-scheduled"),
         ("Freeze", "not-scheduled"),
@@ -202,8 +207,8 @@ def test_the_variables_find_jobs_and_instances(lived: World, name: str) -> None:
 
 def _values(lived: World, variable: dict[str, Any], job: str) -> set[str]:
     selector, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
-    found = lived.get(f"/api/v1/label/{label}/values", **{"match[]": filled(selector, job, 0)})
-    return set(found["data"])
+    values = lived.get(f"/api/v1/label/{label}/values", **{"match[]": filled(selector, job, 0)})
+    return set(values["data"])
 
 
 def _fleet(lived: World, title: str, job: str = "fleet") -> list[list[dict[str, Any]]]:
@@ -309,8 +314,8 @@ def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
     name = "AzureScheduledEventsApprovedBySomebodyElse"
     accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
     assert accused == {id_of("stolen")}
-    told = lived.now('azure_scheduled_events_event_started_by{job="led"}')
-    assert sorted(row["metric"]["approved_by"] for row in told) == ["not_us", "time"]
+    starts = lived.now('azure_scheduled_events_event_started_by{job="led"}')
+    assert sorted(row["metric"]["approved_by"] for row in starts) == ["not_us", "time"]
 
 
 def test_every_rule_runs(lived: World) -> None:

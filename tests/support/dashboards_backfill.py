@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.dashboards_stories import Scrape, fleet, recorded_before, told
+from tests.support.dashboards_stories import Scrape, fleet, recorded_before, story_scrapes
 from tests.support.peers import need
 
 SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
@@ -20,10 +20,10 @@ def stamped(text: str, at: float, **target: str) -> Iterator[str]:
     for line in text.splitlines():
         if line.startswith("#") or not line:
             continue
-        found = SAMPLE.match(line.split(" # ")[0])
-        if found is None:
+        sample = SAMPLE.match(line.split(" # ")[0])
+        if sample is None:
             raise ValueError(f"not a sample: {line!r}")
-        name, inside, value = found.groups()
+        name, inside, value = sample.groups()
         yield f"{name}{{{labels}{',' + inside if inside else ''}}} {value} {at:.3f}\n"
 
 
@@ -38,7 +38,7 @@ def scraped(scrapes: Iterable[Scrape]) -> Iterator[str]:
 
 def everything(end: float, folder: Path) -> Iterator[str]:
     """All stories, and what the rules recorded before."""
-    yield from scraped(told(end, folder))
+    yield from scraped(story_scrapes(end, folder))
     yield from scraped(fleet(end, folder))
     for at, series, value in sorted(recorded_before(end)):
         yield f"{series} {value} {at:.3f}\n"

@@ -38,14 +38,16 @@ def bundled(folder: Path) -> Path:
     return folder
 
 
-def said(bundles: Path, dashboard: Path, answers: dict[str, Answers], folder: Path) -> dict[str, dict[str, Any]]:
+def panel_contents(
+    bundles: Path, dashboard: Path, answers: dict[str, Answers], folder: Path
+) -> dict[str, dict[str, Any]]:
     """What each panel says in each story, by story and the panel's id, as Grafana's pipeline puts it."""
     file = folder / f"{dashboard.stem}.answers.json"
     file.write_text(json.dumps(answers), encoding="utf-8")
     command = [need("node"), str(bundles / "told.cjs"), str(dashboard), str(file)]
     done = subprocess.run(command, text=True, capture_output=True, check=True, timeout=120)
-    told: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return told
+    contents: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return contents
 
 
 def draw(bundles: Path, document: dict[str, Any], answers: Answers, mode: Mode, picture: Path) -> None:
@@ -62,12 +64,12 @@ def drawn_text(bundles: Path, document: dict[str, Any], answers: Answers, mode: 
 def _page(bundles: Path, document: dict[str, Any], answers: Answers, mode: Mode, picture: Path) -> Path:
     spans = [(query["from"], query["to"]) for queries in answers.values() for query in queries]
     span = [min(start for start, _ in spans) * 1000, max(stop for _, stop in spans) * 1000]
-    told = {"DASHBOARD": document, "ANSWERS": answers, "MODE": mode, "SPAN": span}
-    given = ";".join(f"var {name}={json.dumps(value)}" for name, value in told.items()).replace("</", "<\\/")
+    variables = {"DASHBOARD": document, "ANSWERS": answers, "MODE": mode, "SPAN": span}
+    script = ";".join(f"var {name}={json.dumps(value)}" for name, value in variables.items()).replace("</", "<\\/")
     page = picture.with_suffix(".html")
     page.write_text(
         f"<!doctype html><meta charset=utf-8><link rel=stylesheet href={bundles / 'page.css'}>"
-        f"<div id=root></div><script>{given}</script><script src={bundles / 'page.js'}></script>",
+        f"<div id=root></div><script>{script}</script><script src={bundles / 'page.js'}></script>",
         encoding="utf-8",
     )
     return page

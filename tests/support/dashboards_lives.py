@@ -39,12 +39,15 @@ class Clock:
         self.wall = wall
 
     def instant(self) -> Instant:
+        """Now, on both clocks."""
         return Instant(self.utc(), self.mono())
 
     def utc(self) -> datetime:
+        """Now, as the wall clock shows it."""
         return datetime.fromtimestamp(self.wall, UTC)
 
     def mono(self) -> float:
+        """Now on the clock that can't be set, in seconds."""
         return self.wall - 1_000_000_000
 
 
@@ -173,9 +176,9 @@ class Living:
 
     def _interruptions(self) -> list[Interruption]:
         now = self.clock.wall - self._end
-        found = [felt for felt in self._felt if felt.at <= now]
+        due = [felt for felt in self._felt if felt.at <= now]
         self._felt = [felt for felt in self._felt if felt.at > now]
-        return [Interruption(felt.kind, felt.seconds, self.clock.instant()) for felt in found]
+        return [Interruption(felt.kind, felt.seconds, self.clock.instant()) for felt in due]
 
     def live_until(self, at: float) -> None:
         """Poll and deliver up to this moment (seconds before the end)."""

@@ -33,10 +33,10 @@ def id_of(label: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, label))
 
 
-def _announced(at: float, label: str, event: dict[str, Any], *vms: str, **more: Any) -> dict[str, Any]:
+def _announced(at: float, label: str, event: dict[str, Any], *vms: str, **settings: Any) -> dict[str, Any]:
     """An announcement so many seconds before the end of the story."""
     fields = {"EventId": id_of(label), "Resources": list(vms), **event}
-    return {"at": LENGTH + at, "do": "announce", "event": label, "notice": "15m", "fields": fields, **more}
+    return {"at": LENGTH + at, "do": "announce", "event": label, "notice": "15m", "fields": fields, **settings}
 
 
 def _scenario(name: str, *steps: dict[str, Any], vms: tuple[str, ...]) -> Scenario:
@@ -171,7 +171,7 @@ class Scrape:
     text: str | None
 
 
-def told(end: float, folder: Path) -> Iterator[Scrape]:
+def story_scrapes(end: float, folder: Path) -> Iterator[Scrape]:
     """Every scrape of every story, each story in order of time."""
     for job, life in LIVES.items():
         moments = [at for at in MOMENTS if at >= life.began]

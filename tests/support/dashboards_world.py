@@ -49,7 +49,7 @@ def filled(expression: str, job: str, span: int, instance: str = ".+") -> str:
         "job": job,
         "instance": instance,
     }
-    text = re.sub(r"\$\{?(\w+)\}?", lambda found: values[found[1]], expression)
+    text = re.sub(r"\$\{?(\w+)\}?", lambda variable: values[variable[1]], expression)
     assert "$" not in text.replace('"$1"', "")
     return text
 
@@ -104,7 +104,7 @@ class World:
 
     def answers(self, which: str, job: str) -> dict[str, list[dict[str, Any]]]:
         """What every query of a dashboard gives, by the panel's id, with what a data source knows about each."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        answers: dict[str, list[dict[str, Any]]] = {}
         for panel in panels(load(which)):
             for target in panel["targets"]:
                 step = step_of(target, SPANS[which])
@@ -112,8 +112,8 @@ class World:
                 about = {"refId": target["refId"], "format": target["format"], "legend": target["legendFormat"]}
                 span = {"from": start, "to": stop, "step": step}
                 answer = {**about, **span, "result": self.target(target, which, job)}
-                found.setdefault(str(panel["id"]), []).append(answer)
-        return found
+                answers.setdefault(str(panel["id"]), []).append(answer)
+        return answers
 
     def panel(self, which: str, title: str, job: str) -> list[list[Series]]:
         """What each query of the panel with this title gives."""

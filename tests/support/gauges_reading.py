@@ -24,12 +24,14 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """A sample's name, without the common prefix, and its labels in order of their names, to its value."""
 
 
-def put(found: Series, name: str, value: float | None, **labels: str) -> None:
+def put(series: Series, name: str, value: float | None, **labels: str) -> None:
+    """Add a sample, unless its value is not known."""
     if value is not None:
-        found[name, tuple(sorted(labels.items()))] = float(value)
+        series[name, tuple(sorted(labels.items()))] = float(value)
 
 
 def word(value: object, known: Iterable[str]) -> str:
+    """`value` if the closed set has it, else `other`."""
     return value if isinstance(value, str) and value in known else "other"
 
 
@@ -41,9 +43,10 @@ def key_of(item: Any) -> str:
 
 
 def names_of(item: Mapping[str, Any]) -> list[str] | None:
-    found = item.get("Resources")
-    readable = isinstance(found, list) and all(oracle.clean(name) and name for name in found)
-    return found if readable else None
+    """The names of the VMs that an element is about; None where they can't be read."""
+    names = item.get("Resources")
+    readable = isinstance(names, list) and all(oracle.clean(name) and name for name in names)
+    return names if readable else None
 
 
 @dataclass
@@ -77,9 +80,11 @@ class Sheet:
     accepted: dict[str, float] = field(default_factory=dict)
 
     def fails(self, wall: float) -> None:
+        """A poll gave no document."""
         self.last_poll, self.up = wall, False
 
     def reads(self, body: bytes, number: int, wall: float, mono: float, vm_name: str) -> None:
+        """A poll gave this document."""
         self.last_poll = self.last_good = wall
         self.up = self.decided = True
         if self.first_answer is None or number < self.number:
@@ -102,15 +107,15 @@ class Sheet:
         return "" if known == "theirs" and moved else known
 
     def _moments(self, key: str, item: Mapping[str, Any], wall: float, joined: bool) -> Moments:
-        found = self.moments.get(key) or Moments(wall)
+        moments = self.moments.get(key) or Moments(wall)
         status = item.get("EventStatus")
-        if status == "Started" and found.phase != "Started":
-            found.started = wall
+        if status == "Started" and moments.phase != "Started":
+            moments.started = wall
         if status in ("Scheduled", "Started"):
-            found.phase = str(status)
+            moments.phase = str(status)
         if joined:  # first seen now, as what it is now
-            found = Moments(wall, found.phase, wall if found.phase == "Started" else found.started)
-        return found
+            moments = Moments(wall, moments.phase, wall if moments.phase == "Started" else moments.started)
+        return moments
 
     def restarts(self) -> None:
         """Another process: what it knows is what was written, and it has not asked yet."""
@@ -122,65 +127,66 @@ class Sheet:
             self.cold_until = mono + WARMING - max(0.0, wall - self.first_answer)
 
     def is_accepted(self, event_id: str, wall: float) -> None:
+        """Azure took the approval of this event."""
         self.accepted[folded(event_id)] = wall
 
     def events(self) -> dict[str, Mapping[str, Any]]:
         """What can be followed: of an id that stands there twice, the first."""
-        found: dict[str, Mapping[str, Any]] = {}
+        events: dict[str, Mapping[str, Any]] = {}
         for item in self.items or ():
             if key_of(item):
-                found.setdefault(key_of(item), item)
-        return found
+                events.setdefault(key_of(item), item)
+        return events
 
     def own(self, vm_name: str) -> dict[str, Mapping[str, Any]]:
         """Known to name this VM: none while its name is unknown, nor where the names can't be read."""
-        found = {}
+        own = {}
         for key, item in self.events().items():
             if vm_name and any(oracle.same(name, vm_name) for name in names_of(item) or ()):
-                found[key] = item
-        return found
+                own[key] = item
+        return own
 
     def says(self, vm_name: str, now: float, shown: set[str]) -> Series:
         """All of it, `now` on the clock that can't be set. `shown` are the ids that have series; which ones may is
         judged by `fair`."""
-        found: Series = {}
-        put(found, "up", self.up)
-        put(found, "last_poll_timestamp_seconds", self.last_poll)
+        series: Series = {}
+        put(series, "up", self.up)
+        put(series, "last_poll_timestamp_seconds", self.last_poll)
         warm = self.flowing or (self.cold_until is not None and now >= self.cold_until)
-        put(found, "source_warming", not warm)
+        put(series, "source_warming", not warm)
         if self.items is not None:
-            put(found, "document_incarnation", self.number)
-            put(found, "document_events", len(self.items))
+            put(series, "document_incarnation", self.number)
+            put(series, "document_events", len(self.items))
         own = self.own(vm_name)
         counts = Counter((word(i.get("EventType"), TYPES), word(i.get("EventStatus"), STATUSES)) for i in own.values())
         for kind in TYPES:
             for status in STATUSES:
-                put(found, "events", counts[kind, status], event_type=kind, event_status=status)
-        put(found, "event_series_dropped", max(0, len(own) - MOST))
+                put(series, "events", counts[kind, status], event_type=kind, event_status=status)
+        put(series, "event_series_dropped", max(0, len(own) - MOST))
         for key, item in own.items():
             if item["EventId"] in shown:
-                self._event(found, item, self.moments[key], self.accepted.get(key))
-        return found
+                self._event(series, item, self.moments[key], self.accepted.get(key))
+        return series
 
-    def _event(self, found: Series, item: Mapping[str, Any], moments: Moments, accepted: float | None) -> None:
+    def _event(self, series: Series, item: Mapping[str, Any], moments: Moments, accepted: float | None) -> None:
         name = {"event_id": item["EventId"]}
         kind, source = word(item.get("EventType"), TYPES), word(item.get("EventSource"), SOURCES)
         what = word(item.get("ResourceType"), ("VirtualMachine",))
-        put(found, "event_info", 1, **name, event_type=kind, event_source=source, resource_type=what)
+        put(series, "event_info", 1, **name, event_type=kind, event_source=source, resource_type=what)
         for status in STATUSES:
             current = word(item.get("EventStatus"), STATUSES) == status
-            put(found, "event_status", current, **name, event_status=status)
+            put(series, "event_status", current, **name, event_status=status)
         started = moments.phase == "Started"
         if not started and isinstance(item.get("NotBefore"), str):
-            put(found, "event_not_before_timestamp_seconds", self.times.get(item["NotBefore"]), **name)
+            put(series, "event_not_before_timestamp_seconds", self.times.get(item["NotBefore"]), **name)
         seconds: Any = item.get("DurationInSeconds")
         if oracle.is_whole_number(seconds) and seconds >= 0:
-            put(found, "event_advertised_duration_seconds", seconds, **name)
-        put(found, "event_first_seen_timestamp_seconds", moments.first, **name)
-        put(found, "event_started_timestamp_seconds", moments.started if started else None, **name)
-        put(found, "event_approved_timestamp_seconds", accepted, **name)
+            put(series, "event_advertised_duration_seconds", seconds, **name)
+        put(series, "event_first_seen_timestamp_seconds", moments.first, **name)
+        put(series, "event_started_timestamp_seconds", moments.started if started else None, **name)
+        put(series, "event_approved_timestamp_seconds", accepted, **name)
         names = names_of(item)
-        put(found, "event_resources", None if names is None else len(names), **name)
+        put(series, "event_resources", None if names is None else len(names), **name)
 
     def started(self, shown: set[str]) -> set[str]:
         """Which of these ids are under way."""

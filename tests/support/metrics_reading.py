@@ -38,25 +38,29 @@ def make_sink(now: datetime = NOON, destinations: Sequence[str] = DESTINATIONS) 
 
 
 def scraped(sink: PrometheusSink, openmetrics: bool = False) -> str:
+    """The text of `/metrics`."""
     return sink.render(openmetrics)[1].decode()
 
 
 def samples(sink: PrometheusSink) -> list[Sample]:
+    """Every sample of `/metrics` in text format."""
     return [sample for family in parse_text(scraped(sink)) for sample in family.samples]
 
 
 def value(sink: PrometheusSink, name: str, **labels: str) -> float | None:
     """The one sample with this name and exactly these labels; None when there is none."""
-    found = [s.value for s in samples(sink) if s.name == PREFIX + name and s.labels == labels]
-    assert len(found) <= 1
-    return found[0] if found else None
+    values = [s.value for s in samples(sink) if s.name == PREFIX + name and s.labels == labels]
+    assert len(values) <= 1
+    return values[0] if values else None
 
 
 def ids(sink: PrometheusSink, name: str) -> set[str]:
+    """The events that have a series of this family."""
     return {s.labels["event_id"] for s in samples(sink) if s.name == PREFIX + name}
 
 
 def lint(body: str) -> None:
+    """Fail with whatever promtool has to say about an exposition."""
     done = subprocess.run(
         [need("promtool"), "check", "metrics"], input=body, capture_output=True, text=True, check=False
     )

@@ -54,10 +54,12 @@ REBOOT: Final[dict[str, Any]] = {
 
 
 def started(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The same event, Started."""
     return {**event, "EventStatus": "Started", "NotBefore": ""}
 
 
 def document(number: int, *events: Mapping[str, Any]) -> bytes:
+    """A document with these events, as its body."""
     return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
 
 
@@ -73,6 +75,7 @@ class Story:
 
     @property
     def now(self) -> datetime:
+        """The time of the last document or poll."""
         return self.at + timedelta(seconds=self.seconds)
 
     def read(self, *events: Mapping[str, Any], after: float = 1.0) -> tuple[Transition, ...]:
@@ -90,6 +93,7 @@ class Story:
         return step.transitions
 
     def wait(self, seconds: int) -> None:
+        """Poll the same document once a second for so long."""
         for _ in range(seconds):
             self._poll(1.0)
 
@@ -188,6 +192,7 @@ def crowded_story(count: int = 60) -> Story:
 
 
 def outputs(now: datetime) -> tuple[DestinationStatus, ...]:
+    """Both destinations: one that keeps up, one that fails and has refused a record."""
     return (
         DestinationStatus("event_hubs", True, 0, None, 0, now - timedelta(seconds=3), ""),
         DestinationStatus("otlp", True, 3, now - timedelta(minutes=4), 1, now - timedelta(minutes=9), "connect"),

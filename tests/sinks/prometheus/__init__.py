@@ -1,1 +1,1 @@
-"""TODO."""
+"""`/metrics`: what gauges and counters say, and what readers make of the text."""

@@ -33,11 +33,11 @@ from tests.support.statuses import FREEZE, Story, started
 def test_counters_stand_at_zero_from_the_start_unless_they_are_rare() -> None:
     """A scrape that finds nothing has every counter and histogram at 0, and of the rare ones HELP and TYPE alone."""
     sink = make_sink()
-    found = samples(sink)
+    all_samples = samples(sink)
     for family in FAMILIES:
         if family.type not in ("counter", "histogram"):
             continue
-        values = [s.value for s in found if s.name.startswith(family.full_name)]
+        values = [s.value for s in all_samples if s.name.startswith(family.full_name)]
         assert bool(values) != family.rare, family.name
         assert not any(values), family.name
         assert f"# HELP {family.full_name} " in scraped(sink)
@@ -104,7 +104,7 @@ def test_notice_is_only_told_when_the_first_sight_was_the_first_chance() -> None
 def test_the_time_started_is_told_only_where_it_was_watched() -> None:
     """A gap or a restart between Started and gone leaves the length unknown; one before the start does not."""
 
-    def told(*doings: Callable[[Story], object]) -> tuple[float | None, float | None]:
+    def measured(*doings: Callable[[Story], object]) -> tuple[float | None, float | None]:
         story = Story()
         story.read()
         for do in doings:
@@ -128,13 +128,13 @@ def test_the_time_started_is_told_only_where_it_was_watched() -> None:
     def gone(story: Story) -> object:
         return story.read(after=7)
 
-    assert told(announced, begun, gone) == (1, 7)
-    assert told(announced, begun, Story.blink, gone) == (None, None)
-    assert told(announced, begun, Story.blink, again, gone) == (None, None)
-    assert told(announced, begun, Story.restart, gone) == (None, None)
-    assert told(announced, begun, Story.restart, again, gone) == (None, None)
-    assert told(announced, Story.blink, begun, gone) == (1, 7)
-    assert told(announced, Story.restart, begun, gone) == (1, 7)
+    assert measured(announced, begun, gone) == (1, 7)
+    assert measured(announced, begun, Story.blink, gone) == (None, None)
+    assert measured(announced, begun, Story.blink, again, gone) == (None, None)
+    assert measured(announced, begun, Story.restart, gone) == (None, None)
+    assert measured(announced, begun, Story.restart, again, gone) == (None, None)
+    assert measured(announced, Story.blink, begun, gone) == (1, 7)
+    assert measured(announced, Story.restart, begun, gone) == (1, 7)
 
 
 def test_a_notice_in_the_past_never_makes_a_sum_fall() -> None:

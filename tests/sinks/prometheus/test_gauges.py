@@ -25,13 +25,13 @@ from tests.support.statuses import FREEZE, NOON, REBOOT, Story, started
 def test_every_family_has_help_and_type_before_anything_happened(openmetrics: bool) -> None:
     """A person finds each family before it first matters, in the order of the catalogue."""
     body = scraped(make_sink(), openmetrics)
-    found = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# HELP ")]
+    helps = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# HELP ")]
     types = [line.split(" ", 3)[2] for line in body.splitlines() if line.startswith("# TYPE ")]
     expected = [family.full_name for family in FAMILIES]
     if openmetrics:
         suffixes = {"counter": "_total", "info": "_info"}
         expected = [family.full_name.removesuffix(suffixes.get(family.type, "")) for family in FAMILIES]
-    assert found == types == expected
+    assert helps == types == expected
 
 
 def test_contract_types_are_told_to_openmetrics() -> None:
@@ -136,10 +136,10 @@ DECISION = "event_decision"
 
 def decisions(sink: PrometheusSink) -> dict[str, tuple[str, str, str]]:
     """What stands of each event; fails where two stand at once."""
-    found = [s for s in samples(sink) if s.name == PREFIX + DECISION]
-    assert all(s.value == 1 for s in found)
-    assert len({s.labels["event_id"] for s in found}) == len(found)
-    return {s.labels["event_id"]: (s.labels["decision"], s.labels["reason"], s.labels["rule"]) for s in found}
+    series = [s for s in samples(sink) if s.name == PREFIX + DECISION]
+    assert all(s.value == 1 for s in series)
+    assert len({s.labels["event_id"] for s in series}) == len(series)
+    return {s.labels["event_id"]: (s.labels["decision"], s.labels["reason"], s.labels["rule"]) for s in series}
 
 
 def test_the_decision_that_stands_is_told_of_each_own_event() -> None:
@@ -180,9 +180,9 @@ def test_who_let_an_event_start_is_told_of_each_while_it_is_started() -> None:
     story.approved(FREEZE["EventId"], "short-freeze")
     story.read(started(FREEZE), started(other))
     sink.publish(story.status())
-    found = [s for s in samples(sink) if s.name == PREFIX + "event_started_by"]
-    told = {(s.labels["event_id"], s.labels["approved_by"], s.value) for s in found}
-    assert told == {(FREEZE["EventId"], "us", 1), ("stolen", "not_us", 1)}
+    series = [s for s in samples(sink) if s.name == PREFIX + "event_started_by"]
+    starts = {(s.labels["event_id"], s.labels["approved_by"], s.value) for s in series}
+    assert starts == {(FREEZE["EventId"], "us", 1), ("stolen", "not_us", 1)}
     story.read(started(other))
     sink.publish(story.status())
     assert ids(sink, "event_started_by") == {"stolen"}

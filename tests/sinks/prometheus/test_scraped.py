@@ -35,6 +35,7 @@ QUIET = [DestinationStatus(name, configured=True) for name in DESTINATIONS]
 
 
 def golden_sink(name: str) -> PrometheusSink:
+    """A sink in the middle of a story."""
     story = {
         "empty": statuses.empty_story,
         "scheduled": statuses.scheduled_story,
@@ -142,11 +143,11 @@ def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
     text, openmetrics = scraped(sink), scraped(sink, True)
     lint(text)
     assert ids(sink, "event_info") == {event_id}
-    found = [s for family in parse_openmetrics(openmetrics) for s in family.samples]
-    assert {s.labels["event_id"] for s in found if "event_id" in s.labels} == {event_id}
+    openmetrics_samples = [s for family in parse_openmetrics(openmetrics) for s in family.samples]
+    assert {s.labels["event_id"] for s in openmetrics_samples if "event_id" in s.labels} == {event_id}
     assert value(sink, "up") == 1
-    assert len(next(s for s in found if s.name == PREFIX + "vm_info").labels["node"]) <= MAX_LABEL
-    exemplars = [s.exemplar.labels for s in found if s.exemplar]
+    assert len(next(s for s in openmetrics_samples if s.name == PREFIX + "vm_info").labels["node"]) <= MAX_LABEL
+    exemplars = [s.exemplar.labels for s in openmetrics_samples if s.exemplar]
     assert exemplars == ([{"event_id": event_id}] * 2 if event_id == "x" * 100 else [])
 
 
@@ -166,6 +167,7 @@ class Page:
     always: Accept | None = None
 
     def respond(self, path: str, accept: Accept) -> Response:
+        """`/metrics`, and nothing else."""
         content_type, body = self.sink.render((self.always or accept) == "openmetrics")
         return Response(200 if path == "/metrics" else 404, content_type, body)
 
@@ -198,10 +200,10 @@ def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str,
     with prometheus(tmp_path, scrapes) as server:
         until(lambda: len(server.query(f"{PREFIX}event_info")) == 4)
         assert {target["health"] for target in server.targets()} == {"up"}
-        found = {
+        events = {
             (sample["metric"]["job"], sample["metric"]["event_id"]) for sample in server.query(f"{PREFIX}event_info")
         }
-        assert found == {(job, item["EventId"]) for job in ("chosen", "text") for item in (event, hostile)}
+        assert events == {(job, item["EventId"]) for job in ("chosen", "text") for item in (event, hostile)}
         for transition in story.transitions:
             sink.observe(EventTransitioned(transition))  # only now, so that Prometheus saw the counter at 0
         story.read()
@@ -211,6 +213,6 @@ def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str,
         until(lambda: len(server.query(observed)) == 2)
         query = {"query": f'{PREFIX}notice_seconds_bucket{{event_type="Freeze"}}', "start": 0, "end": time.time() + 600}
         exemplars = until(lambda: server.get("/api/v1/query_exemplars", **query)["data"])
-        assert [found["seriesLabels"]["job"] for found in exemplars] == ["chosen"]
+        assert [series["seriesLabels"]["job"] for series in exemplars] == ["chosen"]
         assert exemplars[0]["exemplars"][0]["labels"] == {"event_id": event["EventId"]}
         assert [sample["value"][1] for sample in server.query(f"{PREFIX}up")] == ["1", "1"]
