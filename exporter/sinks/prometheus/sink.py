@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from typing import Final, assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics, values
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as text_format
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
@@ -103,6 +103,8 @@ class PrometheusSink(Collector):
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
     ) -> None:
+        # Otherwise PROMETHEUS_MULTIPROC_DIR, meant for somebody else's workers, makes files and costs the exemplars.
+        values.ValueClass = values.MutexValue
         disable_created_metrics()  # type: ignore[no-untyped-call]  # `_created` would double the series of the counters
         self.certificate_not_after: Callable[[], float | None] = _no_certificate
         self.config_reload_failures: Callable[[], int] = _no_failures

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -104,6 +106,17 @@ def test_process_metrics_come_along_and_lint() -> None:
     body = scraped(PrometheusSink("1.2.3", RULES))
     lint(body)
     assert "\nprocess_resident_memory_bytes " in body
+
+
+def test_a_folder_for_several_processes_in_the_environment_changes_nothing(tmp_path: Path) -> None:
+    """The client library would keep every counter in a file there, and could not start where there is no folder."""
+    code = (
+        "from exporter.sinks.prometheus.sink import *; s = PrometheusSink('1'); s.observe(Polled(1.0)); s.render(True)"
+    )
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "missing")}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+    subprocess.run([sys.executable, "-c", code], env={**environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, check=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_both_formats_say_the_same() -> None:
