@@ -1,5 +1,5 @@
-"""The whole of it on one machine: a simulated metadata service plays a story, the agent reads, decides and approves,
-and every record arrives over real AMQP and real OTLP. The timeline is printed from what a consumer of Event Hubs gets.
+"""The command `demo`: a simulated metadata service plays a scenario, the agent reads, decides and approves, and every
+record arrives over real AMQP and real OTLP. The timeline is printed from what a consumer of Event Hubs receives.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import httpx
 
 from exporter.agent.app import App
-from exporter.commands.simulate import speed
+from exporter.commands.simulate import listen_argument, speed
 from exporter.config.schema import (
     ApprovalSettings,
     EventHubsSettings,
@@ -33,7 +34,7 @@ from exporter.config.schema import (
     SourceSettings,
     WebSettings,
 )
-from exporter.config.types import path_argument, word_argument
+from exporter.config.types import path_argument, split_address
 from exporter.core.records import APPROVAL_DECIDED, Record
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
@@ -45,19 +46,23 @@ from exporter.simulator.metadata.story import ScenarioError
 from exporter.simulator.otlp_collector import Collector
 from exporter.text.terminal import complain, say, supports_colour, writable
 from exporter.text.timeline import record_lines
-from exporter.web.server import parse_listen_address
 
 HUB: Final = "scheduled-events"
 POLL_SECONDS: Final = 0.25
-PATIENCE_SECONDS: Final = 15.0
+LONGEST_PLAY_SECONDS: Final = 3600.0
+DELIVERY_SECONDS: Final = 15.0
+"""How long the last records may take to every destination,"""
+CONSUMER_SECONDS: Final = 5.0
+"""and then to the consumer."""
 FAILED: Final = 1
 BAD_USAGE: Final = 2
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
-LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what may be asked for
-"""Where what listens on all interfaces is asked."""
+LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what the flag may say
+"""The address to print and to scrape for one that stands for all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of `demo`."""
     parser.add_argument(
         "--keep-running", action="store_true", help="Stay after the story, to be scraped and looked at; Ctrl-C ends it."
     )
@@ -78,17 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _listen_address(text: str) -> str:
-    try:
-        parse_listen_address(word_argument(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    listen_argument(text)
     return text
 
 
 def demo(args: argparse.Namespace) -> int:
-    """Tells the story, then sums it up. Answers the exit code: 0 when every output received every record."""
-    # Before the agent and the consumer would import it on their threads at once: its modules import each other in
-    # circles, and one of the two threads is then given a module that is only half there.
+    """Play the scenario, then print a summary. The exit code: 0 when every output received every record."""
+    # Imported before the agent and the consumer would do so on two threads at once: its modules import each other in
+    # cycles, and one of the threads would get a module that is only half initialised.
     importlib.import_module("azure.eventhub.aio")
 
     log = Log(None)
@@ -112,8 +114,8 @@ def demo(args: argparse.Namespace) -> int:
         except OSError as error:
             complain(f"demo: {error.strerror or error}")
             return FAILED
-        story = _Story(app, address, _Stage(service, broker, collector), writable(sys.stdout))
-        return story.tell(ended, keep_running=args.keep_running)
+        run = _Run(app, address, _StandIns(service, broker, collector), writable(sys.stdout))
+        return run.to_end(ended, keep_running=args.keep_running)
 
 
 @contextlib.contextmanager
@@ -138,7 +140,7 @@ def _settings(source: str, connection_string: str, collector: str, folder: str) 
 
 
 def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
-    """The agent, serving where it was asked to, or anywhere else if nobody asked and the usual port is taken."""
+    """The agent, listening on `wanted`, or without it on the default address or any free port; and its base URL."""
     for address in (wanted,) if wanted else (DEFAULT_ADDRESS, "127.0.0.1:0"):
         app = App(replace(settings, web=WebSettings(listen_address=address)), log)
         try:
@@ -147,7 +149,7 @@ def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
             if wanted or address != DEFAULT_ADDRESS:
                 raise
             continue
-        host, port = parse_listen_address(address)[0], app.web.address[1]
+        host, port = split_address(address)[0], app.web.address[1]
         host = LOOPBACK.get(host, host)
         return app, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     raise AssertionError("one of the two addresses was taken or raised")
@@ -155,99 +157,99 @@ def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
 
 @dataclass(slots=True)
 class _Received:
-    """What the consumer got: records by id, and how many copies of one it already had."""
+    """What the consumer received: records by id, and how many further copies of them."""
 
     records: dict[str, Record] = field(default_factory=dict)
     copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
-    """What plays the parts of Azure and of the collector."""
+class _StandIns:
+    """The simulated Azure and collector."""
 
     service: MetadataService
     broker: Broker
     collector: Collector
 
 
-class _Story:
-    """One telling, from the first poll to the summary."""
+class _Run:
+    """One run of the demo, from the first poll to the summary."""
 
-    def __init__(self, app: App, address: str, stage: _Stage, out: TextIO) -> None:
+    def __init__(self, app: App, address: str, stand_ins: _StandIns, out: TextIO) -> None:
         self._app = app
         self._address = address
-        self._service = stage.service
-        self._broker = stage.broker
-        self._collector = stage.collector
+        self._service = stand_ins.service
+        self._broker = stand_ins.broker
+        self._collector = stand_ins.collector
         self._out = out
         self._colour = supports_colour(out, os.environ)
         self._received = _Received()
         self._samples = 0
 
-    def tell(self, ended: threading.Event, *, keep_running: bool) -> int:
-        self._say(f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}.")
-        self._say(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
-        self._say("")
+    def to_end(self, ended: threading.Event, *, keep_running: bool) -> int:
+        self._print(f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}.")
+        self._print(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
+        self._print("")
         agent = threading.Thread(target=self._app.run, name="agent", daemon=True)
         agent.start()
-        with _Consumer(self._broker.connection_string(HUB), self._take):
-            _until(lambda: ended.is_set() or self._service.finished(), 3600.0)
+        with _Consumer(self._broker.connection_string(HUB), self._receive):
+            _wait_until(lambda: ended.is_set() or self._service.finished(), LONGEST_PLAY_SECONDS)
             if keep_running and not ended.is_set():
-                self._say("")
-                self._say("The story is over; still serving. Ctrl-C ends it.")
+                self._print("")
+                self._print("The story is over; still serving. Ctrl-C ends it.")
                 ended.wait()
-            _until(self._settled, PATIENCE_SECONDS)
+            _wait_until(self._all_delivered, DELIVERY_SECONDS)
             self._samples = self._scrape()
             self._app.stop()
             agent.join(10.0)
-            _until(lambda: len(self._received.records) >= len(self._produced()), 5.0)
+            _wait_until(lambda: len(self._received.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
         return self._summary()
 
-    def _settled(self) -> bool:
-        """The last document was read, unless the story was broken off, and nothing waits for a destination."""
+    def _all_delivered(self) -> bool:
+        """The last document was read, unless the demo was interrupted, and nothing waits for a destination."""
         queues = self._app.status.destinations
         document = self._app.status.state.document
         read = not self._service.finished() or (document is not None and not document.events)
         return read and all(queue.records == 0 for queue in queues)
 
     def _scrape(self) -> int:
-        """How many samples `/metrics` holds, asked as Prometheus would."""
-        answer = httpx.get(f"{self._address}/metrics", trust_env=False)
-        return sum(1 for text in answer.text.splitlines() if text.startswith("azure_scheduled_events_"))
+        """How many samples `/metrics` has."""
+        response = httpx.get(f"{self._address}/metrics", trust_env=False)
+        return sum(1 for text in response.text.splitlines() if text.startswith("azure_scheduled_events_"))
 
-    def _produced(self) -> list[str]:
+    def _stored_ids(self) -> list[str]:
         return [message.message_id or "" for message in self._broker.messages(HUB)]
 
-    def _take(self, record: Record) -> None:
+    def _receive(self, record: Record) -> None:
         if record.id in self._received.records:
             self._received.copies += 1
             return
         self._received.records[record.id] = record
         for text in record_lines(record, colour=self._colour):
-            self._say(text)
+            self._print(text)
 
     def _summary(self) -> int:
         records = list(self._received.records.values())
         kinds = Counter(record.kind for record in records)
-        self._say("")
-        self._say("Seen        " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
+        self._print("")
+        self._print("Seen        " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
         for text in _decisions(records):
-            self._say(text)
+            self._print(text)
         posts = self._service.posts
-        taken = sum(post.status == 200 for post in posts)  # noqa: PLR2004  # HTTP's word for yes
-        self._say(f"Approved    {len(posts)} sent, {taken} answered 200 by the simulated Azure")
-        produced, consumed, exported = set(self._produced()), set(self._received.records), set(self._collector.ids)
-        self._say(
-            f"Event Hubs  {len(produced)} records sent over AMQP, {len(consumed)} read back by the official SDK"
+        accepted = sum(post.status == HTTPStatus.OK for post in posts)
+        self._print(f"Approved    {len(posts)} sent, {accepted} answered 200 by the simulated Azure")
+        stored, consumed, exported = set(self._stored_ids()), set(self._received.records), set(self._collector.ids)
+        self._print(
+            f"Event Hubs  {len(stored)} records sent over AMQP, {len(consumed)} read back by the official SDK"
             f", {self._received.copies} more than once"
         )
-        self._say(f"OTLP        {len(exported)} log records received and decoded")
-        self._say(f"Prometheus  {self._samples} samples scraped from {self._address}/metrics at the end")
-        matches = produced == consumed == exported and bool(produced)
-        self._say("Every record arrived in every output, under one id." if matches else "The outputs do not match.")
+        self._print(f"OTLP        {len(exported)} log records received and decoded")
+        self._print(f"Prometheus  {self._samples} samples scraped from {self._address}/metrics at the end")
+        matches = stored == consumed == exported and bool(stored)
+        self._print("Every record arrived in every output, under one id." if matches else "The outputs do not match.")
         return 0 if matches else 1
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         say(text, self._out, colour=self._colour)
 
 
@@ -257,15 +259,15 @@ def _decisions(records: list[Record]) -> list[str]:
         if record.kind != APPROVAL_DECIDED:
             continue
         decision, event = record.data["decision"], record.data["event"]
-        why = f"rule {decision['rule']}" if decision["verdict"] == "approve" else decision["reason"]
+        reason = f"rule {decision['rule']}" if decision["verdict"] == "approve" else decision["reason"]
         if decision["verdict"] != "approve" and decision["rule"]:
-            why += f" (rule {decision['rule']})"
-        lines.append(f"Decided     {decision['verdict']:<8}{event.get('EventType')!s:<9} {record.subject}  {why}")
+            reason += f" (rule {decision['rule']})"
+        lines.append(f"Decided     {decision['verdict']:<8}{event.get('EventType')!s:<9} {record.subject}  {reason}")
     return lines
 
 
-def _until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Waits for something that has no event of its own to wait for."""
+def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition that no event announces; whether it came in so many seconds."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     while not holds():
@@ -276,11 +278,11 @@ def _until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 class _Consumer:
-    """Reads the hub with the official SDK, from the beginning, on a thread of its own."""
+    """Reads the hub with the official SDK, from the beginning, on a thread of its own; `receive` gets each record."""
 
-    def __init__(self, connection_string: str, take: Callable[[Record], None]) -> None:
+    def __init__(self, connection_string: str, receive: Callable[[Record], None]) -> None:
         self._connection_string = connection_string
-        self._take = take
+        self._receive = receive
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
@@ -309,4 +311,4 @@ class _Consumer:
 
     async def _on_event(self, _partition: Any, event: Any) -> None:
         if event is not None:
-            self._take(Record.from_json(event.body_as_str().encode()))
+            self._receive(Record.from_json(event.body_as_str().encode()))

@@ -1,4 +1,4 @@
-"""The command `simulate`: the simulated metadata service alone, for a person to point anything at."""
+"""The command `simulate`: the simulated metadata service alone, for any client."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from exporter.config.types import describe, path_argument, word_argument
+from exporter.config.types import InvalidValue, describe, path_argument, split_address, word_argument
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import FASTEST, SLOWEST
-from exporter.simulator.metadata.service import MetadataService
+from exporter.simulator.metadata.service import MetadataService, Post
 from exporter.simulator.metadata.story import Scenario, ScenarioError
 from exporter.text.terminal import complain, say
 
+_LOOPBACK = "127.0.0.1"
 _PORT = 8169
 _LAST_PORT = 65535
-_LONGEST_WAIT = 0.5
+_LONGEST_WAIT = 0.5  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
-        type=_address,
-        default=("127.0.0.1", _PORT),
+        type=listen_argument,
+        default=(_LOOPBACK, _PORT),
         help=f"where to answer, port 0 for any free one (127.0.0.1:{_PORT})",
     )
     parser.add_argument("--speed", metavar="N", type=speed, default=1.0, help="play the story N times as fast (1)")
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Run the command until interrupted (or, with --end, until the story is over); its exit code."""
+    """Run the command until interrupted (or, with --end, until the play is over); its exit code."""
     if args.list:
         _list()
         return 0
@@ -74,8 +75,8 @@ def simulate(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         try:
-            story = scenario.load(args.scenario)
-            found = services(args, story, stack)
+            chosen = scenario.load(args.scenario)
+            running = services(args, chosen, stack)
         except (ScenarioError, faults.FaultError) as error:
             complain(str(error))
             return 2
@@ -83,30 +84,33 @@ def simulate(args: argparse.Namespace) -> int:
             complain(str(error))
             return 1
         try:
-            for service in found:
+            for service in running:
                 service.start()
-            _tell(found, story, args)
+            _print_play(running, chosen, args)
         except KeyboardInterrupt:
             say("stopped")
     return 0
 
 
 class NotListeningError(Exception):
-    """An address that can't be had, in a sentence."""
+    """An address can't be listened on; the text is a sentence with it."""
 
 
-def services(args: argparse.Namespace, story: Scenario, stack: ExitStack) -> list[MetadataService]:
-    """A service for each VM, on ports in a row, behind all of them one platform. Not started; `stack` closes them."""
-    found: list[MetadataService] = []
-    host, first = args.listen
+def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> list[MetadataService]:
+    """A service for each VM, on ports in a row, all with one platform; not started, `stack` closes them.
+
+    Raises NotListeningError, and what `MetadataService` raises for an unknown VM or fault.
+    """
+    made: list[MetadataService] = []
+    host, first = args.listen[0] or _LOOPBACK, args.listen[1]
     for index, vm in enumerate(args.vm or [None]):
         port = first + index if first else 0
-        platform = found[0].platform if found else None
+        platform = made[0].platform if made else None
         try:
             if port > _LAST_PORT:
                 raise OSError("there is no such port")
             service = MetadataService(
-                story,
+                played,
                 host=host,
                 port=port,
                 speed=args.speed,
@@ -118,40 +122,44 @@ def services(args: argparse.Namespace, story: Scenario, stack: ExitStack) -> lis
         except OSError as error:
             raise NotListeningError(f"--listen {host}:{port}: {error.strerror or error}") from error
         stack.callback(service.close)
-        found.append(service)
-    return found
+        made.append(service)
+    return made
 
 
-def _tell(vms: Sequence[MetadataService], story: Scenario, args: argparse.Namespace) -> None:
-    """Print the story as it happens: a line for each change of the document and for each POST."""
-    service, several = vms[0], len(vms) > 1
-    for each in vms:
-        say(f"listening on {each.url}" + (f" as {each.vm.name}" if several else ""))
-    names = ", ".join(each.vm.name for each in vms)
-    say(f"scenario {story.name} as {names}, speed {args.speed:g}: {story.description}")
-    shown, told = datetime.min.replace(tzinfo=UTC), dict.fromkeys(vms, 0)
+def _print_play(running: Sequence[MetadataService], played: Scenario, args: argparse.Namespace) -> None:
+    """Print what happens: a line for each change of the document and for each POST."""
+    first, several = running[0], len(running) > 1
+    for service in running:
+        say(f"listening on {service.url}" + (f" as {service.vm.name}" if several else ""))
+    names = ", ".join(service.vm.name for service in running)
+    say(f"scenario {played.name} as {names}, speed {args.speed:g}: {played.description}")
+    printed_until, printed_posts = datetime.min.replace(tzinfo=UTC), dict.fromkeys(running, 0)
     last: Change | None = None
     while True:
         now = utc(time.time())
-        for each in vms:
-            for post in list(each.posts)[told[each] :]:
-                told[each] += 1
-                ids = ", ".join(post.event_ids) or "a malformed body"
-                by = f" by {each.vm.name}" if several else ""
-                _line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
-        for change in service.platform.changes(shown, now):
-            _line(change.at, _described(change, last))
+        for service in running:
+            for post in list(service.posts)[printed_posts[service] :]:
+                printed_posts[service] += 1
+                _print_post(post, service.vm.name if several else "")
+        for change in first.platform.changes(printed_until, now):
+            _print_line(change.at, _described(change, last))
             last = change
-        shown = now
-        if args.end and service.finished():
+        printed_until = now
+        if args.end and first.finished():
             return
-        due = service.platform.next_change(now) or now + timedelta(seconds=_LONGEST_WAIT)
+        due = first.platform.next_change(now) or now + timedelta(seconds=_LONGEST_WAIT)
         timeout = min(_LONGEST_WAIT, max(0.0, (due - utc(time.time())).total_seconds()))
-        service.wait_until(partial(_more_posts, told), timeout)
+        first.wait_until(partial(_has_new_posts, printed_posts), timeout)
 
 
-def _more_posts(told: Mapping[MetadataService, int]) -> bool:
-    return any(len(service.posts) > count for service, count in told.items())
+def _has_new_posts(printed: Mapping[MetadataService, int]) -> bool:
+    return any(len(service.posts) > count for service, count in printed.items())
+
+
+def _print_post(post: Post, vm: str) -> None:
+    ids = ", ".join(post.event_ids) or "a malformed body"
+    by = f" by {vm}" if vm else ""
+    _print_line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
 
 
 def _described(change: Change, last: Change | None) -> str:
@@ -159,22 +167,22 @@ def _described(change: Change, last: Change | None) -> str:
     if change.silent:
         return "switched off: nothing is answered"
     before = last.events if last else ()
-    told = [_event(event) for event in change.events if event not in before]
-    told += [f"{event['EventId']} {event['EventType']} gone" for event in before if not change.knows(event["EventId"])]
-    return f"incarnation {change.incarnation}: {'; '.join(told) or 'no events'}"
+    parts = [_event(event) for event in change.events if event not in before]
+    parts += [f"{event['EventId']} {event['EventType']} gone" for event in before if not change.knows(event["EventId"])]
+    return f"incarnation {change.incarnation}: {'; '.join(parts) or 'no events'}"
 
 
 def _event(event: Mapping[str, Any]) -> str:
     due = f", not before {event['NotBefore']}" if event["NotBefore"] else ""
-    whom = f"{event['EventType']} {event['EventStatus']} for {_names(event['Resources'])} by {event['EventSource']}"
-    return f"{event['EventId']} {whom}, {event['DurationInSeconds']} s{due}"
+    what = f"{event['EventType']} {event['EventStatus']} for {_names(event['Resources'])} by {event['EventSource']}"
+    return f"{event['EventId']} {what}, {event['DurationInSeconds']} s{due}"
 
 
 def _names(resources: object) -> str:
     return ",".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
 
 
-def _line(at: datetime, text: str) -> None:
+def _print_line(at: datetime, text: str) -> None:
     say(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}")
 
 
@@ -189,15 +197,16 @@ def _list() -> None:
         say(f"  {shown:<32} {kind.does}")
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not port.isascii() or int(port) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"expected ADDRESS:PORT, not {describe(text)}")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+def listen_argument(text: str) -> tuple[str, int]:
+    """Host ("" for every address) and port to listen on, from the command line."""
+    try:
+        return split_address(word_argument(text))
+    except InvalidValue as error:
+        raise argparse.ArgumentTypeError(f"expected {error}, not {describe(text)}") from error
 
 
 def speed(text: str) -> float:
-    """How many times as fast a story is played, from the command line."""
+    """How many times as fast a scenario is played, from the command line."""
     try:
         times = float(text)
     except ValueError:

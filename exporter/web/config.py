@@ -1,13 +1,13 @@
 """The web-config file of the Prometheus exporter-toolkit: TLS, basic authentication, headers, rate limit.
 
 Format and meaning are those of prometheus/exporter-toolkit, docs/web-configuration.md and web/tls_config.go. Where we
-differ, it is towards the safe side: unknown or duplicate keys are errors, and all errors are told at once; client
+differ, it is towards the safe side: unknown or duplicate keys are errors, and all errors are reported at once; client
 certificates need a CA of their own (Go would trust every public one); HTTP/2 is accepted and not spoken, scrapers then
-use 1.1. See `webtls` for what Python's ssl can't do.
+use 1.1. See `tls` for what Python's ssl can't do; `config_file` reads the file.
 
-The toolkit re-reads the file at every request. Here a look at the files' stamps once a second finds a change; a broken
-new file or certificate leaves the old ones serving, is logged once, counted, and tried again every half minute. A
-change that would take TLS or all users away is one of the broken: protection goes only with a restart.
+The toolkit re-reads the file at every request. Here the files' stamps are compared once a second; a new file or
+certificate that is broken leaves the old ones in use, is logged once, counted, and tried again every half minute. So is
+a change that would remove TLS or all users: protection is removed only by a restart.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class WebConfig:
         """Take over changed files. Blocks on the disk for a moment; never raises for what the files hold."""
         with self._busy:
             stamps = stamps_of(self._files)
-            again = self._failed_at is not None and self.clock() - self._failed_at >= RETRY_SECONDS
-            if stamps == self._stamps and not again:
+            retry = self._failed_at is not None and self.clock() - self._failed_at >= RETRY_SECONDS
+            if stamps == self._stamps and not retry:
                 return
             settings, errors = self._read()
-            errors += [] if settings is None else self._taken_away(settings)
+            errors += [] if settings is None else self._removed_protection(settings)
             if settings is None or errors:
-                self._failed(errors)
+                self._report_failure(errors)
                 return
             self.current = settings
             self.log.info("web.config_read_again", file=str(self.path))
@@ -83,15 +83,15 @@ class WebConfig:
             self._failed_at = None
 
     def _read(self) -> tuple[WebSettings | None, list[str]]:
-        # The stamps are taken before reading: what changes meanwhile is found by the next look.
+        # The stamps are taken before reading: what changes meanwhile is seen by the next refresh.
         before = stamps_of(self._files)
         settings, errors, files = read_web_file(self.path)
-        seen = {stamp[0]: stamp for stamp in before}
+        stamps = {stamp[0]: stamp for stamp in before}
         self._files = tuple(dict.fromkeys((self.path, *files)))
-        self._stamps = tuple(seen.get(str(path)) or stamps_of((path,))[0] for path in self._files)
+        self._stamps = tuple(stamps.get(str(path)) or stamps_of((path,))[0] for path in self._files)
         return settings, errors
 
-    def _taken_away(self, settings: WebSettings) -> list[str]:
+    def _removed_protection(self, settings: WebSettings) -> list[str]:
         errors = []
         if (settings.tls is None) != (self.current.tls is None):
             errors.append(f"{self.path}: tls_server_config: switching TLS on or off takes a restart")
@@ -99,7 +99,7 @@ class WebConfig:
             errors.append(f"{self.path}: basic_auth_users: taking the last user away takes a restart")
         return errors
 
-    def _failed(self, errors: list[str]) -> None:
+    def _report_failure(self, errors: list[str]) -> None:
         self.reload_failures += 1
         sentence = "the settings before go on serving: " + "; ".join(errors)
         self.log.failing("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
@@ -107,13 +107,14 @@ class WebConfig:
 
 
 def stamps_of(paths: tuple[Path, ...]) -> Stamps:
-    """What tells that a file was changed or replaced, through symbolic links too, as Kubernetes swaps its secrets."""
+    """What changes when a file is written or replaced, through symbolic links too, as Kubernetes replaces its secrets:
+    its path, modification time in nanoseconds, size and inode."""
     stamps: list[tuple[str, int, int, int] | tuple[str, None, None, None]] = []
     for path in paths:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:
             stamps.append((str(path), None, None, None))
         else:
-            stamps.append((str(path), found.st_mtime_ns, found.st_size, found.st_ino))
+            stamps.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))
     return tuple(stamps)

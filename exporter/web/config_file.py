@@ -1,4 +1,9 @@
-"""Reading a web-config file: its YAML, every key checked, all errors at once, no secret in any of them."""
+"""Reading a web-config file: its YAML, every key checked, all errors at once, no secret in any of them.
+
+`read_web_file` reads the file section by section, each by a function of its own: `tls_server_config`,
+`http_server_config`, `basic_auth_users`, `rate_limit`. A `Section` is one mapping of the file, with a method for each
+kind of value; it reports what does not fit and reads on. `_load` is the YAML below them all.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from exporter.config.types import Misplaced, refuse_unfit
+from exporter.config.sources import read_capped, read_text
+from exporter.config.types import InvalidValue, Misplaced, refuse_unfit
 from exporter.web.tls import (
     CIPHERS,
     CLIENT_AUTH,
@@ -20,189 +26,20 @@ from exporter.web.tls import (
     UNVERIFIED_CLIENT_AUTH,
     VERSIONS,
     TlsSettings,
-    context_of,
+    make_context,
 )
 
 MAX_BYTES: Final = 1 << 20
 Lines = Mapping[tuple[str, str], int]
 """The line of each key, by the section that it stands in ("" for the file itself) and its own text."""
 NO_LINES: Final[Lines] = MappingProxyType({})
-_NEAR: Final = 0.75
-
-
-class Section:
-    """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent."""
-
-    def __init__(self, file: Path, name: str, value: object, errors: list[str], lines: Lines = NO_LINES) -> None:
-        self._file, self._name, self._errors, self._lines = file, name, errors, lines
-        if value is not None and not isinstance(value, dict):
-            self.wrong("", f"expected a mapping of keys to values, got {kind_of(value)}")
-        self.values: dict[object, Any] = value if isinstance(value, dict) else {}
-
-    def wrong(self, key: object, sentence: str) -> None:
-        """Report an error."""
-        where = ".".join(part for part in (self._name, str(key)) if part)
-        self._errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
-
-    def below(self, key: str, value: object) -> Section:
-        """The mapping that stands under a key of this one."""
-        return Section(self._file, f"{self._name}.{key}", value, self._errors, self._lines)
-
-    def wrong_entry(self, key: object, sentence: str) -> None:
-        """Report an error of an entry whose key is the file's own word: by its line, since it may be a secret."""
-        line = self._lines.get((self._name, str(key)))
-        self.wrong("", f"line {line}: {sentence}" if line else sentence)
-
-    def only(self, *known: str) -> None:
-        """Report every other key, by name where that is nearly a known one."""
-        for key in self.values:
-            if key in known:
-                continue
-            report = self.wrong if get_close_matches(str(key), known, 1, _NEAR) else self.wrong_entry
-            report(key, f"unknown key, expected one of {', '.join(known)}")
-
-    def text(self, key: str) -> str:
-        """A string; "" when absent."""
-        value = self.values.get(key)
-        if value is None or isinstance(value, str):
-            return value or ""
-        self.wrong(key, f"expected a string, got {kind_of(value)}")
-        return ""
-
-    def truth(self, key: str, default: bool) -> bool:
-        """true or false."""
-        value = self.values.get(key, default)
-        if isinstance(value, bool):
-            return value
-        self.wrong(key, f"expected true or false, got {kind_of(value)}")
-        return default
-
-    def word(self, key: str, words: Mapping[str, object], default: str) -> str:
-        """One of these words."""
-        value = self.text(key) or default
-        if value in words:
-            return value
-        self.wrong(key, f"expected one of {', '.join(words)}")
-        return default
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings; () when absent."""
-        value = self.values.get(key)
-        if value is None:
-            return ()
-        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-            return tuple(value)
-        self.wrong(key, "expected a list of strings")
-        return ()
-
-    def words(self, key: str, words: tuple[str, ...]) -> tuple[str, ...]:
-        """A list of these words."""
-        found = self.texts(key)
-        for entry in found:
-            if entry not in words:
-                self.wrong(key, f"expected of {', '.join(words)}")
-        return tuple(entry for entry in found if entry in words)
-
-
-def read_text(path: Path, errors: list[str], where: str) -> str:
-    """A small text file; "" and an error when it can't be read."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) <= MAX_BYTES:
-            return data.decode("utf-8")
-        errors.append(f"{where}: expected at most {MAX_BYTES} bytes")
-    except OSError as error:
-        errors.append(f"{where}: expected a readable file: {error.strerror or error}")
-    except UnicodeDecodeError:
-        errors.append(f"{where}: expected UTF-8 text")
-    return ""
-
-
-def kind_of(value: object) -> str:
-    """What a value is, without showing it: it may be a secret in the wrong place."""
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a truth value", int: "a number"}
-    return names.get(type(value), f"a {type(value).__name__}")
-
+SIMILARITY: Final = 0.75
+"""From here on an unknown key counts as a known one misspelt, and may be shown (difflib's ratio)."""
 
 TLS_KEYS: Final = (
     "cert", "key", "client_ca", "cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
     "min_version", "max_version", "cipher_suites", "prefer_server_cipher_suites", "curve_preferences",
 )  # fmt: skip
-
-
-def read_tls(section: Section, folder: Path, files: list[Path]) -> TlsSettings | None:
-    """The settings, as far as they could be read; None for plain HTTP. Files that are named are added to `files`."""
-    section.only(*TLS_KEYS)
-    if not section.values:
-        return None
-    certificate = _pem(section, "cert", folder, files, required=True)
-    key = _pem(section, "key", folder, files, required=True)
-    client_ca = _pem(section, "client_ca", folder, files, required=False)
-    if section.text("client_auth_type") in UNVERIFIED_CLIENT_AUTH:
-        sentence = "Python's ssl can't ask for a certificate without verifying it"
-        section.wrong("client_auth_type", f"{sentence}, expected one of {', '.join(CLIENT_AUTH)}")
-        return None
-    client_auth = section.word("client_auth_type", CLIENT_AUTH, "NoClientCert")
-    sans = section.texts("client_allowed_sans")
-    if client_auth == "NoClientCert" and (client_ca or sans):
-        section.wrong("client_auth_type", "expected a policy, since client_ca or client_allowed_sans is given")
-    if client_auth != "NoClientCert" and not (section.text("client_ca") or section.text("client_ca_file")):
-        section.wrong("client_ca_file", f"expected client_ca or client_ca_file with client_auth_type {client_auth}")
-    curves = section.words("curve_preferences", tuple(CURVES))
-    if len(set(curves)) not in (0, 1, len(CURVES)):
-        section.wrong("curve_preferences", "Python's ssl offers one curve or all of them, expected one, or all four")
-    low, high = _versions(section)
-    ciphers = section.words("cipher_suites", (*TLS13_CIPHERS, *CIPHERS))
-    prefer = section.truth("prefer_server_cipher_suites", default=True)
-    return TlsSettings(
-        certificate,
-        key,
-        client_ca,
-        client_auth,
-        frozenset(sans),
-        low,
-        high,
-        ciphers,
-        tuple(dict.fromkeys(curves)),
-        prefer,
-    )
-
-
-def _versions(section: Section) -> tuple[str, str]:
-    """The lowest and the highest version to speak."""
-    low = section.word("min_version", VERSIONS, "TLS12")
-    high = section.word("max_version", VERSIONS, "TLS13")
-    if high < "TLS12":
-        section.wrong("max_version", f"expected TLS12 or TLS13, {high} is not spoken any more (RFC 8996)")
-    elif low > high:
-        section.wrong("min_version", f"expected at most max_version {high}, got {low}")
-    return low, high
-
-
-def _pem(section: Section, key: str, folder: Path, files: list[Path], *, required: bool) -> str:
-    """The PEM text given by `key` itself or by the file that `key`_file names, relative to the config's folder."""
-    inline, name = section.text(key), section.text(f"{key}_file")
-    if inline and name:
-        section.wrong(key, f"expected either {key} or {key}_file, got both")
-    if not name:
-        if required and not inline:
-            section.wrong(f"{key}_file", f"missing, expected {key} or {key}_file")
-        return inline
-    try:
-        refuse_unfit(name, "a path")
-    except Misplaced as error:
-        section.wrong(f"{key}_file", str(error))
-        return ""
-    path = folder / name
-    files.append(path)
-    problems: list[str] = []
-    text = read_text(path, problems, str(path))
-    for problem in problems:
-        section.wrong(f"{key}_file", problem)
-    return text
-
-
 HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
     "Content-Security-Policy": (),
     "X-Frame-Options": ("deny", "sameorigin"),
@@ -211,16 +48,9 @@ HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
     "Strict-Transport-Security": (),
 }
 """The headers that may be set, and their values where they are a closed set."""
-
 BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 MAX_COST: Final = 17
-"""A check takes about 60 ms at cost 10 and twice that for each step more: 8 s at 17, and who asks waits for 10."""
-NOT_YAML: Final[Mapping[str, str]] = {
-    "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is quoted",
-    "ParserError": "found another structure, such as a bracket that is not closed or a line that is indented wrongly",
-    "ComposerError": "found an alias or an anchor that leads nowhere; a value that begins with * or & is quoted",
-    "ConstructorError": "found a tag that is not taken; a value that begins with ! is quoted",
-}
+"""A check takes about 60 ms at cost 10 and twice that for each step more: 8 s at 17, and a scraper waits for 10."""
 GO_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -241,6 +71,7 @@ class WebSettings:
     certificate_pem: str = ""
     client_allowed_sans: frozenset[str] = frozenset()
     users: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    """Names and bcrypt hashes."""
     headers: tuple[tuple[str, str], ...] = ()
     rate_limit: RateLimit | None = None
 
@@ -253,20 +84,20 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
     if errors:
         return None, errors, files
     root = Section(path, "", document, errors, lines)
-    root.only("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+    root.allow_only("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 
     def section(name: str) -> Section:
         return Section(path, name, root.values.get(name), errors, lines)
 
-    tls = read_tls(section("tls_server_config"), path.parent, files)
+    tls = _read_tls(section("tls_server_config"), path.parent, files)
     users, headers = _read_users(section("basic_auth_users")), _read_http(section("http_server_config"))
     rate_limit = _read_rate_limit(section("rate_limit"))
     context = None
     if tls is not None and not errors:
         try:
-            context = context_of(tls)
+            context = make_context(tls)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text names the fault, never the key
-            reason = getattr(error, "reason", None) or error
+            reason = (error.reason if isinstance(error, ssl.SSLError) else None) or error
             errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {reason}")
     if errors:
         return None, errors, files
@@ -274,63 +105,92 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
     return WebSettings(context, tls.certificate_pem if tls else "", sans, users, headers, rate_limit), errors, files
 
 
-def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
-    """The document, and the lines of its keys. Of what is no YAML only the kind of mistake is told, never a word."""
-    import yaml  # noqa: PLC0415  # only where a web-config file is given
+# -- one function for each section
 
-    class Refused(yaml.MarkedYAMLError):
-        """Our own words."""
 
-    class Strict(yaml.SafeLoader):
-        """Refuses what YAML would let pass: a key that is given twice."""
+def _read_tls(section: Section, folder: Path, files: list[Path]) -> TlsSettings | None:
+    """The settings, as far as they could be read; None for plain HTTP. Files that are named are added to `files`."""
+    section.allow_only(*TLS_KEYS)
+    if not section.values:
+        return None
+    certificate = _read_pem(section, "cert", folder, files, required=True)
+    key = _read_pem(section, "key", folder, files, required=True)
+    client_ca = _read_pem(section, "client_ca", folder, files, required=False)
+    if section.string("client_auth_type") in UNVERIFIED_CLIENT_AUTH:
+        sentence = "Python's ssl can't ask for a certificate without verifying it"
+        section.report("client_auth_type", f"{sentence}, expected one of {', '.join(CLIENT_AUTH)}")
+        return None
+    client_auth = section.choice("client_auth_type", CLIENT_AUTH, "NoClientCert")
+    sans = section.strings("client_allowed_sans")
+    if client_auth == "NoClientCert" and (client_ca or sans):
+        section.report("client_auth_type", "expected a policy, since client_ca or client_allowed_sans is given")
+    if client_auth != "NoClientCert" and not (section.string("client_ca") or section.string("client_ca_file")):
+        section.report("client_ca_file", f"expected client_ca or client_ca_file with client_auth_type {client_auth}")
+    curves = section.choices("curve_preferences", tuple(CURVES))
+    if len(set(curves)) not in (0, 1, len(CURVES)):
+        section.report("curve_preferences", "Python's ssl offers one curve or all of them, expected one, or all four")
+    min_version, max_version = _read_versions(section)
+    ciphers = section.choices("cipher_suites", (*TLS13_CIPHERS, *CIPHERS))
+    prefer = section.boolean("prefer_server_cipher_suites", default=True)
+    return TlsSettings(
+        certificate,
+        key,
+        client_ca,
+        client_auth,
+        frozenset(sans),
+        min_version,
+        max_version,
+        ciphers,
+        tuple(dict.fromkeys(curves)),
+        prefer,
+    )
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen = set()
-            for key_node, _ in node.value:
-                if not isinstance(key_node, yaml.ScalarNode):
-                    raise Refused(problem="a key is no plain word", problem_mark=key_node.start_mark)
-                if key_node.value in seen:
-                    raise Refused(problem="a key is given twice", problem_mark=key_node.start_mark)
-                seen.add(key_node.value)
-            return super().construct_mapping(node, deep)
 
-    text = read_text(path, errors, f"{path}")
+def _read_versions(section: Section) -> tuple[str, str]:
+    """The lowest and the highest version to speak."""
+    low = section.choice("min_version", VERSIONS, "TLS12")
+    high = section.choice("max_version", VERSIONS, "TLS13")
+    if high < "TLS12":
+        section.report("max_version", f"expected TLS12 or TLS13, {high} is not spoken any more (RFC 8996)")
+    elif low > high:
+        section.report("min_version", f"expected at most max_version {high}, got {low}")
+    return low, high
+
+
+def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, required: bool) -> str:
+    """The PEM text given by `key` itself or by the file that `key`_file names, relative to the config's folder."""
+    inline, name = section.string(key), section.string(f"{key}_file")
+    if inline and name:
+        section.report(key, f"expected either {key} or {key}_file, got both")
+    if not name:
+        if required and not inline:
+            section.report(f"{key}_file", f"missing, expected {key} or {key}_file")
+        return inline
     try:
-        loader = Strict(text)
-        node = loader.get_single_node()
-        return (loader.construct_document(node), _lines_of(node)) if node else (None, NO_LINES)
-    except yaml.MarkedYAMLError as error:  # the library's text may quote the file, hence a secret
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = error.problem if isinstance(error, Refused) else NOT_YAML.get(type(error).__name__, "")
-        errors.append(f"{path}: {where}expected YAML{problem and ': '}{problem}")
-    except (yaml.YAMLError, ValueError, RecursionError):
-        errors.append(f"{path}: expected YAML")
-    return None, NO_LINES
-
-
-def _lines_of(root: Any) -> Lines:
-    """Where the keys of the file and of its sections stand, out of YAML's nodes."""
-    found: dict[tuple[str, str], int] = {}
-    waiting = [("", root, 2)]
-    while waiting:
-        name, node, depth = waiting.pop()
-        for key, value in node.value if node.id == "mapping" else ():
-            found[name, str(key.value)] = key.start_mark.line + 1
-            if depth:
-                waiting.append((f"{name}.{key.value}".lstrip("."), value, depth - 1))
-    return found
+        refuse_unfit(name, "a path")
+    except Misplaced as error:
+        section.report(f"{key}_file", str(error))
+        return ""
+    path = folder / name
+    files.append(path)
+    try:
+        return read_text(str(path), MAX_BYTES, read_capped)
+    except InvalidValue as error:
+        section.report(f"{key}_file", str(error))
+        return ""
 
 
 def _read_users(section: Section) -> dict[bytes, bytes]:
     users = {}
     for name, hashed in section.values.items():
         if not isinstance(name, str | int) or isinstance(name, bool) or not str(name) or ":" in str(name):
-            section.wrong_entry(name, "expected a user name without a colon")
+            section.report_entry(name, "expected a user name without a colon")
         elif not isinstance(hashed, str) or not (match := BCRYPT_HASH.fullmatch(hashed)):
-            section.wrong_entry(name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon")
+            section.report_entry(
+                name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon"
+            )
         elif int(match[1]) > MAX_COST:
-            section.wrong_entry(
+            section.report_entry(
                 name, f"expected a bcrypt hash of a cost up to {MAX_COST}: with {int(match[1])} a check takes too long"
             )
         else:
@@ -339,39 +199,39 @@ def _read_users(section: Section) -> dict[bytes, bytes]:
 
 
 def _read_http(section: Section) -> tuple[tuple[str, str], ...]:
-    section.only("http2", "headers")
-    section.truth("http2", default=True)
+    section.allow_only("http2", "headers")
+    section.boolean("http2", default=True)
     value = section.values.get("headers") or {}
     if not isinstance(value, dict):
-        section.wrong("headers", f"expected a mapping of names to values, got {kind_of(value)}")
+        section.report("headers", f"expected a mapping of names to values, got {kind_of(value)}")
         return ()
     headers: list[tuple[str, str]] = []
-    inner = section.below("headers", value)
+    entries = section.child("headers", value)
     for name, text in value.items():
         if name not in HEADERS:
-            inner.wrong_entry(name, f"this header can't be set, expected one of {', '.join(HEADERS)}")
+            entries.report_entry(name, f"this header can't be set, expected one of {', '.join(HEADERS)}")
         elif text is None or text == "":
             continue
         elif HEADERS[name] and text not in HEADERS[name]:
-            section.wrong(f"headers.{name}", f"expected one of {', '.join(HEADERS[name])}")
+            section.report(f"headers.{name}", f"expected one of {', '.join(HEADERS[name])}")
         elif not isinstance(text, str) or not (text.isascii() and text.isprintable()):
-            section.wrong(f"headers.{name}", "expected one line of ASCII text")
+            section.report(f"headers.{name}", "expected one line of ASCII text")
         else:
             headers.append((name, text.strip()))
     return tuple(headers)
 
 
 def _read_rate_limit(section: Section) -> RateLimit | None:
-    section.only("interval", "burst")
+    section.allow_only("interval", "burst")
     interval = _go_duration(section.values.get("interval"))
     burst = section.values.get("burst", 0)
     if interval is None:
-        section.wrong("interval", 'expected a duration such as "1s" or "200ms", or 0')
+        section.report("interval", 'expected a duration such as "1s" or "200ms", or 0')
     if not isinstance(burst, int) or isinstance(burst, bool) or burst < 0:
-        section.wrong("burst", f"expected a whole number, got {kind_of(burst)}")
+        section.report("burst", f"expected a whole number, got {kind_of(burst)}")
         return None
     if interval and burst == 0:
-        section.wrong("burst", "expected at least 1: with 0 every request would be refused")
+        section.report("burst", "expected at least 1: with 0 every request would be refused")
     return RateLimit(interval, burst) if interval and burst else None
 
 
@@ -384,3 +244,146 @@ def _go_duration(value: object) -> float | None:
     if not isinstance(value, str) or not re.fullmatch(f"(?:{GO_DURATION.pattern})+", value):
         return None
     return sum(float(number) * GO_UNITS[unit] for number, unit in GO_DURATION.findall(value))
+
+
+# -- the values of a section
+
+
+class Section:
+    """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent."""
+
+    def __init__(self, file: Path, name: str, value: object, errors: list[str], lines: Lines = NO_LINES) -> None:
+        self._file, self._name, self._errors, self._lines = file, name, errors, lines
+        if value is not None and not isinstance(value, dict):
+            self.report("", f"expected a mapping of keys to values, got {kind_of(value)}")
+        self.values: dict[object, Any] = value if isinstance(value, dict) else {}
+
+    def report(self, key: object, sentence: str) -> None:
+        """Add an error about a key, which is shown."""
+        where = ".".join(part for part in (self._name, str(key)) if part)
+        self._errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
+
+    def report_entry(self, key: object, sentence: str) -> None:
+        """Add an error about a key that the user chose, by its line: it may be a secret in the wrong place."""
+        line = self._lines.get((self._name, str(key)))
+        self.report("", f"line {line}: {sentence}" if line else sentence)
+
+    def child(self, key: str, value: object) -> Section:
+        """The mapping that stands under a key of this one."""
+        return Section(self._file, f"{self._name}.{key}", value, self._errors, self._lines)
+
+    def allow_only(self, *known: str) -> None:
+        """Report every other key, by name where that is nearly a known one."""
+        for key in self.values:
+            if key in known:
+                continue
+            report = self.report if get_close_matches(str(key), known, 1, SIMILARITY) else self.report_entry
+            report(key, f"unknown key, expected one of {', '.join(known)}")
+
+    def string(self, key: str) -> str:
+        """A string; "" when absent."""
+        value = self.values.get(key)
+        if value is None or isinstance(value, str):
+            return value or ""
+        self.report(key, f"expected a string, got {kind_of(value)}")
+        return ""
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.values.get(key, default)
+        if isinstance(value, bool):
+            return value
+        self.report(key, f"expected true or false, got {kind_of(value)}")
+        return default
+
+    def choice(self, key: str, words: Mapping[str, object], default: str) -> str:
+        """One of these words."""
+        value = self.string(key) or default
+        if value in words:
+            return value
+        self.report(key, f"expected one of {', '.join(words)}")
+        return default
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """A list of strings; () when absent."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+            return tuple(value)
+        self.report(key, "expected a list of strings")
+        return ()
+
+    def choices(self, key: str, words: tuple[str, ...]) -> tuple[str, ...]:
+        """A list of these words."""
+        entries = self.strings(key)
+        for entry in entries:
+            if entry not in words:
+                self.report(key, f"expected of {', '.join(words)}")
+        return tuple(entry for entry in entries if entry in words)
+
+
+def kind_of(value: object) -> str:
+    """What a value is, without showing it: it may be a secret in the wrong place."""
+    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a truth value", int: "a number"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+# -- the YAML
+
+HINTS: Final[Mapping[str, str]] = {
+    "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is quoted",
+    "ParserError": "found another structure, such as a bracket that is not closed or a line that is indented wrongly",
+    "ComposerError": "found an alias or an anchor that leads nowhere; a value that begins with * or & is quoted",
+    "ConstructorError": "found a tag that is not taken; a value that begins with ! is quoted",
+}
+"""What to say of PyYAML's errors, whose own texts may quote the file, hence a secret."""
+
+
+def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
+    """The document and the lines of its keys. Of what is no YAML only the kind of error is reported, never the text."""
+    import yaml  # noqa: PLC0415  # only where a web-config file is given
+
+    class Refused(yaml.MarkedYAMLError):
+        """An error of our own, whose text may be shown."""
+
+    class StrictLoader(yaml.SafeLoader):
+        """Refuses what YAML would let pass: a key that is given twice."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            keys = set()
+            for key_node, _ in node.value:
+                if not isinstance(key_node, yaml.ScalarNode):
+                    raise Refused(problem="a key is no plain word", problem_mark=key_node.start_mark)
+                if key_node.value in keys:
+                    raise Refused(problem="a key is given twice", problem_mark=key_node.start_mark)
+                keys.add(key_node.value)
+            return super().construct_mapping(node, deep)
+
+    try:
+        loader = StrictLoader(read_text(str(path), MAX_BYTES, read_capped))
+        node = loader.get_single_node()
+        return (loader.construct_document(node), _lines_of(node)) if node else (None, NO_LINES)
+    except InvalidValue as error:
+        errors.append(str(error))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        hint = error.problem if isinstance(error, Refused) else HINTS.get(type(error).__name__, "")
+        errors.append(f"{path}: {where}expected YAML{hint and ': '}{hint}")
+    except (yaml.YAMLError, ValueError, RecursionError):
+        errors.append(f"{path}: expected YAML")
+    return None, NO_LINES
+
+
+def _lines_of(root: Any) -> Lines:
+    """The lines of the keys of the file and of its sections, from YAML's nodes."""
+    lines: dict[tuple[str, str], int] = {}
+    pending = [("", root, 2)]  # name of the section, its node, how many levels below it count
+    while pending:
+        name, node, depth = pending.pop()
+        for key, value in node.value if node.id == "mapping" else ():
+            lines[name, str(key.value)] = key.start_mark.line + 1
+            if depth:
+                pending.append((f"{name}.{key.value}".lstrip("."), value, depth - 1))
+    return lines

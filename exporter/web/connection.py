@@ -1,4 +1,4 @@
-"""One scraper's conversation: request, answer, request, … each step with a limit, whatever the other side does."""
+"""One client's connection: request, response, request, … with a limit for each state, whatever the client does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import h11
 
 from exporter.web.eviction import Rank
-from exporter.web.responses import Answer, plain, takes_gzip
+from exporter.web.responses import Response, plain, takes_gzip
 from exporter.web.stream import READ_BYTES, Stream, reset_on_close, unsent_bytes
 
 
@@ -25,43 +25,46 @@ class Limits:
     """What a client may take, in seconds, bytes and connections. The defaults are what is promised to operators."""
 
     head_seconds: float = 5.0
-    """From the connection (or a later request's first byte) to the end of the request's head, TLS handshake and all."""
+    """From the connection (or a later request's first byte) to the end of the request's head; the TLS handshake too."""
     exchange_seconds: float = 9.0
-    """The same start, to the last byte of the answer taken by the client."""
+    """From the same start until the client has read the last byte of the response."""
     idle_seconds: float = 9.0
-    """Between two requests of one client. One that never reads looks from here like a scraper that waits, since the
-    kernels in between take a page whole. A scraper that comes each 15 to 60 s connects anew: some milliseconds."""
-    taking_seconds: float = 0.5
-    """From the end of a request until its answer should have been taken. Who is later is the first to make room."""
+    """Between two requests of one client. One that never reads can't be told from a scraper that waits, since the
+    kernels in between buffer a whole page. A scraper that comes each 15 to 60 s connects anew: some milliseconds."""
+    reading_seconds: float = 0.5
+    """From the end of a request until its response should have been read. Slower clients are evicted first."""
     render_seconds: float = 3.0
-    """How long the application may take for a page before the scraper is told to come back."""
+    """How long the application may take for a page before the scraper is answered 503."""
     fresh_seconds: float = 0.2
     """How old a rendered page may get. A storm of scrapes costs five renderings a second, and no fact is shown late."""
     linger_seconds: float = 1.0
     """How long a refused upload is still read, so that the client gets to see why."""
     linger_bytes: int = 1 << 20
+    """How much of it is read."""
     head_bytes: int = 16384
+    """The longest head of a request."""
     connections: int = 512
-    """Fewer where the file-descriptor limit is low, see `web.room_for`."""
+    """How many may be open; fewer where the file-descriptor limit is low, see `server.max_connections`."""
     stop_seconds: float = 0.9
+    """How long stopping the server may take."""
 
 
-class Step(enum.Enum):
-    """Where a connection is in its conversation."""
+class State(enum.Enum):
+    """What a connection is waiting for."""
 
-    ASKING = enum.auto()
+    RECEIVING = enum.auto()
     """From the connection, or a later request's first byte, to the end of the request's head."""
-    ANSWERED = enum.auto()
-    """Its password is checked, its page rendered, its answer written."""
+    RESPONDING = enum.auto()
+    """Its password is checked, its page rendered, its response written."""
     IDLE = enum.auto()
-    """The kernel has all of the answer, and the client may ask again."""
-    LEAVING = enum.auto()
-    """Nothing more will be said to it."""
+    """The kernel has all of the response, and the client may send another request."""
+    CLOSING = enum.auto()
+    """Nothing more will be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What of a request's head decides the answer."""
+    """What of a request's head decides the response."""
 
     method: bytes
     path: str
@@ -72,51 +75,51 @@ class Request:
     """A certificate of the client was verified."""
 
 
-Answering = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
-LOOK_AT_UNSENT_SECONDS: Final = 0.05
-"""The kernel tells how much is unsent, not when it is sent."""
-TRIFLE: Final = 4096
-"""Bytes: a body up to this is copied behind its head, a longer one is sent as it is, shared by all who read it."""
+UNSENT_POLL_SECONDS: Final = 0.05
+"""The kernel says how much is unsent, not when it is sent."""
+SMALL_BODY: Final = 4096
+"""Bytes: a body up to this is copied behind its head, a longer one is sent as it is, shared by all its readers."""
 
 
 class Connection:
-    """A connection and what it is doing. `peer`, `rank` and `since` (loop time) are for whoever has to make room."""
+    """A connection and its state. `peer`, `rank` and `since` (loop time) are for eviction."""
 
-    def __init__(self, sock: socket.socket, peer: str, stream: Stream, limits: Limits, answering: Answering) -> None:
-        self._socket, self.peer, self._stream, self._limits, self._answering = sock, peer, stream, limits, answering
+    def __init__(self, sock: socket.socket, peer: str, stream: Stream, limits: Limits, handler: Handler) -> None:
+        self._socket, self.peer, self._stream, self._limits, self._handler = sock, peer, stream, limits, handler
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._loop = asyncio.get_running_loop()
-        self._heard = False
-        self._welcome = False
+        self._received_any = False
+        self._may_idle = False
         self._deadline = self._loop.time() + limits.exchange_seconds
-        self._enter(Step.ASKING)
+        self._enter(State.RECEIVING)
 
     def rank(self, now: float) -> Rank:
-        """How little it will be missed at this loop time."""
-        if self._step is Step.ASKING:
+        """How little the client loses if it is evicted at this loop time."""
+        if self._state is State.RECEIVING:
             return Rank.BUSY
-        if self._has_taken():
+        if self._response_was_read():
             return Rank.IDLE
-        return Rank.STUCK if now - self.since > self._limits.taking_seconds else Rank.BUSY
+        return Rank.STUCK if now - self.since > self._limits.reading_seconds else Rank.BUSY
 
-    def _enter(self, step: Step) -> None:
-        self._step, self.since, self._taken = step, self._loop.time(), False
+    def _enter(self, state: State) -> None:
+        self._state, self.since, self._was_read = state, self._loop.time(), False
 
-    def _has_taken(self) -> bool:
-        """True if the client has all of its answer and has not begun to ask again."""
-        self._taken = self._taken or (self._step is Step.IDLE and not unsent_bytes(self._socket))
-        return self._taken
+    def _response_was_read(self) -> bool:
+        """True if the client has all of its response and has not begun another request."""
+        self._was_read = self._was_read or (self._state is State.IDLE and not unsent_bytes(self._socket))
+        return self._was_read
 
     async def run(self) -> None:
-        """Talk until one side has enough. `close` is the caller's: a task cancelled at birth never gets here."""
+        """Serve requests until one side ends it. `close` is the caller's: a task cancelled at birth never gets here."""
         try:
-            await self._talk()
-            self._stream.say_last(b"")
-            await self._until_taken()
+            await self._serve_requests()
+            self._stream.send_nowait(b"")
+            await self._wait_until_read()
         except (TimeoutError, asyncio.CancelledError):
             # Not raised on: kept by the finished task, its traceback would hold all buffers until a full collection.
-            if not self._has_taken():
+            if not self._response_was_read():
                 reset_on_close(self._socket)
         except OSError:
             return  # the client left, or there was no agreement on TLS (ssl.SSLError)
@@ -124,110 +127,107 @@ class Connection:
     def close(self) -> None:
         """Give the file descriptor and the buffers back."""
         self._socket.close()
-        self._stream.forget()
+        self._stream.release()
         del self._http
 
-    async def _talk(self) -> None:
+    async def _serve_requests(self) -> None:
         begun, first = self.since, b""
         while True:
             self._deadline = begun + self._limits.exchange_seconds
             try:
                 async with asyncio.timeout_at(begun + self._limits.head_seconds):
-                    if not self._heard:
+                    if not self._received_any:
                         await self._stream.open()
                     request = await self._read_request(first)
             except h11.RemoteProtocolError as error:
                 await self._refuse(error.error_status_hint)
                 return
             except TimeoutError:
-                self._say_too_slow()
+                self._send_timeout()
                 raise
             if request is None:
                 return
             async with asyncio.timeout_at(self._deadline):
-                again = await self._exchange(request)
-            if not again:
+                keep_alive = await self._exchange(request)
+            if not keep_alive:
                 return
-            first = await self._wait_for_more()
+            first = await self._wait_for_request()
             if not first:
                 return
             begun = self._loop.time()
-            self._enter(Step.ASKING)
+            self._enter(State.RECEIVING)
 
     async def _read_request(self, received: bytes) -> h11.Request | None:
         if received:
             self._http.receive_data(received)
         while (event := self._http.next_event()) is h11.NEED_DATA:
             data = await self._stream.read()
-            self._heard = self._heard or bool(data)
+            self._received_any = self._received_any or bool(data)
             self._http.receive_data(data)
         return event if isinstance(event, h11.Request) else None
 
     async def _exchange(self, head: h11.Request) -> bool:
-        """Answer one request; True if the client may ask again on this connection."""
-        self._enter(Step.ANSWERED)
+        """Answer one request; True if the client may send another on this connection."""
+        self._enter(State.RESPONDING)
         headers = dict(head.headers)
         if b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0"):
-            await self._send(head.method, plain(413, "This server takes no request bodies."), packed=False, last=True)
+            await self._send(head.method, plain(413, "This server takes no request bodies."), gzip=False, last=True)
             await self._linger()
             return False
         self._http.next_event()  # the empty body's end; what is left in h11 now was sent without waiting for us
         pipelined = bool(self._http.trailing_data[0])
-        answer = await self._answering(_request_of(head, headers, self.peer, self._stream.certified))
-        packed = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
-        # Only who was given a page may wait in silence for the next one.
-        self._welcome = answer.response.status < http.HTTPStatus.BAD_REQUEST
-        await self._send(head.method, answer, packed=packed, last=pipelined)
+        response = await self._handler(_request_of(head, headers, self.peer, self._stream.certified))
+        gzip = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
+        # Only a client that was given a page may be idle until it wants the next one.
+        self._may_idle = response.status < http.HTTPStatus.BAD_REQUEST
+        await self._send(head.method, response, gzip=gzip, last=pipelined)
         if pipelined:
             await self._linger()
             return False
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
-        # A client that never lets us wait for it must still let the others have their turn.
+        # A client whose next request is always there already must not keep the loop from the others.
         await asyncio.sleep(0)
         return True
 
-    async def _send(self, method: bytes, answer: Answer, *, packed: bool, last: bool) -> None:
-        response = answer.response
-        body = answer.packed if packed and answer.packed is not None else response.body
+    async def _send(self, method: bytes, response: Response, *, gzip: bool, last: bool) -> None:
+        body = response.gzipped if gzip and response.gzipped is not None else response.body
         headers = [("Date", formatdate(usegmt=True)), ("Content-Type", response.content_type)]
         headers += [("Content-Length", str(len(body))), *response.headers]
-        if answer.packed is not None:
+        if response.gzipped is not None:
             headers.append(("Vary", "Accept, Accept-Encoding"))
-            headers += [("Content-Encoding", "gzip")] if packed else []
+            headers += [("Content-Encoding", "gzip")] if gzip else []
         if last:
             headers.append(("Connection", "close"))
-        head = (
-            self._http.send(h11.Response(status_code=response.status, headers=headers, reason=_reason(response.status)))
-            or b""
-        )
+        status = response.status
+        head = self._http.send(h11.Response(status_code=status, headers=headers, reason=_reason(status))) or b""
         if method == b"HEAD":
             body = b""
         elif body:
             self._http.send_with_data_passthrough(h11.Data(data=body))
         self._http.send(h11.EndOfMessage())
-        if len(body) <= TRIFLE:
+        if len(body) <= SMALL_BODY:
             await self._stream.write(head + body)
             return
         await self._stream.write(head)
         await self._stream.write(body)
 
-    async def _wait_for_more(self) -> bytes:
-        """The first bytes of the next request; b"" when the client left, or asks on without taking its answer.
+    async def _wait_for_request(self) -> bytes:
+        """The first bytes of the next request; b"" when the client left, or sent it without reading its response.
 
-        Who has read an answer acknowledges it with the next request at the latest. Who does not would else be given
-        the time of one more request each time, until the kernel's buffers are full.
+        A client that has read a response acknowledges it with the next request at the latest. One that does not would
+        else be given the time of another request each time, until the kernel's buffers are full.
         """
-        self._enter(Step.IDLE)
-        first = await self._next_bytes()
-        return first if self._has_taken() else b""
+        self._enter(State.IDLE)
+        first = await self._read_idle()
+        return first if self._response_was_read() else b""
 
-    async def _next_bytes(self) -> bytes:
+    async def _read_idle(self) -> bytes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._deadline):
                 return await self._stream.read()
-        if not (self._welcome and self._has_taken()):
+        if not (self._may_idle and self._response_was_read()):
             raise TimeoutError
         async with asyncio.timeout_at(self.since + self._limits.idle_seconds):
             return await self._stream.read()
@@ -236,17 +236,16 @@ class Connection:
         if self._http.our_state is not h11.IDLE:
             return
         texts = {431: "The request's head is too large.", 501: "This transfer encoding is not supported."}
-        self._enter(Step.ANSWERED)
+        response = plain(status, texts.get(status, "This is no HTTP request."))
+        self._enter(State.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
-            await self._send(
-                b"GET", plain(status, texts.get(status, "This is no HTTP request.")), packed=False, last=True
-            )
+            await self._send(b"GET", response, gzip=False, last=True)
             await self._linger()
 
     async def _linger(self) -> None:
-        """Read on for a moment after a refusal: closing at once would reset the connection and eat our answer."""
-        self._enter(Step.LEAVING)
-        self._stream.say_last(b"")
+        """Read on for a moment after a refusal: closing at once would reset the connection and lose our response."""
+        self._enter(State.CLOSING)
+        self._stream.send_nowait(b"")
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         left = self._limits.linger_bytes
@@ -256,22 +255,22 @@ class Connection:
                     left -= len(data)
                     await asyncio.sleep(0)
 
-    async def _until_taken(self) -> None:
-        """Wait for the client to take its answer. Closing earlier leaves the kernel trying, for minutes, unseen."""
-        self._enter(Step.LEAVING)
+    async def _wait_until_read(self) -> None:
+        """Wait for the client to read its response. Closing earlier leaves the kernel trying, for minutes, unseen."""
+        self._enter(State.CLOSING)
         async with asyncio.timeout_at(self._deadline):
             while unsent_bytes(self._socket):
-                await asyncio.sleep(LOOK_AT_UNSENT_SECONDS)
+                await asyncio.sleep(UNSENT_POLL_SECONDS)
 
-    def _say_too_slow(self) -> None:
-        """A last word for a client that began a request; one that said nothing is owed nothing."""
-        if self._heard and self._http.our_state is h11.IDLE:
+    def _send_timeout(self) -> None:
+        """408 for a client that began a request; one that sent nothing gets nothing."""
+        if self._received_any and self._http.our_state is h11.IDLE:
             head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-            self._stream.say_last(head)
+            self._stream.send_nowait(head)
 
 
 def _reason(status: int) -> str:
-    """The status in words: Prometheus shows them on its targets page. "" for a status nobody has named."""
+    """The reason phrase, which Prometheus shows on its targets page; "" for a status that has none."""
     with contextlib.suppress(ValueError):
         return http.HTTPStatus(status).phrase
     return ""

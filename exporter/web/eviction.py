@@ -1,10 +1,9 @@
-"""Who goes when a newcomer needs room: one of the crowd, and of the crowd the one that will be missed least.
+"""Which connection is closed when a new one needs its place: of the peer with the most, the one that loses least by it.
 
-A crowd is the address with the most connections. As long as somebody has more of them than a scraper has, the scraper
-keeps its own, however many addresses the others come from. Within the crowd (which may share its address with the
-scraper, behind a NAT) it is not age alone that decides, since the next newcomer would then push out whoever needs more
-than one journey over the network to ask: first goes who has asked and does not take the answer, then who has taken it
-and waits to ask again, then the one that has been at its step for longest.
+As long as some peer has more connections than a scraper has, the scraper keeps its own, however many addresses the
+others come from. Among the connections of that peer (which may be the scraper's own address, behind a NAT) age alone
+would evict whoever needs more than one network round trip to send a request. So first goes a connection whose client
+does not read its response, then one that has read it and is idle, then the one that is in its present state longest.
 """
 
 from __future__ import annotations
@@ -16,50 +15,56 @@ from collections.abc import Collection
 from typing import Final, Protocol, TypeVar
 
 NETWORK_BITS: Final = 64
-"""Of an IPv6 address: whoever has one such network has all of its addresses."""
+"""Of an IPv6 address: who has one such network has all of its addresses."""
 
 
 class Rank(enum.IntEnum):
-    """How little a connection will be missed: the lowest goes first."""
+    """How little a client loses when its connection is closed: the lowest is evicted first."""
 
     STUCK = 0
-    """Has asked, and for longer than a scraper needs has not taken the answer or is waiting for it."""
+    """It has sent a request, and for longer than a scraper needs has not read the response or is waiting for it."""
     IDLE = 1
-    """Has taken its answer: a scraper connects anew, and loses nothing."""
+    """It has read its response: a scraper connects anew, and loses nothing."""
     BUSY = 2
-    """Is about to ask, or to be answered."""
+    """It is sending a request, or about to be answered."""
 
 
-class Guest(Protocol):
-    """A connection as seen by who makes room. `since` is when its present step began, as `now`."""
+class Evictable(Protocol):
+    """What eviction must know of a connection."""
 
     @property
-    def peer(self) -> str: ...
+    def peer(self) -> str:
+        """The client's address, as `peer_of` gives it."""
+
     @property
-    def since(self) -> float: ...
-    def rank(self, now: float) -> Rank: ...
+    def since(self) -> float:
+        """When its present state began, by the clock of `now`."""
+
+    def rank(self, now: float) -> Rank:
+        """How little its client loses at this time."""
 
 
-G = TypeVar("G", bound=Guest)
+E = TypeVar("E", bound=Evictable)
 
 
-def first_to_go(guests: Collection[G], now: float) -> G:
-    """Whose room a newcomer gets. There must be a guest."""
-    crowds = Counter(guest.peer for guest in guests)
-    largest = max(crowds.values())
-    oldest_first = sorted((guest for guest in guests if crowds[guest.peer] == largest), key=lambda guest: guest.since)
-    found, lowest = oldest_first[0], Rank.BUSY
-    for guest in oldest_first:
-        rank = guest.rank(now)
+def choose_eviction(connections: Collection[E], now: float) -> E:
+    """The connection to close for a new one. There must be at least one; `now` is on the clock of `since`."""
+    counts = Counter(connection.peer for connection in connections)
+    largest = max(counts.values())
+    candidates = (connection for connection in connections if counts[connection.peer] == largest)
+    oldest_first = sorted(candidates, key=lambda connection: connection.since)
+    chosen, lowest = oldest_first[0], Rank.BUSY
+    for connection in oldest_first:
+        rank = connection.rank(now)
         if rank is Rank.STUCK:
-            return guest  # and the others, hundreds perhaps, need not be asked
+            return connection  # the rank of the others, perhaps hundreds, need not be asked: each is a system call
         if rank < lowest:
-            found, lowest = guest, rank
-    return found
+            chosen, lowest = connection, rank
+    return chosen
 
 
 def peer_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, also where it came as an IPv6 one, or an IPv6 network of 64 bits."""
+    """What counts as one client: an IPv4 address, also where IPv6 carries it, or an IPv6 network of 64 bits."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

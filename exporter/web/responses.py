@@ -1,8 +1,8 @@
-"""What is answered: the application's pages, rendered at most five times a second each, whoever asks and however often.
+"""What is answered: the application's pages, each rendered at most five times a second, however many clients ask.
 
-A scrape storm then costs bytes, not rendering. Rendering runs on a short-lived thread of its own, so that an
-application that hangs leaves the loop that closes hostile connections alone; there is never more than one at work per
-page, hence never more threads than pages.
+A storm of scrapes then costs bytes, not rendering. Rendering runs on a short-lived thread of its own, so that an
+application that hangs does not stop the loop that closes hostile connections; there is at most one such thread for
+each page.
 """
 
 from __future__ import annotations
@@ -25,55 +25,52 @@ Accept = Literal["text", "openmetrics"]
 ROUTES: Final = frozenset({"/", "/metrics", "/-/healthy", "/-/ready"})
 HEALTH: Final = frozenset(path for path in ROUTES if path.startswith("/-/"))
 """What probes ask for: `rate_limit` does not count it."""
-NOT_WORTH_PACKING: Final = 512
+SMALLEST_GZIPPED: Final = 512
 """Bytes: under this a gzip body is not noticeably smaller."""
+RETRY_AFTER: Final = ("Retry-After", "5")
+"""Seconds: the header of each 503 of the server's own, be it for a slow page or for too many passwords."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One page. `content_type` includes its charset; `headers` are further ones, without Content-Length."""
+    """What a client gets. `content_type` includes its charset; `headers` are further ones, without Content-Length."""
 
     status: int
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
+    gzipped: bytes | None = None
+    """The body for clients that accept gzip; None where it would not be smaller. The server fills it in."""
 
-
-class Application(Protocol):
-    """What has something to show. Called on a thread of the server's, at most five times a second per (path, accept).
-
-    `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception becomes
-    a 500 that tells nothing; it is logged once until the page works again.
-    """
-
-    def respond(self, path: str, accept: Accept) -> Response: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response as it goes out: `packed` is the gzip body, or None where packing gains nothing."""
-
-    response: Response
-    packed: bytes | None = None
-
-    def with_headers(self, headers: tuple[tuple[str, str], ...]) -> Answer:
-        """The same answer with these headers, which replace the response's own of the same name."""
+    def with_headers(self, headers: tuple[tuple[str, str], ...]) -> Response:
+        """The same response with these headers, which replace its own of the same name."""
         if not headers:
             return self
         names = {name.lower() for name, _ in headers}
-        own = tuple(header for header in self.response.headers if header[0].lower() not in names)
-        return replace(self, response=replace(self.response, headers=own + headers))
+        own = tuple(header for header in self.headers if header[0].lower() not in names)
+        return replace(self, headers=own + headers)
 
 
-def plain(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    """A one-sentence answer of the server's own."""
-    return Answer(Response(status, "text/plain; charset=utf-8", (text + "\n").encode(), headers))
+class Application(Protocol):
+    """The agent, as far as the server knows it: something that renders pages."""
+
+    def respond(self, path: str, accept: Accept) -> Response:
+        """Render a page. Called on a thread of the server's, at most five times a second per (path, accept).
+
+        `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception
+        becomes a 500 that says nothing of it; it is logged once until the page works again.
+        """
+
+
+def plain(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A one-sentence response of the server's own."""
+    return Response(status, "text/plain; charset=utf-8", (text + "\n").encode(), headers)
 
 
 def choose_accept(header: str) -> Accept:
-    """OpenMetrics 1.0.0 if the header likes it at least as well as text/plain; whatever else it says, text.
+    """OpenMetrics 1.0.0 if an Accept header prefers it to text/plain or rates them equal, else text (RFC 9110, 12.5.1).
 
     Prometheus names several versions with falling q-values; a header that can't be read is no reason to refuse.
     """
@@ -140,48 +137,50 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
 
 
 @dataclass(slots=True)
-class Answers:
+class PageCache:
     """The application's pages, each at most `fresh_seconds` old. Used on the server's loop only."""
 
     application: Application
     log: Logger
     fresh_seconds: float = 0.2
-    patience_seconds: float = 3.0
+    render_seconds: float = 3.0
     clock: Callable[[], float] = time.monotonic
     failures: int = 0
-    _ready: dict[tuple[str, Accept], tuple[float, Answer]] = field(default_factory=dict)
-    _rendering: dict[tuple[str, Accept], asyncio.Future[Answer]] = field(default_factory=dict)
+    """How often the application raised instead of giving a page."""
+    _rendered: dict[tuple[str, Accept], tuple[float, Response]] = field(default_factory=dict)
+    _rendering: dict[tuple[str, Accept], asyncio.Future[Response]] = field(default_factory=dict)
 
-    async def get(self, path: str, accept: Accept) -> Answer:
-        """The page, perhaps rendered for somebody else a moment ago; 503 if the application takes too long."""
+    async def get(self, path: str, accept: Accept) -> Response:
+        """The page, perhaps rendered for another client a moment ago; 503 if the application takes too long."""
         key = (path, accept if path == "/metrics" else "text")
-        known = self._ready.get(key)
-        if known is not None and self.clock() - known[0] < self.fresh_seconds:
-            return known[1]
+        cached = self._rendered.get(key)
+        if cached is not None and self.clock() - cached[0] < self.fresh_seconds:
+            return cached[1]
         if key not in self._rendering:
             self._rendering[key] = in_thread(lambda: self._render(*key), f"web{path}")
-            self._rendering[key].add_done_callback(lambda done: self._keep(key, done))
+            self._rendering[key].add_done_callback(lambda done: self._store(key, done))
         try:
             # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
-            async with asyncio.timeout(self.patience_seconds):
+            async with asyncio.timeout(self.render_seconds):
                 return await asyncio.shield(self._rendering[key])
         except TimeoutError:
-            return plain(503, "This page could not be produced in time.", (("Retry-After", "5"),))
+            return plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
 
-    def _keep(self, key: tuple[str, Accept], done: asyncio.Future[Answer]) -> None:
+    def _store(self, key: tuple[str, Accept], done: asyncio.Future[Response]) -> None:
         del self._rendering[key]
         if not done.cancelled() and done.exception() is None:
-            self._ready[key] = (self.clock(), done.result())
+            self._rendered[key] = (self.clock(), done.result())
 
-    def _render(self, path: str, accept: Accept) -> Answer:
+    def _render(self, path: str, accept: Accept) -> Response:
         try:
             response = self.application.respond(path, accept)
-        except Exception as error:  # whatever a page trips over, the scraper gets an answer and the log says why, once
+        except Exception as error:  # whatever it is, the scraper gets a response and the log the reason, once
             self.failures += 1
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(where.filename)}:{where.lineno}"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
             self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
             return plain(500, "This page could not be produced; the agent's log says why.")
         self.log.recovered(f"web{path}", "web.page_works_again", path=path)
-        worth_it = len(response.body) >= NOT_WORTH_PACKING
-        return Answer(response, gzip.compress(response.body, 5, mtime=0) if worth_it else None)
+        if len(response.body) < SMALLEST_GZIPPED:
+            return response
+        return replace(response, gzipped=gzip.compress(response.body, 5, mtime=0))

@@ -6,13 +6,13 @@ others (waitress, cheroot, uvicorn, hypercorn, aiohttp, granian) none bounds the
 cap on connections without eviction turns slow clients into an outage: the cap is theirs and the refusal is ours. What
 they lack is the accept loop and the clocks, not the parsing; h11 parses, is sans-I/O and comes with httpx anyway.
 
-The rules, all in `Limits`: a client that has not finished a request's head 5 s after it connected (TLS handshake
-included) is closed, and so is one that has not taken its answer after 9 s, or asked again 9 s after its last answer.
-When room is needed, one of those who have the most connections makes it (see `webroom`); a newcomer is never refused. A
-page is rendered at most five times a second.
+The rules, all in `Limits`: a connection is closed when its client has not finished a request's head 5 s after it
+connected (TLS handshake included), has not read its response after 9 s, or sends no other request 9 s after the last
+response. A new connection is never refused: where there are too many, one is evicted for it (see `eviction`). A page is
+rendered at most five times a second.
 
-With a web-config file (`webconfig`) every path wants its password, `/-/healthy` too, as with the exporter-toolkit. Its
-`rate_limit` counts strangers: else a crowd that uses it up would shut the scraper and the probes out.
+With a web-config file (`config`) every path wants the password, `/-/healthy` too, as with the exporter-toolkit. Its
+`rate_limit` counts strangers alone: else a flood that uses it up would shut out the scraper and the probes.
 """
 
 from __future__ import annotations
@@ -25,61 +25,48 @@ import sys
 import threading
 from typing import Final
 
-from exporter.config.types import describe
+from exporter.config.types import split_address
 from exporter.log.protocol import Logger, NullLogger
 from exporter.web.auth import Passwords, TokenBucket
 from exporter.web.config import WebConfig
 from exporter.web.config_file import WebSettings
 from exporter.web.connection import Connection, Limits, Request
-from exporter.web.eviction import first_to_go, peer_of
+from exporter.web.eviction import choose_eviction, peer_of
 from exporter.web.responses import (
     HEALTH,
+    RETRY_AFTER,
     ROUTES,
-    Answer,
-    Answers,
     Application,
+    PageCache,
+    Response,
     choose_accept,
     in_thread,
     plain,
 )
 from exporter.web.stream import PlainStream, TlsStream
 
-NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG: Final = 512
 METHODS: Final = (b"GET", b"HEAD")
-LAST_PORT: Final = 65535
-OUT_OF_ROOM_PAUSE_SECONDS: Final = 0.2
-BREATH_SECONDS: Final = 0.01
-"""After an accept that failed for no reason we know: nothing may make the loop spin."""
-WINDOWS_SELECT: Final = 256
+OUT_OF_DESCRIPTORS_PAUSE_SECONDS: Final = 0.2
+FAILED_ACCEPT_PAUSE_SECONDS: Final = 0.01
+"""After an accept that failed for another reason: nothing may make the loop spin."""
+MAX_CONNECTIONS_ON_WINDOWS: Final = 256
 """Half of what select() watches there."""
-LOOK_AT_CONFIG_SECONDS: Final = 1.0
+RELOAD_SECONDS: Final = 1.0
+"""How often the files of the web config are looked at."""
 OPEN_TO_ALL: Final = WebSettings()
 CHALLENGE: Final = ("WWW-Authenticate", 'Basic realm="metrics", charset="UTF-8"')
 
 
-def parse_listen_address(text: str) -> tuple[str, int]:
-    """Host ("" for all interfaces) and port of "0.0.0.0:10169", ":10169", "[::]:10169" or "localhost:10169".
-
-    Raises ValueError with a sentence for a person.
-    """
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > LAST_PORT or (":" in host and not bracketed):
-        raise ValueError(
-            f"{describe(text)} is no listen address: expected host:port, such as 0.0.0.0:10169 or [::]:10169"
-        )
-    return (host[1:-1] if bracketed else host), int(port)
-
-
-def room_for(connections: int) -> int:
-    """How many connections may be open at once: half of the process's file descriptors, the others are the agent's."""
+def max_connections(wanted: int) -> int:
+    """How many connections may be open: `wanted`, or half of the process's descriptors; the others are the agent's."""
     if sys.platform == "win32":
-        return min(connections, WINDOWS_SELECT)
+        return min(wanted, MAX_CONNECTIONS_ON_WINDOWS)
     import resource  # noqa: PLC0415  # not there on Windows
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft // 2))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 
 
 class WebServer:
@@ -98,13 +85,14 @@ class WebServer:
         limits: Limits | None = None,
         log: Logger | None = None,
     ) -> None:
-        self.host, self.port = parse_listen_address(listen_address)
+        """`listen_address` as in the settings; raises `config.types.InvalidValue` for what is none."""
+        self.host, self.port = split_address(listen_address)
         self._config = web_config
         self._limits = limits or Limits()
         self._log = log or NullLogger()
-        self._answers = Answers(application, self._log, self._limits.fresh_seconds, self._limits.render_seconds)
-        self._room = room_for(self._limits.connections)
-        self._open: dict[asyncio.Task[None], Connection] = {}
+        self._pages = PageCache(application, self._log, self._limits.fresh_seconds, self._limits.render_seconds)
+        self._max_connections = max_connections(self._limits.connections)
+        self._connections: dict[asyncio.Task[None], Connection] = {}
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
         self._passwords = Passwords()
@@ -113,7 +101,7 @@ class WebServer:
     @property
     def render_failures(self) -> int:
         """How often the application raised instead of giving a page."""
-        return self._answers.failures
+        return self._pages.failures
 
     @property
     def _settings(self) -> WebSettings:
@@ -123,7 +111,7 @@ class WebServer:
         """Bind at once, then serve on a thread. Raises OSError, with a sentence, when the address can't be had."""
         self._listener = listen(self.host, self.port)
         self.address = self._listener.getsockname()[:2]
-        # Not Windows' proactor: it can't tell when somebody knocks without letting them in.
+        # Not Windows' proactor: it can't report a waiting connection without accepting it.
         self._loop = asyncio.SelectorEventLoop()
         self._thread.start()
 
@@ -139,20 +127,20 @@ class WebServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        always = [asyncio.create_task(self._accept_for_ever()), asyncio.create_task(self._look_at_config())]
+        background = [asyncio.create_task(self._accept_forever()), asyncio.create_task(self._reload_forever())]
         await self._stopping.wait()
         with self._listener:
-            tasks = [*always, *self._open]
+            tasks = [*background, *self._connections]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=self._limits.stop_seconds / 2)
 
-    async def _accept_for_ever(self) -> None:
+    async def _accept_forever(self) -> None:
         while True:
-            await self._somebody_knocks()
-            # Room is made before accepting, so that there is a descriptor to accept with.
-            while len(self._open) >= self._room:
-                await self._make_room()
+            await self._wait_for_connection()
+            # Evicted before accepting, so that there is a descriptor to accept with.
+            while len(self._connections) >= self._max_connections:
+                await self._evict_one()
             try:
                 accepted, remote = self._listener.accept()
             except BlockingIOError:
@@ -160,35 +148,36 @@ class WebServer:
             except OSError as error:
                 await self._after_failed_accept(error)
                 continue
-            self._begin(accepted, peer_of(str(remote[0])))
+            self._start_connection(accepted, peer_of(str(remote[0])))
 
-    async def _somebody_knocks(self) -> None:
+    async def _wait_for_connection(self) -> None:
         # Not `sock_accept`: cancelled at the wrong moment, it loses a connection that it has already accepted.
-        knocked = asyncio.Event()
-        self._loop.add_reader(self._listener, knocked.set)
+        readable = asyncio.Event()
+        self._loop.add_reader(self._listener, readable.set)
         try:
-            await knocked.wait()
+            await readable.wait()
         finally:
             self._loop.remove_reader(self._listener)
 
     async def _after_failed_accept(self, error: OSError) -> None:
-        if error.errno not in NO_ROOM:
-            await asyncio.sleep(BREATH_SECONDS)  # the client left before it was accepted
+        if error.errno not in OUT_OF_DESCRIPTORS:
+            await asyncio.sleep(FAILED_ACCEPT_PAUSE_SECONDS)  # the client left before it was accepted
             return
-        self._log.failing("web.room", "web.out_of_file_descriptors", open=len(self._open), error=error.strerror)
-        if self._open:
-            await self._make_room()
+        count = len(self._connections)
+        self._log.failing("web.room", "web.out_of_file_descriptors", open=count, error=error.strerror)
+        if self._connections:
+            await self._evict_one()
         else:
-            await asyncio.sleep(OUT_OF_ROOM_PAUSE_SECONDS)
+            await asyncio.sleep(OUT_OF_DESCRIPTORS_PAUSE_SECONDS)
 
-    async def _make_room(self) -> None:
-        """Close the one that will be missed least, and come back when its descriptor is free."""
-        goes = first_to_go(self._open.values(), self._loop.time())
-        task = next(task for task, connection in self._open.items() if connection is goes)
+    async def _evict_one(self) -> None:
+        """Close the connection whose client loses least, and return when its descriptor is free."""
+        evicted = choose_eviction(self._connections.values(), self._loop.time())
+        task = next(task for task, connection in self._connections.items() if connection is evicted)
         task.cancel()
         await asyncio.wait([task])
 
-    def _begin(self, accepted: socket.socket, peer: str) -> None:
+    def _start_connection(self, accepted: socket.socket, peer: str) -> None:
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -198,47 +187,47 @@ class WebServer:
             if settings.tls is None
             else TlsStream(accepted, settings.tls, settings.client_allowed_sans)
         )
-        connection = Connection(accepted, peer, stream, self._limits, self._answer)
+        connection = Connection(accepted, peer, stream, self._limits, self._respond)
         task = asyncio.create_task(connection.run())
-        self._open[task] = connection
-        task.add_done_callback(self._ended)
+        self._connections[task] = connection
+        task.add_done_callback(self._end_connection)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._open.pop(task).close()
+    def _end_connection(self, task: asyncio.Task[None]) -> None:
+        self._connections.pop(task).close()
         if task.cancelled():
             return
         error = task.exception()
         if error is not None:
             self._log.failing("web.connection", "web.connection_failed", level="error", error=repr(error))
 
-    async def _look_at_config(self) -> None:
+    async def _reload_forever(self) -> None:
         while self._config is not None:
-            await asyncio.sleep(LOOK_AT_CONFIG_SECONDS)
+            await asyncio.sleep(RELOAD_SECONDS)
             try:
                 await in_thread(self._config.refresh, "web-config")
             except Exception as error:  # the loop goes on: a file system may fail in ways nobody has listed
                 self._log.failing("web.config", "web.config_unseen", level="error", error=repr(error))
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _respond(self, request: Request) -> Response:
         settings = self._settings
-        return (await self._admit(request, settings)).with_headers(settings.headers)
+        return (await self._route(request, settings)).with_headers(settings.headers)
 
-    async def _admit(self, request: Request, settings: WebSettings) -> Answer:
+    async def _route(self, request: Request, settings: WebSettings) -> Response:
         verdict = None
         if settings.users:
             verdict = await self._passwords.judge(settings.users, request.authorization, request.peer)
-        known = verdict == "in" or (verdict is None and request.certified)
+        known = verdict == "admitted" or (verdict is None and request.certified)
         if not known and request.path not in HEALTH and not self._within_rate(settings):
             return plain(429, "Too many requests.")
         if verdict == "busy":
-            return plain(503, "Too many passwords are being checked, come back later.", (("Retry-After", "5"),))
+            return plain(503, "Too many passwords are being checked, come back later.", (RETRY_AFTER,))
         if verdict == "refused":
             return plain(401, "Unauthorized", (CHALLENGE,))
         if request.path not in ROUTES:
             return plain(404, "Not found. There are /, /metrics, /-/healthy and /-/ready.")
         if request.method not in METHODS:
             return plain(405, "Only GET and HEAD are served.", (("Allow", "GET, HEAD"),))
-        return await self._answers.get(request.path, choose_accept(request.accept))
+        return await self._pages.get(request.path, choose_accept(request.accept))
 
     def _within_rate(self, settings: WebSettings) -> bool:
         rate = settings.rate_limit
@@ -255,8 +244,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         if host in ("", "::") and socket.has_dualstack_ipv6():
             return _bound(socket.AF_INET6, ("::", port), dual=True)
-        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)  # noqa: S104  # ":port" says all interfaces
-        family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        host = host or "0.0.0.0"  # noqa: S104  # ":port" says all interfaces
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(candidates, key=lambda entry: entry[0] != socket.AF_INET)
         return _bound(family, address, dual=False)
     except OSError as error:
         hint = "; another program has this port" if error.errno == errno.EADDRINUSE else ""

@@ -1,6 +1,6 @@
-"""Bytes in, bytes out: a socket with or without TLS, with nothing read ahead and nothing buffered for slow readers.
+"""A socket with or without TLS, with nothing read ahead and nothing buffered for clients that read slowly.
 
-asyncio's own TLS transport sets 256 KiB aside per connection, handshake done or not: 400 silent clients would cost
+asyncio's own TLS transport allocates 256 KiB per connection, handshake done or not: 400 silent clients would cost
 100 MiB. Here TLS runs over two memory buffers that hold what is in flight and no more.
 """
 
@@ -18,31 +18,37 @@ from typing import Final, Protocol, TypeVar
 
 READ_BYTES: Final = 8192
 WRITE_BYTES: Final = 16384
-"""One TLS record: what a slow reader may make us hold, beside the kernel's buffers."""
+"""One TLS record: what is held for a client that reads slowly, beside the kernel's buffers."""
 
-SPOKE_PLAINLY: Final = (
+PLAIN_HTTP_RESPONSE: Final = (
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This server speaks HTTPS; the request came without TLS.\n"
 )
-"""For the person who forgot `scheme: https`: the only words ever said without TLS where TLS is configured."""
+"""For a client without `scheme: https`: all that is ever sent without TLS where TLS is configured."""
 
 T = TypeVar("T")
 
 
 class Stream(Protocol):
-    """One connection's bytes. `read` gives b"" at the end; both raise OSError (ssl.SSLError is one)."""
+    """The bytes of one connection. The coroutines raise OSError (ssl.SSLError is one)."""
 
     certified: bool
     """True once a certificate of the client was verified."""
 
-    async def open(self) -> None: ...
-    async def read(self) -> bytes: ...
-    async def write(self, data: bytes) -> None: ...
-    def say_last(self, data: bytes) -> None:
-        """Tell the client something in passing, without waiting: what the kernel does not take is lost."""
+    async def open(self) -> None:
+        """Agree on TLS, where it is spoken. Before any other call."""
 
-    def forget(self) -> None:
-        """Free what was set aside, now: an error's traceback may keep this object until the next full collection."""
+    async def read(self) -> bytes:
+        """What has arrived, after waiting for some; b"" at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it."""
+
+    def send_nowait(self, data: bytes) -> None:
+        """Send `data` and the end of TLS without waiting: what the kernel does not take is lost."""
+
+    def release(self) -> None:
+        """Free the buffers now: an error's traceback may keep this object until the next full collection."""
 
 
 class PlainStream:
@@ -57,28 +63,32 @@ class PlainStream:
         """Nothing to agree on."""
 
     async def read(self) -> bytes:
+        """See `Stream`."""
         return await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
 
     async def write(self, data: bytes) -> None:
+        """See `Stream`."""
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
-    def say_last(self, data: bytes) -> None:
+    def send_nowait(self, data: bytes) -> None:
+        """See `Stream`."""
         with contextlib.suppress(OSError):
             self._socket.send(data)
 
-    def forget(self) -> None:
-        """Nothing was set aside."""
+    def release(self) -> None:
+        """There are no buffers."""
 
 
 class TlsStream:
-    """A connection with TLS. `open` raises ssl.SSLError when no agreement was reached, the alert already sent."""
+    """A connection with TLS. The socket is non-blocking; `allowed_sans` as in the web-config file, empty for any."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, allowed_sans: frozenset[str]) -> None:
         self._socket, self._context, self._allowed_sans = sock, context, allowed_sans
         self._agreed = self.certified = False
 
     async def open(self) -> None:
-        # OpenSSL sets its buffers aside when a handshake begins: for a client that says nothing, none does.
+        """Make the handshake. Raises ssl.SSLError when it fails, the alert already sent."""
+        # OpenSSL allocates its buffers when a handshake begins: for a client that sends nothing, none does.
         hello = await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._incoming.write(hello)
@@ -88,35 +98,39 @@ class TlsStream:
         except ssl.SSLError as error:
             if error.reason == "HTTP_REQUEST":
                 with contextlib.suppress(OSError):
-                    self._socket.send(SPOKE_PLAINLY)
+                    self._socket.send(PLAIN_HTTP_RESPONSE)
             raise
         if self._allowed_sans and self._allowed_sans.isdisjoint(names_of_peer(self._tls)):
             raise ssl.SSLError("the client's certificate has none of client_allowed_sans")
         self._agreed, self.certified = True, bool(self._tls.getpeercert())
 
     async def read(self) -> bytes:
+        """See `Stream`."""
         try:
             return await self._until_done(lambda: self._tls.read(READ_BYTES))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
 
     async def write(self, data: bytes) -> None:
+        """See `Stream`."""
         view = memoryview(data)
         for start in range(0, len(view), WRITE_BYTES):
             chunk = bytes(view[start : start + WRITE_BYTES])
             await self._until_done(lambda chunk=chunk: self._tls.write(chunk))  # type: ignore[misc]  # binds the loop variable
 
-    def forget(self) -> None:
+    def release(self) -> None:
+        """See `Stream`."""
         if hasattr(self, "_tls"):
             del self._tls, self._incoming, self._outgoing
 
-    def say_last(self, data: bytes) -> None:
+    def send_nowait(self, data: bytes) -> None:
+        """See `Stream`."""
         if not self._agreed:
             return
         with contextlib.suppress(OSError):
             if data:
                 self._tls.write(data)
-            with contextlib.suppress(ssl.SSLError):  # "want read": the client's own goodbye is not waited for
+            with contextlib.suppress(ssl.SSLError):  # "want read": the client's own close_notify is not waited for
                 self._tls.unwrap()
             self._socket.send(self._outgoing.read())
 
@@ -142,7 +156,7 @@ class TlsStream:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
-        # A client that sends faster than we read never makes sock_recv wait: without this it would own the loop.
+        # sock_recv never waits for a client that sends faster than we read: it would keep the loop.
         await asyncio.sleep(0)
 
     async def _flush(self) -> None:
@@ -166,7 +180,7 @@ def names_of_peer(tls: ssl.SSLObject) -> set[str]:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Make the coming close drop what is unsent: a client that does not read must not be kept in the kernel."""
+    """Make the coming close drop what is unsent (SO_LINGER): the kernel keeps nothing for a client that won't read."""
     with contextlib.suppress(OSError):
         sock.setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
@@ -174,7 +188,7 @@ def reset_on_close(sock: socket.socket) -> None:
 
 
 def unsent_bytes(sock: socket.socket) -> int:
-    """What the kernel still holds because the client does not read; 0 where the system does not tell."""
+    """What the kernel still holds because the client does not read (SIOCOUTQ); 0 where the system does not say."""
     if not sys.platform.startswith("linux"):
         return 0
     import fcntl  # noqa: PLC0415  # not there on Windows

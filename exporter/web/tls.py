@@ -1,4 +1,4 @@
-"""TLS as the web-config file describes it, made with Python's ssl: contexts, certificates from memory, their end.
+"""TLS as the web-config file describes it, made with Python's ssl: the context, and when its certificate ends.
 
 What Go can and Python's ssl can't is refused when the file is read, never approximated downwards: asking for a client
 certificate without verifying it, and two or three chosen curves. TLS 1.0 and 1.1 (RFC 8996) are never spoken.
@@ -24,14 +24,17 @@ VERSIONS: Final = {
     "TLS12": ssl.TLSVersion.TLSv1_2,
     "TLS13": ssl.TLSVersion.TLSv1_3,
 }
-"""As a minimum: what is allowed to be lower need not be."""
+"""The lowest version, by the file's word for it: one that allows TLS 1.0 does not ask for it."""
 
 CLIENT_AUTH: Final = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
+"""Go's words for what is asked of a client's certificate."""
 UNVERIFIED_CLIENT_AUTH: Final = ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert")
+
+"""Go's words for what Python's ssl can't do."""
 
 CURVES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
 
@@ -50,7 +53,7 @@ CIPHERS: Final = {
 """The names of Go's `tls.CipherSuites()` in OpenSSL's spelling."""
 
 TLS13_CIPHERS: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Accepted and without effect, as in Go: TLS 1.3 has only good ones and they can't be chosen."""
+"""Accepted and without effect, as in Go: the ciphers of TLS 1.3 can't be chosen."""
 
 FIRST_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 UTC_TIME, EXPLICIT_VERSION = 0x17, 0xA0
@@ -61,7 +64,7 @@ FIRST_YEAR_OF_LAST_CENTURY: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """`tls_server_config`, checked: words are keys of the tables above, PEM texts are unread yet."""
+    """`tls_server_config`, checked: words are keys of the tables above, PEM texts are not parsed yet."""
 
     certificate_pem: str
     key_pem: str = field(repr=False)
@@ -75,10 +78,11 @@ class TlsSettings:
     prefer_server_ciphers: bool = True
 
     def __repr__(self) -> str:
+        """Nothing of it."""
         return "TlsSettings(…)"  # it holds the private key
 
 
-def context_of(settings: TlsSettings) -> ssl.SSLContext:
+def make_context(settings: TlsSettings) -> ssl.SSLContext:
     """A server's context. Raises ssl.SSLError or OSError when certificate, key or CA can't be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     only_13 = bool(settings.ciphers) and not any(name in CIPHERS for name in settings.ciphers)
@@ -104,7 +108,7 @@ def context_of(settings: TlsSettings) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path to this text, for ssl, which takes certificates only from files; on Linux no disk ever sees it."""
+    """A path to this text, for ssl, which takes certificates only from files; on Linux it is never on a disk."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8") as file:
             file.write(text)
@@ -121,13 +125,13 @@ def _as_file(text: str) -> Iterator[str]:
 def not_after(pem: str) -> float | None:
     """When the first certificate of a PEM text ends, as Unix time; None if that can't be read.
 
-    ssl tells this only of a peer's certificate, hence the few lines that walk its DER (X.690; RFC 5280, 4.1).
+    Python's ssl gives this only for a peer's certificate, hence these few lines that parse DER (X.690; RFC 5280, 4.1).
     """
-    found = FIRST_CERTIFICATE.search(pem)
-    if found is None:
+    certificate = FIRST_CERTIFICATE.search(pem)
+    if certificate is None:
         return None
     try:
-        der = base64.b64decode(found[1])
+        der = base64.b64decode(certificate[1])
         _, at, _ = _element(der, 0)  # Certificate
         _, at, _ = _element(der, at)  # tbsCertificate
         tag, _, end = _element(der, at)

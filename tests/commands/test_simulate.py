@@ -1,4 +1,4 @@
-"""The command `simulate`: what a person types, and what is printed."""
+"""The command `simulate`: its flags, and what is printed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_simulate_tells_the_story_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command says where it listens first, then one line for each change, and ends with the story."""
+def test_simulate_prints_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says where it listens first, then one line for each change, and ends with the play."""
     assert simulate(arguments("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end")) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"listening on http://127\.0\.0\.1:[0-9]+", first)
@@ -45,8 +45,8 @@ def test_simulate_answers_as_several_vms_at_once() -> None:
     ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(4)]
-        found = [re.fullmatch(r"listening on (http://127\.0\.0\.1:[0-9]+) as (\S+)\n", line) for line in lines[:3]]
-        urls = {match[2]: match[1] for match in found if match}
+        matches = [re.fullmatch(r"listening on (http://127\.0\.0\.1:[0-9]+) as (\S+)\n", line) for line in lines[:3]]
+        urls = {match[2]: match[1] for match in matches if match}
         assert tuple(urls) == vms
         assert lines[3].startswith("scenario demo as web_0, web_1, web_2, speed 0.01")
         names = [
@@ -72,7 +72,7 @@ def test_simulate_shares_one_platform_between_its_vms() -> None:
         assert ask(first).json == ask(second).json
 
 
-def test_simulate_takes_ports_in_a_row_or_none() -> None:
+def test_simulate_listens_on_ports_in_a_row_or_on_none() -> None:
     """The second VM answers on the next port; when that is taken, the address is named and nothing is left open."""
     with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
@@ -82,7 +82,7 @@ def test_simulate_takes_ports_in_a_row_or_none() -> None:
 
 
 def test_simulate_list_names_every_scenario_and_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--list` shows all there is to choose from."""
+    """`--list` prints each of them."""
     assert simulate(arguments("--list")) == 0
     out = capsys.readouterr().out
     assert all(f"  {name}" in out for name in (*scenario.names(), *faults.KINDS))
@@ -91,7 +91,7 @@ def test_simulate_list_names_every_scenario_and_fault(capsys: pytest.CaptureFixt
 def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """What the person got wrong is named in a sentence."""
+    """What is wrong is named in a sentence."""
     for words in (
         ["--scenario", "nothing"],
         ["--vm", "stranger"],
@@ -100,7 +100,13 @@ def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
     ):
         assert simulate(arguments("--listen", "127.0.0.1:0", *words)) == 2
         assert words[1] in capsys.readouterr().err
-    for words in (["--listen", "8169"], ["--listen", "127.0.0.1:70000"], ["--speed", "0"], ["--repeat", "--end"]):
+    for words in (
+        ["--listen", "8169"],
+        ["--listen", "127.0.0.1:70000"],
+        ["--listen", "::1:80"],
+        ["--speed", "0"],
+        ["--repeat", "--end"],
+    ):
         with pytest.raises(SystemExit) as exit_info:
             arguments(*words)
         assert exit_info.value.code == 2

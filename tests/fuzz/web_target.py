@@ -75,7 +75,7 @@ async def _converse(server: WebServer, data: bytes) -> bytes:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    connection = Connection(ours, "127.0.0.1", PlainStream(ours), LIMITS, server._answer)
+    connection = Connection(ours, "127.0.0.1", PlainStream(ours), LIMITS, server._respond)
     task = asyncio.create_task(connection.run())
     loop, received = asyncio.get_running_loop(), b""
     try:

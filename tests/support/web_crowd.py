@@ -1,4 +1,4 @@
-"""A crowd that takes all the room of the scrape endpoint, and an honest scraper some network away from it."""
+"""A crowd that uses up all connections of the scrape endpoint, and an honest scraper some network away from it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ FAR_SECONDS: Final = 0.03
 """Between the honest scraper and the endpoint, there and back."""
 TIMEOUT_SECONDS: Final = 10.0
 """What Prometheus gives a scrape."""
-ROOM: Final = 512
+CONNECTIONS: Final = 512
+"""What the endpoint takes at most."""
 HANDSHAKE_SECONDS: Final = 2.0
 KEPT: Final = 800
 SEGMENT: Final = 1448
 """Bytes, as on Ethernet: with loopback's 64 KiB the kernel takes megabytes that nobody reads, and no write blocks."""
 
-First = Callable[[int], bytes]
-"""What the n-th of a crowd says once it is connected, and has agreed on TLS where it can."""
+FirstBytes = Callable[[int], bytes]
+"""What the n-th of a crowd sends once it is connected, and has agreed on TLS where it can."""
 
 
 def hosts(number: int) -> list[str]:
@@ -35,17 +36,17 @@ def hosts(number: int) -> list[str]:
 
 
 class Crowd:
-    """Clients that say one thing and then never read: a roomful at once, `rate` newcomers each second after it."""
+    """Clients that send once and then never read: `size` at once, then `rate` a second."""
 
     def __init__(
         self,
         address: tuple[str, int],
-        first: First,
+        first: FirstBytes,
         *,
         sources: list[str],
         context: ssl.SSLContext | None = None,
         rate: float = 100.0,
-        size: int = ROOM,
+        size: int = CONNECTIONS,
     ) -> None:
         self._address, self._first, self._context = address, first, context
         self._sources = itertools.cycle(sources)
@@ -53,11 +54,11 @@ class Crowd:
         self._members: collections.deque[socket.socket] = collections.deque()
         self._numbers = itertools.count()
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._come, daemon=True)
+        self._thread = threading.Thread(target=self._keep_coming, daemon=True)
 
     def __enter__(self) -> Self:
         for _ in range(self._size):
-            self._one_more()
+            self._connect_one()
         self._thread.start()
         return self
 
@@ -69,14 +70,14 @@ class Crowd:
         for member in self._members:
             member.close()
 
-    def _come(self) -> None:
+    def _keep_coming(self) -> None:
         due = time.monotonic()
         while not self._done.wait(max(0.0, due - time.monotonic())):
             due = max(due, time.monotonic() - 1.0) + 1.0 / self._rate  # late by more than a second: let it be
-            self._one_more()
+            self._connect_one()
 
-    def _one_more(self) -> None:
-        """Connect and speak; whom the endpoint has closed is looked after only when there are many."""
+    def _connect_one(self) -> None:
+        """Connect and send; sockets that the endpoint has closed are closed here only when there are many."""
         member = socket.socket()
         member.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         member.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
@@ -84,11 +85,11 @@ class Crowd:
         try:
             member.bind((next(self._sources), 0))
             member.connect(self._address)
-            said = self._first(next(self._numbers))
-            if self._context is not None and said:
+            data = self._first(next(self._numbers))
+            if self._context is not None and data:
                 member = self._context.wrap_socket(member, server_hostname="localhost")
             member.setblocking(False)
-            member.send(said)
+            member.send(data)
         except OSError:  # cut off meanwhile, as any of them may be
             member.close()
             return
@@ -102,7 +103,7 @@ class Crowd:
 
 
 class Scraper:
-    """Scrapes as Prometheus does, over 30 ms: keeps its connection, asks anew where that one was closed meanwhile."""
+    """Scrapes as Prometheus does, over 30 ms: keeps its connection, connects anew where that was closed meanwhile."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Scraper:
                 return self._ask(kept)
             except OSError:
                 kept.close()
-                if kept.heard:
+                if kept.received_any:
                     return False
         line = None
         try:
@@ -152,14 +153,14 @@ class Scraper:
 
     def _ask(self, line: Line) -> bool:
         """Raises OSError when the connection ends before the page does."""
-        line.say(self._request)
+        line.send(self._request)
         received = b""
         while b"\r\n\r\n" not in received:
-            received += line.hear()
+            received += line.receive()
         head, _, body = received.partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         while len(body) < length:
-            body += line.hear()
+            body += line.receive()
         if self._keep:
             self._line = line
         else:
@@ -168,7 +169,7 @@ class Scraper:
 
 
 class Line:
-    """One connection that is as slow as one over a network: what is said is on its way for 30 ms."""
+    """One connection that is as slow as one over a network: what is sent takes 30 ms."""
 
     def __init__(self, address: tuple[str, int], source: str, context: ssl.SSLContext | None) -> None:
         self._end = time.monotonic() + TIMEOUT_SECONDS
@@ -176,7 +177,7 @@ class Line:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
         self._socket.settimeout(TIMEOUT_SECONDS)
         self._tls: ssl.SSLObject | None = None
-        self.heard = False
+        self.received_any = False
         try:
             self._socket.bind((source, 0))
             self._socket.connect(address)
@@ -191,8 +192,8 @@ class Line:
     def close(self) -> None:
         self._socket.close()
 
-    def say(self, data: bytes) -> None:
-        self._end, self.heard = time.monotonic() + TIMEOUT_SECONDS, False
+    def send(self, data: bytes) -> None:
+        self._end, self.received_any = time.monotonic() + TIMEOUT_SECONDS, False
         if self._tls is not None:
             tls = self._tls
             self._through_tls(lambda: tls.write(data))
@@ -200,8 +201,8 @@ class Line:
         time.sleep(FAR_SECONDS)
         self._socket.sendall(data)
 
-    def hear(self) -> bytes:
-        """More of the answer; `heard` is True from then on. Raises OSError at its end."""
+    def receive(self) -> bytes:
+        """More of the answer; `received_any` is True from then on. Raises OSError at its end."""
         if self._tls is None:
             data = self._received()
         else:
@@ -210,7 +211,7 @@ class Line:
             data = read[0]
         if not data:
             raise ConnectionError("closed")
-        self.heard = True
+        self.received_any = True
         return data
 
     def _received(self) -> bytes:

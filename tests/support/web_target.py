@@ -1,4 +1,4 @@
-"""Something to scrape: an application with fixed pages, raw clients for it, and a process that serves it alone."""
+"""An application with fixed pages, raw clients for it, and a process that serves nothing else."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 METRICS = b"".join(b"# HELP m%d Text.\n# TYPE m%d gauge\nm%d %d\n" % (n, n, n, n) for n in range(400))
 ASK = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
 
-
 SLOWEST_SECONDS = 3.0
-"""A scrape that was held up by a silent client would wait for at least the five seconds that one is given."""
+"""A scrape that waited for a silent client would take at least the five seconds that one is given."""
 
 
 class Pages:
@@ -61,7 +60,7 @@ def serving(
 
 
 class Target:
-    """A server in a process of its own, so that its memory, threads and processor time can be told apart."""
+    """A server in a process of its own, whose memory, threads and processor time can be measured."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -85,10 +84,10 @@ class Target:
         return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
 
     def stop(self) -> str:
-        """End it; what it said on standard error."""
+        """End it; what it wrote to standard error."""
         self._process.terminate()
-        _, said = self._process.communicate(timeout=60)
-        return said
+        _, errors = self._process.communicate(timeout=60)
+        return errors
 
 
 @contextmanager
@@ -102,18 +101,18 @@ def target(*arguments: str) -> Iterator[Target]:
 
 
 def connect(address: tuple[str, int], first: bytes = b"", *, receive_buffer: int = 0) -> socket.socket:
-    """A hostile client: connected, said this much, never waits."""
+    """A hostile client: connected, has sent this much, never waits."""
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.settimeout(30)
     sock.connect(address)
     sock.setblocking(False)
-    say(sock, first)
+    send(sock, first)
     return sock
 
 
-def say(sock: socket.socket, data: bytes) -> None:
+def send(sock: socket.socket, data: bytes) -> None:
     """Send what the kernel takes; the rest, and a server that has closed, are the test's to notice."""
     try:
         sock.send(data)

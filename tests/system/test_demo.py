@@ -1,4 +1,4 @@
-"""The command `demo` as a person starts it: what it answers to a mistake, and how it ends when it is broken off."""
+"""The command `demo` in a process: what it says of wrong flags, and how it ends when it is interrupted."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ def demo(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "sentence"),
     [
         (("--speed", "0"), "expected a number from 0.001"),
         (("--speed", "fast"), "expected a number from 0.001"),
-        (("--web.listen-address", "foo"), '"foo" is no listen address'),
+        (("--web.listen-address", "foo"), 'expected "host:port"'),
         (("--scenario", "nothing"), "no scenario 'nothing'"),
     ],
 )
-def test_a_mistake_is_answered_with_a_sentence(flags: tuple[str, ...], said: str) -> None:
-    """A value that can't be is named, with exit code 2."""
-    answer = demo(*flags)
-    assert answer.returncode == 2
-    assert said in answer.stderr
-    assert "Traceback" not in answer.stderr
+def test_wrong_flags_end_with_a_sentence_and_exit_code_2(flags: tuple[str, ...], sentence: str) -> None:
+    """The wrong value is named, without a traceback."""
+    result = demo(*flags)
+    assert result.returncode == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_an_address_that_is_taken_is_said() -> None:
-    """An address that was asked for and can't be had ends the demo with a sentence and exit code 1."""
+def test_a_taken_address_ends_with_a_sentence_and_exit_code_1() -> None:
+    """The address that was asked for is named, without a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        answer = demo("--web.listen-address", address)
-    assert answer.returncode == 1
-    assert f"demo: cannot listen on {address}" in answer.stderr
-    assert "Traceback" not in answer.stderr
+        result = demo("--web.listen-address", address)
+    assert result.returncode == 1
+    assert f"demo: cannot listen on {address}" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_the_address_that_is_told_is_the_one_that_answers() -> None:
-    """Asked to listen elsewhere, the demo shows and scrapes that address."""
-    answer = demo("--web.listen-address", "127.0.0.2:0", "--speed", "20")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert re.search(r"Metrics http://127\.0\.0\.2:[0-9]+/metrics", answer.stdout)
-    assert "Every record arrived in every output" in answer.stdout
+def test_the_printed_address_is_the_one_that_answers() -> None:
+    """With another address to listen on, the demo prints and scrapes that one."""
+    result = demo("--web.listen-address", "127.0.0.2:0", "--speed", "20")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"Metrics http://127\.0\.0\.2:[0-9]+/metrics", result.stdout)
+    assert "Every record arrived in every output" in result.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to send")
-def test_a_story_that_is_broken_off_does_not_wait_for_its_end() -> None:
-    """Interrupted while an event is on, the demo sums up what there is, and does not wait for the event to be gone."""
+def test_an_interrupted_demo_does_not_wait_for_the_end_of_the_play() -> None:
+    """Interrupted while an event is Started, the demo prints its summary and does not wait for it to be gone."""
     with subprocess.Popen(
         [*DEMO, "--scenario", "host-failure", "--speed", "40", "--web.listen-address", "127.0.0.1:0"],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The scrape endpoint under attack, measured from outside. See `web` for the promises, `Limits` for the numbers."""
+"""The scrape endpoint under attack, measured from outside. `web.server` has the promises, `Limits` the numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from exporter.web.connection import Limits
-from exporter.web.server import room_for
+from exporter.web.server import max_connections
 from tests.support.web_target import (
     ASK,
     METRICS,
@@ -20,8 +20,8 @@ from tests.support.web_target import (
     connect,
     is_closed,
     read_all,
-    say,
     scrape_seconds,
+    send,
     serving,
     target,
 )
@@ -72,7 +72,7 @@ def test_the_limits_as_shipped_keep_the_promise() -> None:
     assert longest + limits.linger_seconds <= PROMISED_SECONDS
 
 
-def test_four_hundred_hostile_connections_change_nothing() -> None:
+def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
     """With the limits as shipped: 400 silent, half-sent, dripping, greedy and never reading clients, and those that
     fall silent once they were served, are all closed; no scrape waits for one of them meanwhile, threads and memory
     stay bounded."""
@@ -87,7 +87,7 @@ def test_four_hundred_hostile_connections_change_nothing() -> None:
 
         def drip() -> None:
             for sock in dripping:
-                say(sock, b"b")
+                send(sock, b"b")
 
         attack(running, silent + served + dripping + greedy + unread + piped, drip)
         assert running.stop() == ""
@@ -115,14 +115,14 @@ def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes
 
         def insist() -> None:
             for sock in socks:
-                say(sock, more)
+                send(sock, more)
 
         attack(running, socks, insist)
         assert time.monotonic() - begun < Limits().exchange_seconds - 1
 
 
-def test_more_connections_than_there_is_room_for_make_room() -> None:
-    """Three times the cap: newcomers are served, the oldest go first."""
+def test_beyond_the_cap_the_oldest_connections_are_evicted() -> None:
+    """Three times the cap: new connections are served, the oldest are closed first."""
     with serving(limits=Limits(connections=20)) as address:
         socks = [connect(address) for _ in range(60)]
         assert scrape_seconds(address) < SLOWEST_SECONDS
@@ -132,8 +132,8 @@ def test_more_connections_than_there_is_room_for_make_room() -> None:
             sock.close()
 
 
-def test_idle_scrapers_make_room_before_those_that_are_asking() -> None:
-    """A connection that completed its request is the first to go when room is needed, a younger one that asks stays."""
+def test_idle_connections_are_evicted_before_those_that_send_a_request() -> None:
+    """A connection whose response was read is closed first, an older one that is sending its request stays."""
     with serving(limits=Limits(connections=4)) as address:
         asking = connect(address, HALF_A_HEAD)
         idle = connect(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -179,13 +179,13 @@ def test_descriptors_used_up_by_others_are_survived_too() -> None:
         assert running.stop().count("web.out_of_file_descriptors") == 1
 
 
-def test_room_is_half_of_the_descriptors() -> None:
+def test_connections_get_half_of_the_descriptors() -> None:
     """The other half stays with the agent's own files and connections."""
-    assert room_for(10) == 10
-    assert 1 <= room_for(10**9) < 10**9
+    assert max_connections(10) == 10
+    assert 1 <= max_connections(10**9) < 10**9
 
 
-def test_a_half_sent_request_is_told_why() -> None:
+def test_a_half_sent_request_is_answered_408() -> None:
     """A client that began a request and stopped gets 408; one that said nothing gets nothing."""
     with serving(limits=QUICK) as address:
         half, silent = connect(address, HALF_A_HEAD), connect(address)
@@ -208,7 +208,7 @@ def test_a_half_sent_request_is_told_why() -> None:
         (b"GET /metrics HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: upgrade, close\r\n\r\n", b"200"),
     ],
 )
-def test_strange_requests_get_an_answer_below_500(request_bytes: bytes, status: bytes) -> None:
+def test_malformed_requests_get_their_own_status(request_bytes: bytes, status: bytes) -> None:
     """Requests that are wrong in a way HTTP has a number for get that number, then the connection ends."""
     with serving(limits=QUICK) as address:
         sock = connect(address, request_bytes)
@@ -216,7 +216,7 @@ def test_strange_requests_get_an_answer_below_500(request_bytes: bytes, status: 
         sock.close()
 
 
-def test_pipelined_requests_are_answered_once_and_politely() -> None:
+def test_of_pipelined_requests_the_first_is_answered() -> None:
     """The first of several requests sent without waiting is answered in full with `Connection: close`, the rest not."""
     pages = Pages()
     with serving(pages, limits=QUICK) as address:
@@ -228,7 +228,7 @@ def test_pipelined_requests_are_answered_once_and_politely() -> None:
     assert received.endswith(METRICS)
 
 
-def test_an_idle_scraper_has_a_time_of_its_own() -> None:
+def test_an_idle_connection_has_a_limit_of_its_own() -> None:
     """A client that completed a request may be silent for as long as is said for that, and is closed at last."""
     limits = Limits(head_seconds=0.2, exchange_seconds=0.3, idle_seconds=1.5)
     with serving(limits=limits) as address:
@@ -243,8 +243,8 @@ def test_an_idle_scraper_has_a_time_of_its_own() -> None:
         sock.close()
 
 
-def test_who_was_refused_may_not_wait_in_silence() -> None:
-    """A client whose request was refused does not get the long time that a scraper has between its scrapes."""
+def test_a_client_that_was_refused_gets_no_idle_time() -> None:
+    """A connection whose request was refused is closed long before one that waits between two scrapes."""
     with serving(limits=Limits(exchange_seconds=0.3, idle_seconds=30)) as address:
         sock = connect(address, b"GET /nope HTTP/1.1\r\nHost: x\r\n\r\n")
         begun = time.monotonic()
@@ -253,27 +253,27 @@ def test_who_was_refused_may_not_wait_in_silence() -> None:
         sock.close()
 
 
-def test_a_later_request_has_the_same_clocks_as_the_first() -> None:
+def test_a_later_request_has_the_same_limits_as_the_first() -> None:
     """After a good request, a half-sent second one is closed like a half-sent first one."""
     with serving(limits=Limits(head_seconds=0.3, idle_seconds=30)) as address:
         sock = connect(address, b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         sock.settimeout(30)
         assert sock.recv(4096).startswith(b"HTTP/1.1 200")
         begun = time.monotonic()
-        say(sock, HALF_A_HEAD)
+        send(sock, HALF_A_HEAD)
         assert read_all(sock).startswith(b"HTTP/1.1 408 ")
         assert time.monotonic() - begun < 15  # half of what an idle scraper has
         sock.close()
 
 
-def test_one_client_in_a_hurry_does_not_own_the_server() -> None:
+def test_a_client_that_never_pauses_delays_no_other() -> None:
     """While one keep-alive client asks without a pause, another's scrape is as quick as ever."""
     with target() as running:
         with socket.create_connection(running.address, 5) as hasty:
             hasty.setblocking(False)
             end, slowest = time.monotonic() + 1, 0.0
             while time.monotonic() < end:
-                say(hasty, b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+                send(hasty, b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
                 try:
                     hasty.recv(65536)
                 except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Verdicts on passwords: no user oracle, bounded work, and an order in which a flood stops no scraper."""
+"""Verdicts on passwords: nothing tells who is a user, work is bounded, and a flood stops no scraper."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import bcrypt
 import pytest
 
 from exporter.web.auth import (
-    WAITING,
+    MAX_WAITING,
     Passwords,
     TokenBucket,
     bcrypt_matches,
-    hash_of_nobody,
+    dummy_hash,
     hashes_for,
     read_credentials,
 )
@@ -28,18 +28,18 @@ def header(user: str, password: str) -> bytes:
 
 
 class Comparison:
-    """Stands where bcrypt does: keeps what it was asked, waits while it is held, and knows one password."""
+    """A comparison in the place of bcrypt's: records its calls, blocks until `may_return`, and knows one password."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[bytes, bytes]] = []
-        self.go_on = threading.Event()
-        self.go_on.set()
-        self.asked_something = threading.Event()
+        self.calls: list[tuple[bytes, bytes]] = []
+        self.may_return = threading.Event()
+        self.may_return.set()
+        self.called = threading.Event()
 
     def __call__(self, password: bytes, hashed: bytes) -> bool:
-        self.asked.append((password, hashed))
-        self.asked_something.set()
-        self.go_on.wait(60)
+        self.calls.append((password, hashed))
+        self.called.set()
+        self.may_return.wait(60)
         return password == b"right"
 
 
@@ -50,12 +50,12 @@ def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:
     passwords = Passwords(compare=compare)
 
     async def ask() -> list[str]:
-        asked = [header("alice", "wrong"), header("eve", "wrong")] * 2
-        return [await passwords.judge(USERS, one, "peer") for one in asked]
+        headers = [header("alice", "wrong"), header("eve", "wrong")] * 2
+        return [await passwords.judge(USERS, value, "peer") for value in headers]
 
     assert asyncio.run(ask()) == ["refused"] * 4
-    assert [hashed for _, hashed in compare.asked] == [USERS[b"alice"], hash_of_nobody(USERS)]
-    assert hash_of_nobody(USERS).startswith(b"$2b$12$")
+    assert [hashed for _, hashed in compare.calls] == [USERS[b"alice"], dummy_hash(USERS)]
+    assert dummy_hash(USERS).startswith(b"$2b$12$")
 
 
 def test_a_user_with_a_cheaper_hash_costs_as_much_as_an_unknown_one() -> None:
@@ -64,10 +64,10 @@ def test_a_user_with_a_cheaper_hash_costs_as_much_as_an_unknown_one() -> None:
     compare = Comparison()
 
     async def work(user: str) -> int:
-        compare.asked.clear()
+        compare.calls.clear()
         assert await Passwords(compare=compare).judge(users, header(user, "wrong"), "peer") == "refused"
-        assert all(password == b"wrong" for password, _ in compare.asked)
-        return sum(2 ** int(hashed.split(b"$")[2]) for _, hashed in compare.asked)
+        assert all(password == b"wrong" for password, _ in compare.calls)
+        return sum(2 ** int(hashed.split(b"$")[2]) for _, hashed in compare.calls)
 
     assert {asyncio.run(work(user)) for user in ("costly", "middle", "cheap", "nobody")} == {2**12}
 
@@ -85,22 +85,22 @@ def test_with_real_hashes_of_different_costs_time_tells_no_user() -> None:
     assert 0.5 < cheap / unknown < 2
 
 
-def test_a_right_password_of_a_cheap_hash_gets_in_by_one_comparison() -> None:
-    """Who knows the password is not kept waiting for the sake of those who don't."""
+def test_a_right_password_of_a_cheap_hash_is_admitted_by_one_comparison() -> None:
+    """A right password is not delayed to hide the cost of its hash."""
     compare = Comparison()
     users = {**USERS, b"cheap": b"$2y$04$" + b"c" * 53}
-    assert asyncio.run(Passwords(compare=compare).judge(users, header("cheap", "right"), "peer")) == "in"
-    assert len(compare.asked) == 1
+    assert asyncio.run(Passwords(compare=compare).judge(users, header("cheap", "right"), "peer")) == "admitted"
+    assert len(compare.calls) == 1
 
 
-def test_an_unknown_user_never_gets_in_even_with_the_dummys_password() -> None:
-    """A comparison that says yes lets in only those who are in the file."""
+def test_an_unknown_user_is_refused_even_where_the_comparison_matches() -> None:
+    """A comparison that matches admits only the users of the file."""
     verdict = asyncio.run(Passwords(compare=lambda *_: True).judge(USERS, header("eve", "right"), "peer"))
     assert verdict == "refused"
 
 
 def test_a_changed_hash_is_compared_anew() -> None:
-    """What was right before the file changed is not right because it was."""
+    """A password that matched the hash before is compared with the new one."""
     compare = Comparison()
     passwords = Passwords(compare=compare)
 
@@ -109,27 +109,27 @@ def test_a_changed_hash_is_compared_anew() -> None:
         second = await passwords.judge({b"alice": USERS[b"bob"]}, header("alice", "right"), "peer")
         return [first, second]
 
-    assert asyncio.run(ask()) == ["in", "in"]
-    assert len(compare.asked) == 2
+    assert asyncio.run(ask()) == ["admitted", "admitted"]
+    assert len(compare.calls) == 2
 
 
-def test_wrong_passwords_never_push_out_a_right_one() -> None:
-    """After more wrong passwords than are remembered, the right one is still known without a comparison."""
+def test_wrong_passwords_never_evict_a_right_one_from_the_cache() -> None:
+    """After more wrong passwords than are cached, the right one is still known without a comparison."""
     compare = Comparison()
     passwords = Passwords(compare=compare, clock=lambda: 0.0)
 
     async def ask() -> None:
-        assert await passwords.judge(USERS, header("alice", "right"), "peer") == "in"
+        assert await passwords.judge(USERS, header("alice", "right"), "peer") == "admitted"
         for number in range(150):
             assert await passwords.judge(USERS, header("alice", f"wrong {number}"), "peer") == "refused"
-        before = len(compare.asked)
-        assert await passwords.judge(USERS, header("alice", "right"), "peer") == "in"
-        assert len(compare.asked) == before
+        before = len(compare.calls)
+        assert await passwords.judge(USERS, header("alice", "right"), "peer") == "admitted"
+        assert len(compare.calls) == before
 
     asyncio.run(ask())
 
 
-def test_the_same_question_is_compared_once_however_many_ask_it() -> None:
+def test_the_same_password_is_compared_once_for_all_requests_at_a_time() -> None:
     """Fifty connections with one wrong password are one comparison."""
     compare = Comparison()
     passwords = Passwords(compare=compare)
@@ -138,33 +138,33 @@ def test_the_same_question_is_compared_once_however_many_ask_it() -> None:
         return await asyncio.gather(*(passwords.judge(USERS, header("alice", "wrong"), "peer") for _ in range(50)))
 
     assert set(asyncio.run(ask())) == {"refused"}
-    assert len(compare.asked) == 1
+    assert len(compare.calls) == 1
 
 
-def order_of(asked: list[tuple[str, str]], known_before: str = "") -> list[str]:
-    """In which order questions (address, password) are compared that all came while another was being compared."""
+def order_of(requests: list[tuple[str, str]], answered_busy: str = "") -> list[str]:
+    """In which order passwords of (address, password) are compared that all came while another was being compared."""
     compare = Comparison()
-    passwords = Passwords(compare=compare, clock=lambda: 0.0, patience_seconds=0.05 if known_before else 60.0)
+    passwords = Passwords(compare=compare, clock=lambda: 0.0, wait_seconds=0.05 if answered_busy else 60.0)
 
     async def ask() -> None:
-        compare.go_on.clear()
-        first = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "peer"))]
-        await asyncio.to_thread(compare.asked_something.wait)
-        if known_before:
-            assert await passwords.judge(USERS, header("alice", known_before), "peer") == "busy"
-            passwords.patience_seconds = 60.0
-        for peer, password in asked:
-            first.append(asyncio.create_task(passwords.judge(USERS, header("alice", password), peer)))
+        compare.may_return.clear()
+        tasks = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "peer"))]
+        await asyncio.to_thread(compare.called.wait)
+        if answered_busy:
+            assert await passwords.judge(USERS, header("alice", answered_busy), "peer") == "busy"
+            passwords.wait_seconds = 60.0
+        for peer, password in requests:
+            tasks.append(asyncio.create_task(passwords.judge(USERS, header("alice", password), peer)))
             await asyncio.sleep(0)
-        compare.go_on.set()
-        await asyncio.gather(*first)
+        compare.may_return.set()
+        await asyncio.gather(*tasks)
 
     asyncio.run(ask())
-    return [password.decode() for password, _ in compare.asked[1:]]
+    return [password.decode() for password, _ in compare.calls[1:]]
 
 
-def test_the_newest_question_is_answered_first() -> None:
-    """A scraper that comes to a full queue does not stand at its end."""
+def test_the_newest_password_of_an_address_is_compared_first() -> None:
+    """A scraper that comes to a full queue does not wait behind it."""
     assert order_of([("a", "1"), ("a", "2"), ("a", "3")]) == ["3", "2", "1"]
 
 
@@ -173,91 +173,91 @@ def test_addresses_take_turns() -> None:
     assert order_of([("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("b", "5")]) == ["5", "4", "3", "2", "1"]
 
 
-def test_an_address_that_asks_less_goes_first() -> None:
+def test_the_address_with_the_fewest_passwords_waiting_goes_first() -> None:
     """Of two hundred addresses that ask more than once each, none comes before the one that asks once."""
     crowd = [(f"crowd {host}", f"{host} {number}") for number in range(3) for host in range(60)]
     assert order_of([crowd[0], ("scraper", "right"), *crowd[1:]])[0] == "right"
 
 
-def test_who_comes_again_goes_first() -> None:
-    """A question that got no answer before is preferred to newer ones: a scraper comes again, a guesser need not."""
-    assert order_of([("peer", "again"), ("peer", "1"), ("peer", "2")], known_before="again")[0] == "again"
+def test_a_retried_password_goes_first() -> None:
+    """A password answered "busy" before is preferred to newer ones: a scraper comes again, a guesser need not."""
+    assert order_of([("peer", "again"), ("peer", "1"), ("peer", "2")], answered_busy="again")[0] == "again"
 
 
-def test_a_question_outlives_who_asked_it() -> None:
-    """Who lost patience, or was closed to make room, finds the verdict when it comes again."""
+def test_a_check_outlives_the_request_that_asked_for_it() -> None:
+    """A client that gave up, or was evicted, finds the verdict when it comes again."""
     compare = Comparison()
 
     async def ask() -> None:
         passwords = Passwords(compare=compare)
-        compare.go_on.clear()
+        compare.may_return.clear()
         first = asyncio.create_task(passwords.judge(USERS, header("alice", "wrong"), "crowd"))
-        await asyncio.to_thread(compare.asked_something.wait)
+        await asyncio.to_thread(compare.called.wait)
         second = asyncio.create_task(passwords.judge(USERS, header("alice", "right"), "scraper"))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second])
-        compare.go_on.set()
+        compare.may_return.set()
         assert await first == "refused"
-        assert await passwords.judge(USERS, header("alice", "right"), "scraper") == "in"
-        assert [password for password, _ in compare.asked] == [b"wrong", b"right"]
+        assert await passwords.judge(USERS, header("alice", "right"), "scraper") == "admitted"
+        assert [password for password, _ in compare.calls] == [b"wrong", b"right"]
 
     asyncio.run(ask())
 
 
-def test_the_questions_of_one_crowd_are_given_up_before_anothers() -> None:
-    """When the queue is full, the address with the most questions loses one, however old the others' are."""
+def test_a_full_queue_gives_up_a_password_of_the_address_with_the_most() -> None:
+    """When the queue is full, the address with the most waiting loses one, however old the others' are."""
     compare = Comparison()
 
     async def ask() -> str:
         passwords = Passwords(compare=compare, clock=lambda: 0.0)
-        compare.go_on.clear()
+        compare.may_return.clear()
         tasks = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "crowd"))]
-        await asyncio.to_thread(compare.asked_something.wait)
+        await asyncio.to_thread(compare.called.wait)
         scraper = asyncio.create_task(passwords.judge(USERS, header("alice", "right"), "scraper"))
-        for number in range(2 * WAITING):
+        for number in range(2 * MAX_WAITING):
             tasks.append(asyncio.create_task(passwords.judge(USERS, header("alice", f"wrong {number}"), "crowd")))
             await asyncio.sleep(0)
-        compare.go_on.set()
+        compare.may_return.set()
         await asyncio.gather(*tasks)
         return await scraper
 
-    assert asyncio.run(ask()) == "in"
+    assert asyncio.run(ask()) == "admitted"
 
 
-def test_a_queue_that_is_full_says_so() -> None:
-    """The oldest waiting question is given up for a new one, so that the queue is bounded."""
+def test_what_a_full_queue_gives_up_is_answered_busy() -> None:
+    """The oldest password that waits is given up for a new one, so that the queue is bounded."""
     compare = Comparison()
     passwords = Passwords(compare=compare, clock=lambda: 0.0)
 
     async def ask() -> list[str]:
-        compare.go_on.clear()
-        asked = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "peer"))]
-        await asyncio.to_thread(compare.asked_something.wait)
-        for number in range(WAITING + 6):
-            asked.append(asyncio.create_task(passwords.judge(USERS, header("alice", str(number)), "peer")))
+        compare.may_return.clear()
+        tasks = [asyncio.create_task(passwords.judge(USERS, header("alice", "first"), "peer"))]
+        await asyncio.to_thread(compare.called.wait)
+        for number in range(MAX_WAITING + 6):
+            tasks.append(asyncio.create_task(passwords.judge(USERS, header("alice", str(number)), "peer")))
             await asyncio.sleep(0)
-        compare.go_on.set()
-        return list(await asyncio.gather(*asked))
+        compare.may_return.set()
+        return list(await asyncio.gather(*tasks))
 
     verdicts = asyncio.run(ask())
     assert verdicts[1:7] == ["busy"] * 6
     assert set(verdicts[7:]) == {"refused"}
 
 
-def test_a_comparison_that_fails_lets_nobody_in_and_goes_on() -> None:
-    """An error inside bcrypt is no verdict, and the next question is still answered."""
+def test_a_comparison_that_raises_admits_nobody_and_the_next_one_is_made() -> None:
+    """An error inside bcrypt is no verdict, and the next password is still compared."""
 
     def compare(password: bytes, _: bytes) -> bool:
-        if password == b"odd":
+        if password == b"broken":
             raise RuntimeError
         return True
 
     async def ask() -> list[str]:
         passwords = Passwords(compare=compare)
-        return [await passwords.judge(USERS, header("alice", one), "peer") for one in ("odd", "right")]
+        return [await passwords.judge(USERS, header("alice", password), "peer") for password in ("broken", "right")]
 
-    assert asyncio.run(ask()) == ["busy", "in"]
+    assert asyncio.run(ask()) == ["busy", "admitted"]
 
 
 @pytest.mark.parametrize(

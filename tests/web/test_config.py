@@ -50,7 +50,7 @@ def errors_of(path: Path, text: str) -> list[str]:
         "rate_limit: {interval: 1m30s, burst: 5}\n",
     ],
 )
-def test_good_files_are_taken(path: Path, text: str) -> None:
+def test_good_files_are_read(path: Path, text: str) -> None:
     """What the toolkit's documentation allows is read without an error."""
     path.write_text(text)
     assert WebConfig(path).reload_failures == 0
@@ -72,7 +72,7 @@ def test_good_files_are_taken(path: Path, text: str) -> None:
         (
             "tls_server_config: {cert_file: no.crt, key_file: server.key}",
             "tls_server_config.cert_file",
-            "readable file",
+            "cannot be read",
         ),
         ("tls_server_config: {cert_file: server.crt, key_file: ca.crt}", "tls_server_config", "can't be used together"),
         (TLS_LINES + "  client_ca_file: ca.crt\n", "client_auth_type", "expected a policy"),
@@ -108,8 +108,8 @@ def test_bad_files_are_refused_with_file_key_and_what_was_expected(
     assert expected in errors[0]
 
 
-def test_all_errors_are_told_at_once_and_none_tells_a_secret(path: Path) -> None:
-    """A file with many faults gives them all; neither a password nor a key is shown."""
+def test_all_errors_are_reported_at_once_and_none_shows_a_secret(path: Path) -> None:
+    """A file with many errors gives them all; neither a password nor a key is shown."""
     text = "tls_server_config: {cert_file: no.crt, key: [hunter2], min_version: TLS9}\n"
     text += "basic_auth_users: {alice: hunter2}\nrate_limit: {burst: hunter2}\nfoo: 1\n"
     errors = errors_of(path, text)
@@ -119,8 +119,8 @@ def test_all_errors_are_told_at_once_and_none_tells_a_secret(path: Path) -> None
 
 
 def test_a_missing_file_is_an_error_in_a_sentence(tmp_path: Path) -> None:
-    """No traceback's words: the path and the reason."""
-    with pytest.raises(WebConfigError, match="expected a readable file: No such file"):
+    """The path and the reason, no traceback."""
+    with pytest.raises(WebConfigError, match="cannot be read: No such file"):
         WebConfig(tmp_path / "none.yml")
 
 
@@ -131,7 +131,7 @@ def test_an_encrypted_key_is_refused_and_not_asked_for(path: Path, authority: Au
     assert "can't be used" in errors_of(path, TLS_LINES)[0]
 
 
-def test_inline_certificates_are_taken(path: Path, authority: Authority) -> None:
+def test_inline_certificates_are_read(path: Path, authority: Authority) -> None:
     """`cert`, `key` and `client_ca` as PEM texts do what the files do."""
 
     def block(key: str, pem: str) -> str:
@@ -145,7 +145,7 @@ def test_inline_certificates_are_taken(path: Path, authority: Authority) -> None
 
 
 @pytest.mark.parametrize("days", [1, 365 * 24, 365 * 60], ids=["soon", "2050", "after-2050"])
-def test_the_end_of_the_certificate_is_told(path: Path, authority: Authority, days: int) -> None:
+def test_the_end_of_the_certificate_is_read(path: Path, authority: Authority, days: int) -> None:
     """Both ways in which DER writes times (before and from 2050 on) are read as cryptography reads them."""
     certificate, key = authority.issue("localhost", lasting=timedelta(days=days))
     write(path.parent, "server", certificate, key)
@@ -154,7 +154,7 @@ def test_the_end_of_the_certificate_is_told(path: Path, authority: Authority, da
 
 
 def test_without_tls_there_is_no_end(path: Path) -> None:
-    """A file without TLS has no certificate to tell of."""
+    """A file without TLS has no certificate."""
     path.write_text("")
     assert WebConfig(path).certificate_not_after is None
 
@@ -172,8 +172,8 @@ class Clock:
 def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authority: Authority) -> None:
     """It is counted, logged once however long it lasts, tried again later, and over when it is mended."""
     path.write_text(TLS_LINES)
-    clock, said = Clock(), io.StringIO()
-    web_config = WebConfig(path, log=Log(said), clock=clock)
+    clock, log = Clock(), io.StringIO()
+    web_config = WebConfig(path, log=Log(log), clock=clock)
     old = web_config.current
     (path.parent / "server.crt").write_text("broken")
     for _ in range(5):
@@ -182,17 +182,17 @@ def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authori
     clock.now += 31
     web_config.refresh()
     assert web_config.reload_failures == 2
-    assert said.getvalue().count("event=web.config_broken") == said.getvalue().count("\n") == 1
+    assert log.getvalue().count("event=web.config_broken") == log.getvalue().count("\n") == 1
     certificate, key = authority.issue("localhost", lasting=timedelta(days=7))
     write(path.parent, "server", certificate, key)
     web_config.refresh()
     assert web_config.current is not old
     assert web_config.certificate_not_after == ends(certificate)
-    assert "event=web.config_mended" in said.getvalue()
+    assert "event=web.config_mended" in log.getvalue()
 
 
-def test_a_change_of_users_is_taken_over(path: Path) -> None:
-    """A new user is known after the next look, without TLS or the others changing."""
+def test_a_change_of_users_is_used_after_a_refresh(path: Path) -> None:
+    """A new user is known after the next refresh; TLS and the others do not change."""
     path.write_text(f"basic_auth_users: {{alice: '{HASH}'}}")
     web_config = WebConfig(path)
     path.write_text(f"basic_auth_users: {{alice: '{HASH}', bob: '{HASH}'}}")
@@ -201,7 +201,7 @@ def test_a_change_of_users_is_taken_over(path: Path) -> None:
 
 
 @pytest.mark.parametrize("less", ["", TLS_LINES])
-def test_protection_is_never_taken_away_without_a_restart(path: Path, less: str) -> None:
+def test_protection_is_never_removed_without_a_restart(path: Path, less: str) -> None:
     """A file that was emptied, or that has lost all its users, leaves what was protected protected, and is counted."""
     path.write_text(TLS_LINES + f"basic_auth_users: {{alice: '{HASH}'}}")
     web_config = WebConfig(path)
@@ -212,8 +212,8 @@ def test_protection_is_never_taken_away_without_a_restart(path: Path, less: str)
     assert web_config.current.tls is not None
 
 
-def test_a_file_that_vanishes_is_a_failure_and_its_return_is_noticed(path: Path) -> None:
-    """Kubernetes and configuration tools replace files in steps: in between the old settings serve."""
+def test_a_file_that_vanishes_is_a_failure_and_is_read_when_it_is_back(path: Path) -> None:
+    """Kubernetes and configuration tools replace files in steps: in between the old settings stay in use."""
     path.write_text(TLS_LINES)
     web_config = WebConfig(path)
     path.unlink()
@@ -226,7 +226,7 @@ def test_a_file_that_vanishes_is_a_failure_and_its_return_is_noticed(path: Path)
 
 
 def test_nothing_is_read_while_nothing_changes(path: Path) -> None:
-    """Looking costs a few stats, not a new context."""
+    """A refresh then costs a few stats, not a new context."""
     path.write_text(TLS_LINES)
     web_config = WebConfig(path)
     before = web_config.current

@@ -1,6 +1,6 @@
-"""Crowds that take all the room of the scrape endpoint, with the limits as shipped, and the scraper among them.
+"""Crowds that use up all connections of the scrape endpoint, with the limits as shipped, and the scraper among them.
 
-Each crowd fills the room and then sends 100 newcomers a second; the scraper is 30 ms away, as Prometheus may be.
+Each crowd opens as many as there may be and then 100 a second; the scraper is 30 ms away, as Prometheus may be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import bcrypt
 import pytest
 
 from tests.support.certificates import Authority, write
-from tests.support.web_crowd import ROOM, Crowd, First, hosts, scraper
+from tests.support.web_crowd import CONNECTIONS, Crowd, FirstBytes, hosts, scraper
 from tests.support.web_target import ASK, Target, target
 
 SECONDS = 2.0
@@ -49,7 +49,7 @@ def guessing(number: int) -> bytes:
 
 
 def guessing_together(number: int) -> bytes:
-    """So many wait for one comparison that the bound on questions does not send them away."""
+    """Sixteen clients share a password, so that the bound on waiting passwords gives none of them up."""
     return ASK % authorization(f"wrong {number // 16}")
 
 
@@ -85,21 +85,21 @@ def guarded(folder: Path) -> Iterator[Target]:
         yield running
 
 
-def nearly_all(answers: list[bool]) -> bool:
-    """One of them may be missing, on a machine that stalls."""
-    return len(answers) > 1 and sum(answers) >= len(answers) - 1
+def nearly_all(scrapes: list[bool]) -> bool:
+    """Whether at most one of them failed: a machine may stall."""
+    return len(scrapes) > 1 and sum(scrapes) >= len(scrapes) - 1
 
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [silent, unread])
-def test_no_crowd_cuts_a_scraper_off(plain: Target, first: First, sources: list[str]) -> None:
+def test_no_crowd_cuts_a_scraper_off(plain: Target, first: FirstBytes, sources: list[str]) -> None:
     """Whatever the crowd does, and also where it shares the scraper's address, the scrapes are answered."""
     with Crowd(plain.address, first, sources=sources), scraper(plain.address) as prometheus:
         assert nearly_all(prometheus.answered(SECONDS))
 
 
 @pytest.mark.parametrize("first", [silent, half_a_head, half_a_body, unread])
-def test_no_crowd_cuts_off_who_connects_for_each_scrape(plain: Target, first: First) -> None:
+def test_no_crowd_cuts_off_a_scraper_that_connects_for_each_scrape(plain: Target, first: FirstBytes) -> None:
     """A scraper that keeps no connection is answered as well, from the address where the crowd is."""
     with Crowd(plain.address, first, sources=HOME), scraper(plain.address, keep=False) as prometheus:
         assert nearly_all(prometheus.answered(SECONDS))
@@ -107,7 +107,7 @@ def test_no_crowd_cuts_off_who_connects_for_each_scrape(plain: Target, first: Fi
 
 @pytest.mark.parametrize("sources", FROM)
 def test_no_crowd_cuts_a_scraper_off_where_descriptors_are_few(sources: list[str]) -> None:
-    """With room for 32, and a third of a second until a newcomer is the oldest, the scrapes are answered too."""
+    """With 32 connections, and a third of a second until a new one is the oldest, the scrapes are answered too."""
     with (
         target("--kib", "300", "--nofile", "64") as running,
         Crowd(running.address, unread, sources=sources, size=64),
@@ -118,11 +118,11 @@ def test_no_crowd_cuts_a_scraper_off_where_descriptors_are_few(sources: list[str
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [silent, unread])
-def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: First, sources: list[str]) -> None:
-    """The same with TLS, where a scraper needs two more journeys before it can ask; half the room fills sooner."""
+def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: FirstBytes, sources: list[str]) -> None:
+    """The same with TLS, where a scraper needs two more round trips; half the connections are enough."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     with (
-        Crowd(tls.address, first, sources=sources, context=context, size=ROOM // 2),
+        Crowd(tls.address, first, sources=sources, context=context, size=CONNECTIONS // 2),
         scraper(tls.address, context=context) as prometheus,
     ):
         assert nearly_all(prometheus.answered(SECONDS))
@@ -130,8 +130,10 @@ def test_no_crowd_cuts_a_scraper_over_tls_off(tls: Target, folder: Path, first: 
 
 @pytest.mark.parametrize("sources", FROM)
 @pytest.mark.parametrize("first", [guessing, guessing_together])
-def test_no_crowd_cuts_off_whose_password_is_known(guarded: Target, first: First, sources: list[str]) -> None:
-    """A scraper that got in before the crowd came is answered all the time."""
+def test_no_crowd_cuts_off_a_scraper_whose_password_is_known(
+    guarded: Target, first: FirstBytes, sources: list[str]
+) -> None:
+    """A scraper that was admitted before the crowd came is answered all the time."""
     with scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus:
         assert prometheus.scrape()
         with Crowd(guarded.address, first, sources=sources, rate=200):
@@ -139,8 +141,8 @@ def test_no_crowd_cuts_off_whose_password_is_known(guarded: Target, first: First
 
 
 @pytest.mark.parametrize("sources", FROM)
-def test_a_scraper_whose_password_is_not_known_yet_gets_in(guarded: Target, sources: list[str]) -> None:
-    """A scraper that comes for the first time when the crowd is there waits for its turn, and is known from then on."""
+def test_a_scraper_whose_password_is_not_known_yet_is_admitted(guarded: Target, sources: list[str]) -> None:
+    """A scraper that first comes when the crowd is there waits for its turn, and is known from then on."""
     with (
         Crowd(guarded.address, guessing, sources=sources),
         scraper(guarded.address, headers=authorization(PASSWORD)) as prometheus,

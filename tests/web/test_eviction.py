@@ -1,4 +1,4 @@
-"""Whose connection makes room for a newcomer."""
+"""Which connection is closed for a new one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from exporter.web.eviction import Rank, first_to_go, peer_of
+from exporter.web.eviction import Rank, choose_eviction, peer_of
 
 
 @dataclass(frozen=True)
-class Guest:
-    """A connection as it is asked."""
+class FakeConnection:
+    """A connection as eviction sees it."""
 
     peer: str
     since: float
@@ -22,22 +22,24 @@ class Guest:
 
 
 @pytest.mark.parametrize("rank", list(Rank))
-def test_who_is_alone_stays_while_others_are_many(rank: Rank) -> None:
-    """The address with the most connections makes room, whatever it and the others do, and however old they are."""
-    scraper = Guest("scraper", 0.0, Rank.STUCK)
-    crowd = [Guest(f"crowd {n % 3}", 1.0 + n, rank) for n in range(7)]
-    assert first_to_go([scraper, *crowd], 99.0) == Guest("crowd 0", 1.0, rank)
+def test_the_peer_with_the_most_connections_loses_one(rank: Rank) -> None:
+    """It is the oldest of the peers that have the most, whatever it and the others do, and however old they are."""
+    scraper = FakeConnection("scraper", 0.0, Rank.STUCK)
+    crowd = [FakeConnection(f"crowd {n % 3}", 1.0 + n, rank) for n in range(7)]
+    assert choose_eviction([scraper, *crowd], 99.0) == FakeConnection("crowd 0", 1.0, rank)
 
 
-def test_in_a_crowd_who_does_not_take_its_answer_goes_first_then_who_is_idle_then_the_oldest() -> None:
-    """Age decides between those that do the same."""
-    guests = [Guest("nat", float(n), rank) for n, rank in enumerate((Rank.BUSY, Rank.IDLE, Rank.STUCK) * 2)]
-    gone = []
-    while guests:
-        goes = first_to_go(guests, 99.0)
-        gone.append((goes.ranked, goes.since))
-        guests.remove(goes)
-    assert gone == sorted(gone)
+def test_of_one_peer_stuck_connections_go_first_then_idle_ones_then_the_oldest() -> None:
+    """Age decides between those of the same rank."""
+    connections = [
+        FakeConnection("nat", float(n), rank) for n, rank in enumerate((Rank.BUSY, Rank.IDLE, Rank.STUCK) * 2)
+    ]
+    order = []
+    while connections:
+        evicted = choose_eviction(connections, 99.0)
+        order.append((evicted.ranked, evicted.since))
+        connections.remove(evicted)
+    assert order == sorted(order)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,6 @@ def test_in_a_crowd_who_does_not_take_its_answer_goes_first_then_who_is_idle_the
         (["", "no address"], 2),
     ],
 )
-def test_an_address_is_what_one_host_has(hosts: list[str], peers: int) -> None:
+def test_a_peer_is_what_one_host_has(hosts: list[str], peers: int) -> None:
     """An IPv4 address is one host's, also where IPv6 carries it; of IPv6 one host may have a network of 64 bits."""
     assert len({peer_of(host) for host in hosts}) == peers

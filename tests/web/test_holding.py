@@ -11,7 +11,7 @@ import pytest
 
 from exporter.web.connection import Limits
 from tests.support.web_crowd import SEGMENT
-from tests.support.web_target import ASK, METRICS, Pages, is_closed, read_all, say, serving
+from tests.support.web_target import ASK, METRICS, Pages, is_closed, read_all, send, serving
 
 QUICK = Limits(head_seconds=0.4, exchange_seconds=0.6, idle_seconds=0.6, linger_seconds=0.2)
 LONG_SECONDS = 20.0
@@ -30,16 +30,16 @@ def narrow(address: tuple[str, int], first: bytes) -> Iterator[socket.socket]:
         sock.settimeout(30)
         sock.connect(address)
         sock.setblocking(False)
-        say(sock, first)
+        send(sock, first)
         yield sock
 
 
-def asks_on(sock: socket.socket) -> None:
-    say(sock, HEALTHY)
+def requests_health(sock: socket.socket) -> None:
+    send(sock, HEALTHY)
 
 
-def asks_for_pages(sock: socket.socket) -> None:
-    say(sock, ASK % b"")
+def requests_metrics(sock: socket.socket) -> None:
+    send(sock, ASK % b"")
 
 
 def reads_a_byte(sock: socket.socket) -> None:
@@ -47,24 +47,26 @@ def reads_a_byte(sock: socket.socket) -> None:
         sock.recv(1)
 
 
-def says_a_byte(sock: socket.socket) -> None:
-    say(sock, b"a")
+def sends_a_byte(sock: socket.socket) -> None:
+    send(sock, b"a")
 
 
 @pytest.mark.parametrize(
     ("first", "again"),
     [
-        pytest.param(HEALTHY, asks_on, id="asks-for-little-without-reading"),
-        pytest.param(ASK % b"", asks_for_pages, id="asks-for-much-without-reading"),
+        pytest.param(HEALTHY, requests_health, id="asks-for-little-without-reading"),
+        pytest.param(ASK % b"", requests_metrics, id="asks-for-much-without-reading"),
         pytest.param(ASK % b"", reads_a_byte, id="reads-byte-by-byte"),
-        pytest.param(HEALTHY[:10], says_a_byte, id="head-byte-by-byte"),
-        pytest.param(HEALTHY, says_a_byte, id="second-head-byte-by-byte"),
-        pytest.param(HALF_A_BODY, says_a_byte, id="body-byte-by-byte"),
+        pytest.param(HEALTHY[:10], sends_a_byte, id="head-byte-by-byte"),
+        pytest.param(HEALTHY, sends_a_byte, id="second-head-byte-by-byte"),
+        pytest.param(HALF_A_BODY, sends_a_byte, id="body-byte-by-byte"),
         pytest.param(HEALTHY[:-2] + b"X: y\r\n\r\n", reads_a_byte, id="falls-silent"),
     ],
 )
-def test_who_does_a_little_again_and_again_is_closed(first: bytes, again: Callable[[socket.socket], None]) -> None:
-    """The limits are for a whole step: no single byte, and no further request, gives more time."""
+def test_a_client_that_does_a_little_again_and_again_is_closed(
+    first: bytes, again: Callable[[socket.socket], None]
+) -> None:
+    """The limits are for a whole state: no single byte, and no further request, gives more time."""
     with serving(Pages(b"# filled\n" * 30_000), limits=QUICK) as address, narrow(address, first) as sock:
         end = time.monotonic() + LONG_SECONDS
         while not is_closed(sock) and time.monotonic() < end:
@@ -78,7 +80,7 @@ def test_an_early_next_request_does_not_cost_the_answer_before_it() -> None:
     page = b"# filled\n" * 30_000
     with serving(Pages(page), limits=Limits()) as address, narrow(address, ASK % b"") as sock:
         time.sleep(OFTEN_SECONDS)
-        say(sock, ASK % b"")
+        send(sock, ASK % b"")
         received = read_all(sock, 30)
     assert received.partition(b"\r\n\r\n")[2] == page + METRICS
     assert received.count(b"HTTP/1.1 200 OK") == 1

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.config.types import InvalidValue
 from exporter.log.log import Log
 from exporter.web.connection import Limits
 from exporter.web.responses import Accept, Response, choose_accept, takes_gzip
-from exporter.web.server import WebServer, parse_listen_address
+from exporter.web.server import WebServer
 from tests.support.peers import until
 from tests.support.web_target import ASK, METRICS, OPENMETRICS, TEXT, Pages, connect, read_all, serving
 
@@ -65,7 +66,7 @@ def test_the_four_pages_are_served_to_get_and_head(client: httpx.Client, path: s
         ("DELETE", "/nope", 404),
     ],
 )
-def test_everything_else_is_refused_by_its_right_name(
+def test_other_paths_and_methods_are_refused_with_their_status(
     client: httpx.Client, method: str, path: str, status: int
 ) -> None:
     """Other paths are 404, other methods 405 with Allow, and the connection goes on."""
@@ -98,7 +99,7 @@ def test_an_announced_body_is_not_taken(client: httpx.Client) -> None:
         (";;;,,,=;q=", "text"),
     ],
 )
-def test_openmetrics_is_given_to_who_likes_it_best(client: httpx.Client, header: str, accept: Accept) -> None:
+def test_openmetrics_is_sent_to_clients_that_prefer_it(client: httpx.Client, header: str, accept: Accept) -> None:
     """OpenMetrics 1.0.0 goes to a scraper that prefers it, text to all others, each with its content type."""
     answer = client.get("/metrics", headers={"Accept": header})
     assert answer.status_code == 200
@@ -113,7 +114,7 @@ def test_no_accept_header_is_an_error(header: str) -> None:
     takes_gzip(header)
 
 
-def test_gzip_is_sent_only_to_who_takes_it(client: httpx.Client) -> None:
+def test_gzip_is_sent_only_to_clients_that_accept_it(client: httpx.Client) -> None:
     """The body is packed for a client that accepts gzip, as it is for one that does not, and the same when unpacked."""
     packed = client.get("/metrics", headers={"Accept-Encoding": "gzip"})
     assert packed.headers["content-encoding"] == "gzip"
@@ -134,8 +135,8 @@ def test_a_storm_of_scrapes_renders_once(pages: Pages) -> None:
     assert sorted(pages.asked) == [("/metrics", "openmetrics"), ("/metrics", "text")]
 
 
-def test_a_page_is_never_old_by_more_than_a_blink() -> None:
-    """Whoever has just seen a fact elsewhere finds it on the page a fifth of a second later."""
+def test_a_page_is_at_most_a_fifth_of_a_second_old() -> None:
+    """A fact known elsewhere is on the page a fifth of a second later."""
     assert Limits().fresh_seconds <= 0.2
 
 
@@ -147,8 +148,8 @@ def test_a_page_is_rendered_again_when_it_is_no_longer_fresh(pages: Pages) -> No
     assert len(pages.asked) == 3
 
 
-class Moody:
-    """Raises while it is told to."""
+class Failing:
+    """Raises while it is `broken`."""
 
     broken = True
 
@@ -158,24 +159,24 @@ class Moody:
         return Response(200, "text/plain", b"fine again")
 
 
-def test_a_page_that_raises_is_a_500_that_tells_nothing() -> None:
-    """The scraper gets a 500 without the reason, the log gets it once and says when it is over, the failures count."""
-    moody, said = Moody(), io.StringIO()
-    server = WebServer("127.0.0.1:0", moody, limits=Limits(fresh_seconds=0), log=Log(said))
+def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
+    """The scraper gets a 500, the log gets the reason once and says when it is over, the failures are counted."""
+    failing, log = Failing(), io.StringIO()
+    server = WebServer("127.0.0.1:0", failing, limits=Limits(fresh_seconds=0), log=Log(log))
     server.start()
     url = "http://{}:{}/metrics".format(*server.address)
     answers = [httpx.get(url) for _ in range(3)]
-    moody.broken = False
+    failing.broken = False
     good = httpx.get(url)
     server.stop()
     assert [answer.status_code for answer in answers] == [500] * 3
     assert not any("secret" in answer.text or "Traceback" in answer.text for answer in answers)
     assert good.text == "fine again"
     assert server.render_failures == 3
-    failed, mended = said.getvalue().splitlines()
+    failed, mended = log.getvalue().splitlines()
     assert "level=error event=web.page_failed" in failed
     assert "the secret reason" in failed
-    assert "where=test_web.py:" in failed
+    assert "where=test_server.py:" in failed
     assert "event=web.page_works_again" in mended
     assert "failures=3" in mended
 
@@ -192,7 +193,7 @@ class Stuck:
         return Response(200, "text/plain", b"fine")
 
 
-def test_a_page_that_hangs_holds_up_nothing_else() -> None:
+def test_a_page_that_hangs_delays_nothing_else() -> None:
     """The hanging page is 503 after a while, others are served, no threads pile up, stopping does not wait."""
     stuck = Stuck()
     before = threading.active_count()
@@ -247,26 +248,11 @@ def test_an_absolute_target_is_understood() -> None:
         sock.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("0.0.0.0:10169", ("0.0.0.0", 10169)),
-        (":10169", ("", 10169)),
-        ("[::]:10169", ("::", 10169)),
-        ("127.0.0.1:0", ("127.0.0.1", 0)),
-        ("localhost:10169", ("localhost", 10169)),
-    ],
-)
-def test_listen_addresses_are_read_as_prometheus_writes_them(text: str, address: tuple[str, int]) -> None:
-    """Each usual form gives its host and port."""
-    assert parse_listen_address(text) == address
-
-
 @pytest.mark.parametrize("text", ["", "10169", "host:", "host:http", "::1:80", "host:65536", "host:-1", "host:٣"])
-def test_other_listen_addresses_are_refused(text: str) -> None:
-    """Anything else is an error that shows the form."""
-    with pytest.raises(ValueError, match=r"expected host:port"):
-        parse_listen_address(text)
+def test_what_is_no_listen_address_is_refused(text: str) -> None:
+    """Anything but host:port is an error that shows the form."""
+    with pytest.raises(InvalidValue, match=r"host:port"):
+        WebServer(text, Pages())
 
 
 @pytest.mark.parametrize("text", [":0", "[::]:0", "localhost:0", "0.0.0.0:0"])
@@ -283,7 +269,7 @@ def test_a_server_on_any_form_answers_on_loopback(text: str) -> None:
         server.stop()
 
 
-def test_a_taken_port_is_said_at_once() -> None:
+def test_a_taken_port_is_an_error_at_start() -> None:
     """Starting on a port that another program has raises OSError with the address and the reason."""
     with serving() as (host, port):
         second = WebServer(f"{host}:{port}", Pages())
@@ -292,7 +278,7 @@ def test_a_taken_port_is_said_at_once() -> None:
 
 
 def test_stopping_closes_what_is_open_and_frees_the_port() -> None:
-    """After `stop` connections are closed and the same port can be served again; nothing is waited for.""" ""
+    """After `stop` connections are closed and the same port can be served again; nothing is waited for."""
     server = WebServer("127.0.0.1:0", Pages(), limits=Limits(head_seconds=60, exchange_seconds=60, idle_seconds=60))
     server.start()
     idle = connect(server.address)

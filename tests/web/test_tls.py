@@ -1,4 +1,4 @@
-"""The scrape endpoint behind TLS and passwords, as real clients and a real Prometheus meet it."""
+"""The scrape endpoint behind TLS and passwords, used by real clients and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_every_path_wants_tls_and_the_password(folder: Path) -> None:
             assert status(address, trusting(folder), ("prometheus", PASSWORD), path) == 200
             assert status(address, trusting(folder), None, path) == 401
         assert status(address, trusting(folder), ("prometheus", PASSWORD), "/nope") == 404
-        plainly = connect(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        received = read_all(plainly)
-        plainly.close()
+        plain = connect(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = read_all(plain)
+        plain.close()
     assert received.startswith(b"HTTP/1.0 400 ")
     assert METRICS[:20] not in received
 
@@ -100,8 +100,8 @@ def test_every_path_wants_tls_and_the_password(folder: Path) -> None:
         ("prometheus", "x" * 200, 401),
     ],
 )
-def test_only_the_right_user_and_password_get_in(folder: Path, user: str, password: str, expected: int) -> None:
-    """Wrong and unknown are the same 401, asked once or again, with the challenge that browsers understand."""
+def test_only_the_right_user_and_password_are_admitted(folder: Path, user: str, password: str, expected: int) -> None:
+    """Wrong and unknown are the same 401, the first time and again, with the challenge that browsers understand."""
     with serving(web_config=config(folder, f"basic_auth_users: {{prometheus: '{HASH}'}}")) as (host, port):
         for _ in range(2):
             answer = httpx.get(f"http://{host}:{port}/metrics", auth=(user, password))
@@ -110,7 +110,7 @@ def test_only_the_right_user_and_password_get_in(folder: Path, user: str, passwo
 
 
 @pytest.mark.parametrize("header", ["Basic", "Basic !!!", "Bearer abc", "basic cHJvbQ==", "Digest username=x"])
-def test_what_is_no_basic_authentication_is_refused(folder: Path, header: str) -> None:
+def test_other_authorization_headers_are_refused(folder: Path, header: str) -> None:
     """Any other Authorization header is a 401 without a password being compared."""
     with serving(web_config=config(folder, f"basic_auth_users: {{prometheus: '{HASH}'}}")) as (host, port):
         assert httpx.get(f"http://{host}:{port}/", headers={"Authorization": header}).status_code == 401
@@ -150,7 +150,7 @@ def test_a_flood_of_wrong_passwords_stops_no_scraper(folder: Path, guarded: Targ
         thread.start()
     good = authorization("prometheus", PASSWORD)
     try:
-        peers.until(lambda: gets_in(guarded.address, context, good))
+        peers.until(lambda: is_admitted(guarded.address, context, good))
         slowest = max(scrape_seconds(guarded.address, context, good) for _ in range(20))
         with selectors.DefaultSelector() as pause:
             pause.select(1.5)
@@ -164,7 +164,7 @@ def test_a_flood_of_wrong_passwords_stops_no_scraper(folder: Path, guarded: Targ
     assert used < 0.9
 
 
-def gets_in(address: tuple[str, int], context: ssl.SSLContext, headers: bytes) -> bool:
+def is_admitted(address: tuple[str, int], context: ssl.SSLContext, headers: bytes) -> bool:
     try:
         scrape_seconds(address, context, headers)
     except AssertionError:
@@ -172,8 +172,8 @@ def gets_in(address: tuple[str, int], context: ssl.SSLContext, headers: bytes) -
     return True
 
 
-def test_silent_and_half_spoken_handshakes_are_closed(folder: Path, guarded: Target) -> None:
-    """With the limits as shipped: 400 connections that say nothing, half a hello, or a hello and no more are closed
+def test_handshakes_that_are_not_finished_are_closed(folder: Path, guarded: Target) -> None:
+    """With the limits as shipped: 400 connections that send nothing, half a hello, or a hello and no more are closed
     within 10 s, no scrape over TLS waits for one of them, and memory stays within 60 MiB more."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
@@ -268,7 +268,7 @@ def test_an_older_tls_than_allowed_is_refused(folder: Path) -> None:
         status(address, context)
 
 
-def test_configured_headers_are_on_every_answer(folder: Path) -> None:
+def test_configured_headers_are_on_every_response(folder: Path) -> None:
     """http_server_config.headers are sent with pages, errors and refusals; a blank one is not."""
     text = "http_server_config:\n  http2: false\n  headers: {X-Frame-Options: deny, X-XSS-Protection: ''}\n"
     with serving(web_config=config(folder, text)) as (host, port):
@@ -285,12 +285,12 @@ def test_the_rate_limit_refuses_what_comes_too_fast(folder: Path) -> None:
 
 
 def test_a_new_certificate_is_served_without_a_restart(folder: Path, authority: Authority) -> None:
-    """Within seconds of the files being replaced, new connections get the new certificate and its end is told."""
+    """Within seconds of the files being replaced, new connections get the new certificate, and its end is published."""
     web_config = config(folder, TLS_LINES)
     with serving(web_config=web_config) as address:
         old = _served(address, folder)
         write(folder, "server", *authority.issue("localhost", "127.0.0.1"))
-        new = peers.until(lambda: (found := _served(address, folder)) != old and found)
+        new = peers.until(lambda: (served := _served(address, folder)) != old and served)
     assert new == ssl.PEM_cert_to_DER_cert((folder / "server.crt").read_text())
     assert web_config.certificate_not_after == ends((folder / "server.crt").read_text())
 
@@ -300,9 +300,9 @@ def _served(address: tuple[str, int], folder: Path) -> bytes:
         socket.create_connection(address, 5) as plain,
         trusting(folder).wrap_socket(plain, server_hostname="localhost") as sock,
     ):
-        found = sock.getpeercert(binary_form=True)
-    assert found is not None
-    return found
+        certificate = sock.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
 
 
 @pytest.mark.peer("prometheus")
