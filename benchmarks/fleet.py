@@ -27,7 +27,7 @@ from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.play import Play
-from exporter.simulator.metadata.story import Deed, Scenario, Step
+from exporter.simulator.metadata.story import Action, Scenario, Step
 from exporter.simulator.metadata.story import Vm as StoryVm
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
@@ -175,7 +175,7 @@ def story(vms: int, events: int, what: Mapping[str, object] = REBOOT, *, shared:
     names = [name(number) for number in range(vms)]
     steps = tuple(
         Step(
-            Deed.ANNOUNCE,
+            Action.ANNOUNCE,
             ANNOUNCED_AFTER,
             event=f"e{number}",
             fields={

@@ -1,4 +1,4 @@
-"""AMQP 1.0 types and their bytes (OASIS AMQP 1.0, part 1); `amqp_decode` reads them. No I/O, no state, no dependency.
+"""AMQP 1.0 types and their bytes (OASIS AMQP 1.0, part 1): `encode` and `decode`. No I/O, no state, no dependency.
 
 Python's own types stand for AMQP's most common ones: `None`, `bool`, `int` (long), `float` (double), `str`, `bytes`,
 `list`, `dict`, `UUID`. AMQP's other widths have a class of their own here, so a value that was read is written back
@@ -15,7 +15,7 @@ from uuid import UUID
 
 
 class CodecError(ValueError):
-    """The bytes are not AMQP 1.0, or the value has no AMQP type. The peer's fault; the connection can't go on."""
+    """The bytes are not AMQP 1.0, or the value has no AMQP type. The connection can't go on."""
 
 
 class UByte(int):
@@ -85,6 +85,7 @@ class Described:
 
 
 Writer = Callable[[Any], bytes]
+"""A value to its bytes, constructor included."""
 
 _U8, _U16, _U32, _U64 = (struct.Struct(code) for code in (">B", ">H", ">I", ">Q"))
 _I8, _I16, _I32, _I64 = (struct.Struct(code) for code in (">b", ">h", ">i", ">q"))
@@ -192,10 +193,11 @@ _WRITERS: Final[dict[type, Writer]] = {
     Described: _write_described,
 }
 
-# Deep enough for any message, shallow enough that hostile bytes never reach Python's recursion limit.
 MAX_DEPTH: Final = 32
+"""Deep enough for any message, shallow enough that hostile bytes never reach Python's recursion limit."""
 
 Reader = Callable[[bytes, int, int], tuple[Any, int]]
+"""Bytes, position behind the constructor and depth to the value, and the position behind it."""
 
 
 def decode(data: bytes, position: int = 0) -> tuple[Any, int]:
@@ -250,7 +252,7 @@ def _opaque(size: int, kind: Callable[[bytes], Any]) -> Reader:
 
 
 def _bounds(layout: struct.Struct, data: bytes, position: int) -> tuple[int, int, int]:
-    """Count, first byte and end of a compound. A count beyond its own bytes is refused before anything is allocated."""
+    """Count, first byte and end of a compound. A count beyond its own bytes is an error before anything is allocated."""
     size = layout.unpack_from(data, position)[0]
     count = layout.unpack_from(data, position + layout.size)[0]
     start, end = position + 2 * layout.size, position + layout.size + size
@@ -325,7 +327,7 @@ def _char(point: int) -> Char:
     return Char(chr(point))
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -346,7 +348,7 @@ _READERS: Final[dict[int, Reader]] = {
     0x52: _fixed(_U8, UInt),
     0x53: _fixed(_U8, ULong),
     0x54: _fixed(_I8, Int),
-    0x55: _fixed(_I8, _same),
+    0x55: _fixed(_I8, _identity),
     0x56: _fixed(_U8, bool),
     0x60: _fixed(_U16, UShort),
     0x61: _fixed(_I16, Short),
@@ -356,8 +358,8 @@ _READERS: Final[dict[int, Reader]] = {
     0x73: _fixed(_U32, _char),
     0x74: _opaque(4, Decimal),
     0x80: _fixed(_U64, ULong),
-    0x81: _fixed(_I64, _same),
-    0x82: _fixed(_F64, _same),
+    0x81: _fixed(_I64, _identity),
+    0x82: _fixed(_F64, _identity),
     0x83: _fixed(_I64, Timestamp),
     0x84: _opaque(8, Decimal),
     0x94: _opaque(16, Decimal),

@@ -17,12 +17,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from exporter.simulator.event_hubs.connection import Connection, Namespace
+from exporter.simulator.event_hubs.connection import Connection
 from exporter.simulator.event_hubs.faults import Faults
+from exporter.simulator.event_hubs.session import Namespace
 from exporter.simulator.event_hubs.store import Store, StoredMessage
 
 DEFAULT_HUBS: Final[Mapping[str, int]] = {"scheduled-events": 4}
-_PATIENCE: Final = 10.0  # seconds the loop gets for anything that is asked of it; it never needs them
+_TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs them
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Broker:
     """A namespace with event hubs (name to number of partitions). Every method may be called from any thread.
 
     `port` 0 takes a free one, which is kept over `stop` and `start`. Kept are at most `max_messages` messages and
-    `max_bytes` bytes a partition, the oldest are dropped. `faults` are words of `broker_faults`.
+    `max_bytes` bytes a partition, the oldest are dropped. `faults` are written as in `faults`.
     """
 
     def __init__(
@@ -65,10 +66,10 @@ class Broker:
         self._stopping = asyncio.Event()
         self.unexpected_errors: list[BaseException | str] = []
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- starting and stopping --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when the port is open. Raises OSError when it can't be."""
+        """Open the port, and return when it is open. Raises OSError when it can't be."""
         if self._thread is not None:
             return
         self._stopping = asyncio.Event()
@@ -78,32 +79,34 @@ class Broker:
         )
         self._thread.start()
         try:
-            started.result(_PATIENCE)
+            started.result(_TIMEOUT)
         except OSError:
-            self._thread.join(_PATIENCE)
+            self._thread.join(_TIMEOUT)
             self._thread = None
             raise
 
     def stop(self) -> None:
-        """Drops all connections and closes the port. Messages stay; `start` brings the broker back on its port."""
+        """Drop all connections and close the port. Messages stay; `start` opens the same port again."""
         if self._thread is None or self._loop is None:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT)
         self._thread = self._loop = None
 
     def __enter__(self) -> Self:
+        """See `start`."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """See `stop`."""
         self.stop()
 
     async def _serve(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._note)
+        self._loop.set_exception_handler(self._record_error)
         try:
             await self._listen()
         except OSError as error:
@@ -113,7 +116,7 @@ class Broker:
         await self._stopping.wait()
         self._close_port()
         self._drop_all()
-        for _ in range(3):  # asyncio tells protocols of the loss in the next turns of the loop
+        for _ in range(3):  # asyncio calls connection_lost in the next iterations of the loop
             await asyncio.sleep(0)
 
     async def _listen(self) -> None:
@@ -125,8 +128,8 @@ class Broker:
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A bug of the broker's, or a peer that broke off its TLS handshake: only the first is kept."""
+    def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Keep what is a bug of the broker, and not what a peer causes by leaving in its TLS handshake."""
         del loop
         problem = context.get("exception")
         if not isinstance(problem, OSError):
@@ -141,8 +144,8 @@ class Broker:
         for connection in list(self._namespace.connections):
             connection.drop()
 
-    def _ask(self, action: Callable[[], T]) -> T:
-        """Runs the action on the broker's loop. Raises RuntimeError when the broker is not running."""
+    def _call(self, action: Callable[[], T]) -> T:
+        """Run the action on the broker's loop. Raises RuntimeError when the broker is not running."""
         loop = self._loop
         if loop is None:
             raise RuntimeError("the broker is not running")
@@ -150,23 +153,26 @@ class Broker:
         async def run() -> T:
             return action()
 
-        return asyncio.run_coroutine_threadsafe(run(), loop).result(_PATIENCE)
+        return asyncio.run_coroutine_threadsafe(run(), loop).result(_TIMEOUT)
 
-    # --- what a client needs ------------------------------------------------------------------------------------
+    # --- for clients ------------------------------------------------------------------------------------------------
 
     def connection_string(self, hub: str | None = None) -> str:
-        """For Azure's SDKs; of the first event hub unless one is named. With TLS it says nothing of an emulator,
-        so the client must also be given `custom_endpoint_address`, `transport_type` and `connection_verify`."""
+        """For Azure's SDKs; of the first event hub unless one is named.
+
+        With TLS it is without `UseDevelopmentEmulator`, so the client needs `custom_endpoint_address`,
+        `transport_type` and `connection_verify` too.
+        """
         name = hub if hub is not None else next(iter(self._store.hubs), "")
         text = (
             f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName=local;SharedAccessKey=local;EntityPath={name}"
         )
         return text if self._ssl else f"{text};UseDevelopmentEmulator=true"
 
-    # --- what a test or a demonstration looks at ----------------------------------------------------------------
+    # --- for tests and the demo -------------------------------------------------------------------------------------
 
     def messages(self, hub: str | None = None) -> list[StoredMessage]:
-        """What is kept now, partition by partition, each in order. Raises KeyError for an unknown event hub."""
+        """The messages that are kept, partition by partition, each in order. Raises KeyError for an unknown event hub."""
         return self._store.snapshot(hub)
 
     def wait_for(self, count: int, timeout: float) -> list[StoredMessage]:
@@ -194,60 +200,60 @@ class Broker:
             if not changed.wait_for(lambda: self.connections == count and self.total_connections >= total, timeout):
                 raise TimeoutError(f"{self.connections} connections open, not {count}, after {timeout:g} s")
 
-    # --- what goes wrong ----------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------------
 
     def fault(self, text: str) -> None:
-        """Queues a fault such as "drop-after-store" or "rejected:amqp:not-found*3"; ValueError for anything else."""
+        """Queue a fault such as "drop-after-store" or "rejected:amqp:not-found*3"; ValueError for anything else."""
         self._namespace.faults.add(text)
 
     def clear_faults(self) -> None:
-        """Forgets the faults still to come."""
+        """Forget the faults still to happen."""
         self._namespace.faults.clear()
 
     @property
     def pending_faults(self) -> int:
-        """How many faults are still to come."""
+        """How many faults are still to happen."""
         return self._namespace.faults.pending()
 
     def drop_connections(self) -> None:
-        """Every client loses its connection now."""
-        self._ask(self._drop_all)
+        """Drop the connection of every client."""
+        self._call(self._drop_all)
 
     def stop_listening(self) -> None:
-        """Closes the port and drops all connections: clients are refused until `listen_again`."""
+        """Close the port and drop all connections: clients are refused until `listen_again`."""
 
         def close() -> None:
             self._close_port()
             self._drop_all()
 
-        self._ask(close)
+        self._call(close)
 
     def listen_again(self) -> None:
-        """Opens the same port again. Raises OSError when somebody else took it."""
+        """Open the same port again. Raises OSError when it is taken."""
         if self._loop is None:
             raise RuntimeError("the broker is not running")
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_PATIENCE)
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_TIMEOUT)
 
     def expire_token(self) -> None:
-        """All tokens expire now: links to event hubs are detached, new ones need a new put-token."""
+        """Let all tokens expire: links to event hubs are detached, new ones need a new put-token."""
 
         def expire() -> None:
             for connection in list(self._namespace.connections):
                 connection.authorised = False
                 connection.detach_hub_links("amqp:unauthorized-access", "ExpiredToken: The token is expired.")
 
-        self._ask(expire)
+        self._call(expire)
 
     def create_hub(self, name: str, partitions: int = 4) -> None:
-        """Adds an event hub. Raises ValueError for a name that can't be one."""
+        """Add an event hub. Raises ValueError for a name that can't be one."""
         self._store.create(name, partitions)
 
     def delete_hub(self, name: str) -> None:
-        """Deletes an event hub under its clients. Raises KeyError when there is none."""
+        """Delete an event hub that clients may be using. Raises KeyError when there is none."""
 
         def delete() -> None:
             self._store.delete(name)
             for connection in list(self._namespace.connections):
                 connection.detach_hub_links("amqp:not-found", "The messaging entity was deleted.", hub=name)
 
-        self._ask(delete)
+        self._call(delete)

@@ -1,7 +1,7 @@
-"""What shall go wrong next, said in words: `NAME[:CONDITION][*TIMES]`, each consumed by the next thing it concerns.
+"""Faults of the broker, written `NAME[:CONDITION][*TIMES]`, each consumed by the next occasion of its stage.
 
 `drop-before-store`, `rejected:com.microsoft:server-busy*3` and `silent*always` are faults. TIMES is 1 when left out.
-Faults of one stage are consumed in the order in which they were given; stages don't wait for each other.
+Faults of one stage are consumed in the order in which they were added, independently of other stages.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Stage(Enum):
 
 
 class FaultKind(Enum):
-    """The closed list of faults, by the word that names each."""
+    """The faults that there are, by name."""
 
-    SILENT = "silent"  # accepts the connection, reads, never says a word
+    SILENT = "silent"  # accepts the connection, reads, never sends anything
     CBS_REFUSED = "cbs-refused"  # put-token is answered with 401
     CBS_SILENT = "cbs-silent"  # put-token is never answered
     ATTACH_REFUSED = "attach-refused"  # the link is answered and detached with the condition
@@ -39,36 +39,36 @@ class FaultKind(Enum):
     MODIFIED = "modified"  # not stored
     REJECTED = "rejected"  # not stored, the condition says why
     DETACH = "detach"  # not stored, the link is detached with the condition
-    ACCEPT = "accept"  # nothing goes wrong: lets one send by
+    ACCEPT = "accept"  # no fault: one send succeeds
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong; `condition` is an AMQP error condition where the kind takes one."""
+    """One fault; `condition` is an AMQP error condition where the kind takes one."""
 
     kind: FaultKind
     condition: str
 
 
-class _Default(NamedTuple):
+class _Traits(NamedTuple):
     stage: Stage
     condition: str = ""
 
 
-_TRAITS: Final[dict[FaultKind, _Default]] = {
-    FaultKind.SILENT: _Default(Stage.CONNECT),
-    FaultKind.CBS_REFUSED: _Default(Stage.CBS),
-    FaultKind.CBS_SILENT: _Default(Stage.CBS),
-    FaultKind.ATTACH_REFUSED: _Default(Stage.ATTACH, "amqp:not-found"),
-    FaultKind.MANAGEMENT_SILENT: _Default(Stage.MANAGEMENT),
-    FaultKind.DROP_BEFORE_STORE: _Default(Stage.SEND),
-    FaultKind.DROP_AFTER_STORE: _Default(Stage.SEND),
-    FaultKind.NO_DISPOSITION: _Default(Stage.SEND),
-    FaultKind.RELEASED: _Default(Stage.SEND),
-    FaultKind.MODIFIED: _Default(Stage.SEND),
-    FaultKind.REJECTED: _Default(Stage.SEND, "com.microsoft:server-busy"),
-    FaultKind.DETACH: _Default(Stage.SEND, "com.microsoft:server-busy"),
-    FaultKind.ACCEPT: _Default(Stage.SEND),
+_TRAITS: Final[dict[FaultKind, _Traits]] = {
+    FaultKind.SILENT: _Traits(Stage.CONNECT),
+    FaultKind.CBS_REFUSED: _Traits(Stage.CBS),
+    FaultKind.CBS_SILENT: _Traits(Stage.CBS),
+    FaultKind.ATTACH_REFUSED: _Traits(Stage.ATTACH, "amqp:not-found"),
+    FaultKind.MANAGEMENT_SILENT: _Traits(Stage.MANAGEMENT),
+    FaultKind.DROP_BEFORE_STORE: _Traits(Stage.SEND),
+    FaultKind.DROP_AFTER_STORE: _Traits(Stage.SEND),
+    FaultKind.NO_DISPOSITION: _Traits(Stage.SEND),
+    FaultKind.RELEASED: _Traits(Stage.SEND),
+    FaultKind.MODIFIED: _Traits(Stage.SEND),
+    FaultKind.REJECTED: _Traits(Stage.SEND, "com.microsoft:server-busy"),
+    FaultKind.DETACH: _Traits(Stage.SEND, "com.microsoft:server-busy"),
+    FaultKind.ACCEPT: _Traits(Stage.SEND),
 }
 _ALWAYS: Final = -1
 _SPELLING: Final = re.compile(
@@ -91,31 +91,31 @@ def parse_fault(text: str) -> tuple[Fault, int]:
 
 
 class Faults:
-    """The faults still to come. Any thread may add and clear; the broker's loop consumes."""
+    """The faults still to happen. Any thread may add and clear; the broker's loop takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queues: dict[Stage, deque[tuple[Fault, int]]] = {stage: deque() for stage in Stage}
 
     def add(self, text: str) -> None:
-        """Queues a fault. Raises ValueError for a word that is none."""
+        """Queue a fault. Raises ValueError for what is none."""
         fault, times = parse_fault(text)
         with self._lock:
             self._queues[_TRAITS[fault.kind].stage].append((fault, times))
 
     def clear(self) -> None:
-        """From now on nothing goes wrong."""
+        """Forget all faults."""
         with self._lock:
             for queue in self._queues.values():
                 queue.clear()
 
     def pending(self) -> int:
-        """How many queued faults have not yet happened as often as asked; one that happens always counts as one."""
+        """How often faults are still to happen; one that always happens counts once."""
         with self._lock:
             return sum(max(times, 1) for queue in self._queues.values() for _fault, times in queue)
 
     def take(self, stage: Stage) -> Fault | None:
-        """The fault that concerns this moment, used up by one."""
+        """The fault of this stage, if there is one, consumed once."""
         with self._lock:
             queue = self._queues[stage]
             if not queue:

@@ -1,7 +1,7 @@
 """AMQP 1.0 frames and performatives (OASIS AMQP 1.0, parts 2 and 3), as values.
 
 Azure's Python SDK up to 5.15.1 fails with "list index out of range" on a peer that leaves out trailing null fields,
-which AMQP allows. So everything written here carries all fields of its type, null or not.
+which AMQP allows. So every frame written here has all fields of its type, null or not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_SIZE: Final = 8
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 AMQP_FRAME, SASL_FRAME = 0, 1
-# What the service offers, so that a batch really arrives in several frames.
 MAX_FRAME_SIZE: Final = 65536
-# A transfer's own fields and the frame header, at their longest, beside the payload.
+"""Bytes. What the service offers, so that a batch really arrives in several frames."""
 TRANSFER_OVERHEAD: Final = 128
+"""Bytes: the frame header and a transfer's own fields, at their longest, beside the payload."""
 
 SENDER, RECEIVER = False, True  # AMQP's `role`
 SETTLED: Final = UByte(1)  # snd-settle-mode
@@ -29,7 +29,7 @@ _FRAME = struct.Struct(">IBBH")
 
 
 class ProtocolError(Exception):
-    """The peer broke AMQP's rules in a way that ends its connection; `condition` is AMQP's word for it."""
+    """The peer violated AMQP in a way that ends its connection; `condition` is AMQP's error condition."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
@@ -37,6 +37,8 @@ class ProtocolError(Exception):
 
 
 class Open(NamedTuple):
+    """Opens a connection (part 2, 2.7.1)."""
+
     container_id: str
     hostname: str | None = None
     max_frame_size: UInt | None = None
@@ -50,6 +52,8 @@ class Open(NamedTuple):
 
 
 class Begin(NamedTuple):
+    """Begins a session on a channel (part 2, 2.7.2)."""
+
     remote_channel: UShort | None
     next_outgoing_id: UInt
     incoming_window: UInt
@@ -61,6 +65,8 @@ class Begin(NamedTuple):
 
 
 class Attach(NamedTuple):
+    """Attaches a link to a session (part 2, 2.7.3)."""
+
     name: str
     handle: UInt
     role: bool
@@ -78,6 +84,8 @@ class Attach(NamedTuple):
 
 
 class Flow(NamedTuple):
+    """Updates the windows of a session, and with a handle the credit of a link (part 2, 2.7.4)."""
+
     next_incoming_id: UInt | None
     incoming_window: UInt
     next_outgoing_id: UInt
@@ -92,6 +100,8 @@ class Flow(NamedTuple):
 
 
 class Transfer(NamedTuple):
+    """Carries a message or a part of one (part 2, 2.7.5)."""
+
     handle: UInt
     delivery_id: UInt | None = None
     delivery_tag: bytes | None = None
@@ -106,6 +116,8 @@ class Transfer(NamedTuple):
 
 
 class Disposition(NamedTuple):
+    """Says what became of deliveries (part 2, 2.7.6)."""
+
     role: bool
     first: UInt
     last: UInt | None = None
@@ -115,30 +127,42 @@ class Disposition(NamedTuple):
 
 
 class Detach(NamedTuple):
+    """Detaches a link (part 2, 2.7.7)."""
+
     handle: UInt
     closed: bool | None = None
     error: Described | None = None
 
 
 class End(NamedTuple):
+    """Ends a session (part 2, 2.7.8)."""
+
     error: Described | None = None
 
 
 class Close(NamedTuple):
+    """Closes a connection (part 2, 2.7.9)."""
+
     error: Described | None = None
 
 
 class SaslMechanisms(NamedTuple):
+    """The mechanisms that the server offers (part 5, 5.3.3.1)."""
+
     mechanisms: Any
 
 
 class SaslInit(NamedTuple):
+    """The mechanism that the client has chosen (part 5, 5.3.3.2)."""
+
     mechanism: Symbol
     initial_response: bytes | None = None
     hostname: str | None = None
 
 
 class SaslOutcome(NamedTuple):
+    """Whether the client was authenticated; code 0 if so (part 5, 5.3.3.6)."""
+
     code: UByte
     additional_data: bytes | None = None
 
@@ -160,7 +184,7 @@ Performative = (
 
 
 class Frame(NamedTuple):
-    """One frame off the wire. `performative` is None for the empty frame that keeps a connection alive."""
+    """One frame as received. `performative` is None for the empty frame that keeps a connection alive."""
 
     kind: int
     channel: int
@@ -193,14 +217,14 @@ def _allowed(hint: Any) -> tuple[type, ...] | None:
     return tuple(getattr(part, "__origin__", part) for part in parts)
 
 
-# The annotations above are the one place that says what a field is; reading and writing both follow them.
+# The annotations above are the one place with the types of fields; reading and writing both follow them.
 _TYPES: Final[dict[type, tuple[tuple[type, ...] | None, ...]]] = {
     kind: tuple(_allowed(hint) for hint in get_type_hints(kind).values()) for kind in _KINDS.values()
 }
 
 
 def next_frame(buffer: bytearray) -> Frame | None:
-    """Takes one frame off the front of `buffer`; None while it is incomplete. Raises `CodecError` for what is none."""
+    """Remove one frame from the front of `buffer`; None while it is incomplete. Raises `CodecError` for what is none."""
     if len(buffer) < HEADER_SIZE:
         return None
     size, offset, kind, channel = _FRAME.unpack_from(buffer)
@@ -269,5 +293,5 @@ MODIFIED: Final = Described(ULong(0x27), [True, False, None])
 
 
 def rejected(condition: str, description: str) -> Described:
-    """The outcome of a message that the receiver will not take."""
+    """The outcome of a message that the receiver refuses for good."""
     return Described(ULong(0x25), [error(condition, description)])

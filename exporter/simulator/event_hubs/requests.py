@@ -1,4 +1,4 @@
-"""Answers on `$cbs` (AMQP Claims-based Security) and `$management` (AMQP Management), as Event Hubs gives them."""
+"""Responses on `$cbs` (AMQP Claims-based Security) and `$management` (AMQP Management), in the format of Event Hubs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ACCEPTED, _BAD_REQUEST, _UNAUTHORIZED, _NOT_FOUND, _OK = 202, 400, 401, 404, 20
 
 
 def answer_token(request: Message, *, refuse: bool) -> tuple[bool, bytes]:
-    """Whether a put-token was accepted, and the reply. Any token does: the broker knows nobody's keys."""
+    """Whether a put-token was accepted, and the reply. Any token is accepted: the broker has no keys."""
     properties = request.application_properties
     if properties.get("operation") != "put-token" or not isinstance(request.value, str | bytes):
         return False, _reply(request, _BAD_REQUEST, "expected a put-token", None)
@@ -21,9 +21,9 @@ def answer_token(request: Message, *, refuse: bool) -> tuple[bool, bytes]:
 
 
 def answer_management(request: Message, store: Store, *, authorised: bool) -> bytes:
-    """READ of `com.microsoft:eventhub` or `com.microsoft:partition`.
+    """The reply to a READ of `com.microsoft:eventhub` or `com.microsoft:partition`.
 
-    Who has put no token on `$cbs` (`authorised`) sends one with the request: Azure's SDK for Java always does.
+    A client that has put no token on `$cbs` (`authorised`) must send one with the request: Azure's SDK for Java does.
     """
     properties = request.application_properties
     token = properties.get("security_token")
@@ -70,7 +70,7 @@ def _describe_partition(hub: Hub, partition: Partition) -> dict[str, Any]:
 
 def _reply(request: Message, status: int, description: str, body: dict[str, Any] | None) -> bytes:
     properties: list[Any] = [None] * 13
-    properties[5] = request.property_at(0)  # correlation-id answers message-id
+    properties[5] = request.property_at(0)  # correlation-id repeats message-id
     outcome = {"status-code": Int(status), "status-description": description}
     if status >= _BAD_REQUEST:
         outcome["error-condition"] = Symbol(_CONDITIONS[status])

@@ -1,4 +1,8 @@
-"""What the broker keeps: event hubs of append-only partitions, bounded in number and bytes, oldest dropped first."""
+"""What the broker stores: event hubs with append-only partitions, bounded in messages and bytes, oldest dropped first.
+
+The formats of messages and of positions are those of Event Hubs: AMQP 1.0 part 3, section 3.2, its annotations
+`x-opt-…`, and its selector filters.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +55,7 @@ class Message:
 
     @property
     def partition_key(self) -> str | None:
+        """The sender's annotation; None without one."""
         key = self.annotations.get(_KEY)
         return key.decode("utf-8", "replace") if isinstance(key, bytes) else key if isinstance(key, str) else None
 
@@ -60,8 +65,8 @@ class Message:
 
 
 def parse_message(payload: bytes) -> Message:
-    """Raises `CodecError` when the bytes are no AMQP message."""
-    found: dict[int, Any] = {}
+    """An AMQP message from its bytes (part 3, 3.2). Raises `CodecError` for what is none."""
+    sections: dict[int, Any] = {}
     data: list[bytes] = []
     position, bare = 0, len(payload)
     while position < len(payload):
@@ -78,13 +83,13 @@ def parse_message(payload: bytes) -> Message:
         if code == _DATA:
             data.append(value)
         else:
-            found[code] = value
+            sections[code] = value
     return Message(
-        annotations=found.get(_ANNOTATIONS, {}),
-        properties=found.get(_PROPERTIES, []),
-        application_properties=found.get(_APPLICATION_PROPERTIES, {}),
+        annotations=sections.get(_ANNOTATIONS, {}),
+        properties=sections.get(_PROPERTIES, []),
+        application_properties=sections.get(_APPLICATION_PROPERTIES, {}),
         data=tuple(data),
-        value=found.get(_VALUE),
+        value=sections.get(_VALUE),
         bare=payload[bare:],
     )
 
@@ -132,7 +137,7 @@ def milliseconds(moment: datetime) -> int:
 
 
 class PositionError(ValueError):
-    """The position that a consumer asked for can't be understood."""
+    """The filter of a consumer's source is no position of Event Hubs."""
 
 
 class Partition:
@@ -147,9 +152,11 @@ class Partition:
 
     @property
     def first_sequence(self) -> int:
+        """The sequence number of the oldest message that is kept."""
         return self.next_sequence - len(self.messages)
 
     def append(self, message: Message, partition_key: str | None, now: datetime) -> None:
+        """Store a message, with its own partition key or else this one. `now` is aware."""
         if self.messages:
             now = max(now, self.messages[-1].enqueued_time)  # positions by time need an order that never goes back
         message_id, content_type = message.property_at(0), message.property_at(6)
@@ -173,7 +180,7 @@ class Partition:
         self._next_offset += len(message.bare) + 64  # 64: any overhead does, an empty message must move it too
 
     def trim(self) -> None:
-        """Drops the oldest messages beyond the bounds, but never the newest one."""
+        """Drop the oldest messages beyond the bounds, but never the newest one."""
         drop, last = 0, len(self.messages) - 1
         while drop < last and (len(self.messages) - drop > self._max_messages or self._bytes > self._max_bytes):
             self._bytes -= len(self.messages[drop].bare)
@@ -186,7 +193,7 @@ class Partition:
         return self.messages[index] if index < len(self.messages) else None
 
     def position(self, selector: str | None) -> int:
-        """Where a consumer begins whose source has this filter; without one, at the beginning.
+        """Where a consumer begins whose source has this filter: a sequence number; without one, the oldest message.
 
         Raises `PositionError` for a filter that is none of Event Hubs' three.
         """
@@ -218,16 +225,16 @@ class Hub:
     name: str
     created_at: datetime
     partitions: Mapping[str, Partition]
-    _turns: itertools.count[int] = field(default_factory=itertools.count)
+    _count: itertools.count[int] = field(default_factory=itertools.count)
 
     def choose(self, partition_key: str | None) -> Partition:
-        """The key's partition, always the same one; without a key, each in its turn."""
-        turn = next(self._turns) if partition_key is None else zlib.crc32(partition_key.encode())
-        return self.partitions[str(turn % len(self.partitions))]
+        """The key's partition, always the same one; without a key, round robin."""
+        number = next(self._count) if partition_key is None else zlib.crc32(partition_key.encode())
+        return self.partitions[str(number % len(self.partitions))]
 
 
 class Store:
-    """All event hubs. The broker's loop writes; any thread may look and wait."""
+    """All event hubs. The broker's loop writes; any thread may read and wait."""
 
     def __init__(self, *, max_messages: int, max_bytes: int, clock: Callable[[], datetime]) -> None:
         self._max_messages, self._max_bytes, self._clock = max_messages, max_bytes, clock
@@ -246,12 +253,12 @@ class Store:
             self.hubs[name] = Hub(name, self._clock(), logs)
 
     def delete(self, name: str) -> None:
-        """Forgets an event hub and what is in it. Raises KeyError when there is none of that name."""
+        """Delete an event hub and its messages. Raises KeyError when there is none of that name."""
         with self._changed:
             del self.hubs[name]
 
     def append(self, hub: Hub, partition: Partition | None, messages: Iterable[Message], key: str | None) -> Partition:
-        """Stores messages that came in one transfer: all in one partition, in order. Returns the partition."""
+        """Store messages that came in one transfer: all in one partition, in order. Returns the partition."""
         events = list(messages)
         key = key or next((event.partition_key for event in events if event.partition_key), None)
         with self._changed:
@@ -268,7 +275,7 @@ class Store:
         """What is kept now, partition by partition, in order. Raises KeyError for an unknown event hub."""
         with self._changed:
             hubs = [self.hubs[hub]] if hub is not None else list(self.hubs.values())
-            return [message for each in hubs for log in each.partitions.values() for message in log.messages]
+            return [message for stored in hubs for log in stored.partitions.values() for message in log.messages]
 
     def wait(self, count: int, timeout: float) -> None:
         """Returns when `count` messages were ever stored. Raises TimeoutError after `timeout` seconds."""

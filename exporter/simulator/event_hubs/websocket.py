@@ -1,4 +1,4 @@
-"""AMQP over websocket (RFC 6455), the server's half: enough for the SDKs of Azure and no more. Bytes in, bytes out."""
+"""AMQP over websocket (RFC 6455), the server's half, as far as Azure's SDKs need it. No I/O: bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MASKED, _OPCODE, _LENGTH = 0x80, 0x0F, 0x7F
 
 
 class WebsocketError(ValueError):
-    """The peer does not speak websocket as a client must; the connection is of no more use."""
+    """The peer violated the protocol; the connection can't go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What one piece of input came to: AMQP bytes, bytes to answer with, and whether the peer said goodbye."""
+    """The result of some input: AMQP bytes, bytes to reply with, and whether the peer has closed."""
 
     data: bytes = b""
     reply: bytes = b""
@@ -40,7 +40,7 @@ class Websocket:
         self._upgraded = False
 
     def receive(self, data: bytes) -> Received:
-        """Takes what arrived. Raises `WebsocketError`; its text never contains the peer's bytes."""
+        """Process what arrived. Raises `WebsocketError`; its text never contains the peer's bytes."""
         self._buffer += data
         reply = b""
         if not self._upgraded:
@@ -55,8 +55,8 @@ class Websocket:
             if not self._upgraded:
                 return Received(reply=reply, closed=True)
         output = bytearray()
-        while (taken := self._take()) is not None:
-            opcode, payload = taken
+        while (frame := self._next_frame()) is not None:
+            opcode, payload = frame
             if opcode == _CLOSE:
                 return Received(bytes(output), reply + _frame(_CLOSE, payload[:2]), closed=True)
             if opcode == _PING:
@@ -67,7 +67,7 @@ class Websocket:
                 raise WebsocketError("only binary frames carry AMQP")
         return Received(bytes(output), reply)
 
-    def _take(self) -> tuple[int, bytes] | None:
+    def _next_frame(self) -> tuple[int, bytes] | None:
         buffer = self._buffer
         if len(buffer) < 2:  # noqa: PLR2004 - the shortest head of a frame
             return None
@@ -91,7 +91,7 @@ class Websocket:
 
 
 def binary_frame(data: bytes) -> bytes:
-    """AMQP bytes as one message of the server's."""
+    """AMQP bytes as one binary message from the server."""
     return _frame(_BINARY, data)
 
 
@@ -119,7 +119,7 @@ def _upgrade(head: bytes) -> bytes:
         return _refusal("404 Not Found", f"the websocket is at {PATH}")
     if headers.get("upgrade", "").lower() != "websocket":
         return _refusal("426 Upgrade Required", "expected Upgrade: websocket")
-    offered = [word.strip() for word in headers.get("sec-websocket-protocol", "").split(",")]
+    offered = [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
     if SUBPROTOCOL not in offered:
         return _refusal("400 Bad Request", f"expected Sec-WebSocket-Protocol: {SUBPROTOCOL}")
     key = headers.get("sec-websocket-key", "")

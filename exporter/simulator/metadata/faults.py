@@ -1,4 +1,4 @@
-"""The ways in which a metadata service fails its clients, by name, to be switched on and off while it runs.
+"""The ways in which a metadata service fails, by name, to be switched on and off while it runs.
 
 A fault is written `[WHERE/]NAME[:ARG][*COUNT][@START-END]`: WHERE is `events` (the default), `instance` or `all`; COUNT
 answers and no more; START and END in seconds of the wall clock since it was set, either may be left out.
@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from exporter.simulator.metadata.protocol import Answer, as_json
+from exporter.simulator.metadata.protocol import Response, as_json
 
 _SPEC = re.compile(
     r"(?:(?P<where>[a-z]+)/)?(?P<name>[a-z0-9-]+)(?::(?P<arg>[^*@]+))?(?:\*(?P<count>[0-9]{1,9}))?"
     r"(?:@(?P<start>[0-9]{1,9}(?:\.[0-9]+)?)?-(?P<end>[0-9]{1,9}(?:\.[0-9]+)?)?)?"
 )
-_PLACES = frozenset({"events", "instance", "all"})
+_SCOPES = frozenset({"events", "instance", "all"})
 _MIB = 1024 * 1024
 
 
@@ -89,15 +89,15 @@ class Fault:
     start: float = 0.0
     end: float = math.inf
 
-    def hits(self, where: str, method: str, age: float) -> bool:
-        """True if a request there, `age` seconds after the fault was set, is struck by it."""
+    def applies(self, where: str, method: str, age: float) -> bool:
+        """True if a request there, `age` seconds after the fault was set, fails by it."""
         if self.where not in (where, "all") or self.count == 0 or not self.start <= age < self.end:
             return False
         return KINDS[self.name].method in ("", method)
 
 
 def parse(spec: str) -> Fault:
-    """The fault written as `spec`; FaultError if there is no such one."""
+    """The fault written as `spec`; raises FaultError if there is no such one."""
     match = _SPEC.fullmatch(spec)
     if match is None:
         raise FaultError(f"{spec!r}: expected [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]")
@@ -105,8 +105,8 @@ def parse(spec: str) -> Fault:
     kind = KINDS.get(name)
     if kind is None:
         raise FaultError(f"{spec!r}: no such fault; there are {', '.join(KINDS)}")
-    if where not in _PLACES:
-        raise FaultError(f"{spec!r}: {where!r} is none of {', '.join(sorted(_PLACES))}")
+    if where not in _SCOPES:
+        raise FaultError(f"{spec!r}: {where!r} is none of {', '.join(sorted(_SCOPES))}")
     start, end = float(match["start"] or 0), float(match["end"] or math.inf)
     if end <= start:
         raise FaultError(f"{spec!r}: ends before it begins")
@@ -140,50 +140,50 @@ class Faults:
         self._faults: list[Fault] = []
 
     def set(self, specs: Iterable[str], now: float) -> None:
-        """Put these in the place of all others; FaultError, and nothing changes, if one cannot be understood."""
+        """Replace all faults by these, at `now` in seconds; raises FaultError, and nothing changes, if one is none."""
         faults = [parse(spec) for spec in specs]
         with self._lock:
             self._faults, self._since = faults, now
 
     def take(self, where: str, method: str, now: float) -> list[Fault]:
-        """The faults that strike this request: all the delays in force, and the first of the others."""
-        struck: list[Fault] = []
+        """The faults that this request fails by: all the delays in force, and the first of the others."""
+        taken: list[Fault] = []
         with self._lock:
             for index, fault in enumerate(self._faults):
-                if not fault.hits(where, method, now - self._since):
+                if not fault.applies(where, method, now - self._since):
                     continue
-                if not is_delay(fault) and any(not is_delay(other) for other in struck):
+                if not is_delay(fault) and any(not is_delay(other) for other in taken):
                     continue
-                struck.append(fault)
+                taken.append(fault)
                 if fault.count is not None:
                     self._faults[index] = replace(fault, count=fault.count - 1)
-        return struck
+        return taken
 
 
 def is_delay(fault: Fault) -> bool:
-    """True for a fault after which the answer is still a good one."""
+    """True for a fault that only delays the response."""
     return fault.name in ("slow", "slow-first")
 
 
-def spoiled(fault: Fault, answer: Answer) -> Answer:
-    """`answer` as the fault would have it; the faults of the connection itself leave it as it is."""
+def apply_fault(fault: Fault, response: Response) -> Response:
+    """The response with the fault; those of the connection itself leave it as it is."""
     name = fault.name.removeprefix("post-")
     if name.isdecimal():
         refusal = as_json(int(name), {"error": f"simulated {name}"})
         if name not in ("429", "503"):
             return refusal
         return refusal._replace(headers=(*refusal.headers, ("Retry-After", f"{fault.argument:g}")))
-    body = answer.body
+    body = response.body
     padding = b" " * int(fault.argument * _MIB) if name in ("gzip", "huge") else b""
     if name == "redirect":
-        return Answer(302, b"", (("Location", "/metadata/elsewhere"),))
+        return Response(302, b"", (("Location", "/metadata/elsewhere"),))
     if name == "html":
-        return Answer(
+        return Response(
             200, b"<!DOCTYPE html><html><body>Sign in to the proxy</body></html>", (("Content-Type", "text/html"),)
         )
     if name == "gzip":
-        return answer._replace(
-            body=gzip.compress(body + padding, 6), headers=(*answer.headers, ("Content-Encoding", "gzip"))
+        return response._replace(
+            body=gzip.compress(body + padding, 6), headers=(*response.headers, ("Content-Encoding", "gzip"))
         )
     bodies: Mapping[str, Callable[[], bytes]] = {
         "empty": lambda: b"",
@@ -196,7 +196,7 @@ def spoiled(fault: Fault, answer: Answer) -> Answer:
         "duplicate-keys": lambda: b'{"DocumentIncarnation":0,"Events":[],' + body.lstrip()[1:],
         "bom": lambda: b"\xef\xbb\xbf" + body,
     }
-    return answer._replace(body=bodies[name]()) if name in bodies else answer
+    return response._replace(body=bodies[name]()) if name in bodies else response
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -210,5 +210,5 @@ def _object(body: bytes) -> dict[str, Any]:
 def _with_surrogate(body: bytes) -> bytes:
     document = _object(body)
     events = document.get("Events", [])
-    spoilt = [{**event, "Description": "\ud800"} for event in events if isinstance(event, dict)]
-    return json.dumps({**document, "Events": spoilt, "Note": "\ud800"}).encode()
+    broken = [{**event, "Description": "\ud800"} for event in events if isinstance(event, dict)]
+    return json.dumps({**document, "Events": broken, "Note": "\ud800"}).encode()

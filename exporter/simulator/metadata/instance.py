@@ -1,7 +1,7 @@
-"""`/metadata/instance` of a simulated VM, as api-version 2021-12-13 answers: every value a text, a missing one "".
+"""`/metadata/instance` of a simulated VM, as api-version 2021-12-13 answers: every value is a string, a missing one "".
 
-It holds what the real one holds, user data and keys included, though only as marked noise: a client that logs or
-publishes any of it can be caught by searching for `NOISE`.
+It has what the real one has, user data and keys included, whose values are all `NOISE`: a client that logs or publishes
+any of them is found by searching for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 _GROUP = "simulated"
 _PROVIDER = "Microsoft.Compute"
 _FAMILY = uuid.UUID("5f1c0c52-4a7e-4c6c-9a4e-6f1d0b7b8a11")
-_USUAL = {
+_DEFAULTS = {
     "azEnvironment": "AzurePublicCloud",
     "customData": "",
     "evictionPolicy": "",
@@ -56,9 +56,9 @@ _USUAL = {
 
 
 def compute(vm: Vm) -> dict[str, Any]:
-    """The `compute` object of that VM; its own fields go over the usual ones, and ids follow from its name."""
-    named = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
-    fields: dict[str, Any] = {**_USUAL, **named, **vm.fields}
+    """The `compute` object of that VM; its own fields replace the default ones, and ids are derived from its name."""
+    ids = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
+    fields: dict[str, Any] = {**_DEFAULTS, **ids, **vm.fields}
     fields.setdefault("resourceId", _resource_id(fields))
     fields["osProfile"] = {
         "adminUsername": NOISE,

@@ -18,7 +18,7 @@ from email.utils import format_datetime
 from typing import Any, NamedTuple
 
 from exporter.core.folding import folded
-from exporter.simulator.metadata.story import Deed, Phase, Scenario, Step
+from exporter.simulator.metadata.story import Action, Phase, Scenario, Step
 
 API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 NEWEST = API_VERSIONS[-1]
@@ -27,7 +27,7 @@ _FIELD_SINCE = {"Description": "2019-04-01", "EventSource": "2019-08-01", "Durat
 _TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
 _UNDERSCORE_UNTIL = "2017-08-01"  # from here on the names of IaaS VMs come without their `_`
 
-_USUAL: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, Any] = {
     "EventId": "",
     "EventStatus": "",
     "EventType": "",
@@ -38,8 +38,8 @@ _USUAL: Mapping[str, Any] = {
     "EventSource": "Platform",
     "DurationInSeconds": -1,
 }
-# Of things that happen at one instant the script comes first, then what runs out by itself, then approvals.
-_SCRIPT, _DUE, _APPROVAL = range(3)
+# Of what happens at one instant the steps come first, then what is due by itself, then approvals.
+_STEP, _DUE, _APPROVAL = range(3)
 
 
 class Approval(NamedTuple):
@@ -51,7 +51,7 @@ class Approval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From `at` on the platform shows these events under this number; while `silent` it answers nobody."""
+    """From `at` on (aware UTC) the document has these events and this number; while `silent` nothing is answered."""
 
     at: datetime
     incarnation: int
@@ -60,8 +60,9 @@ class Change:
 
     def document(self, api_version: str = NEWEST) -> dict[str, Any]:
         """The answer's JSON object as that api-version knows it: later fields and event types are absent."""
-        shown = (event for event in self.events if _TYPE_SINCE.get(str(event["EventType"]), "") <= api_version)
-        return {"DocumentIncarnation": self.incarnation, "Events": [_as_known(event, api_version) for event in shown]}
+        known = (event for event in self.events if _TYPE_SINCE.get(str(event["EventType"]), "") <= api_version)
+        events = [_as_published(event, api_version) for event in known]
+        return {"DocumentIncarnation": self.incarnation, "Events": events}
 
     def knows(self, event_id: str) -> bool:
         """True if that EventId, letter case aside, is in the document: Scheduled or Started [Start an event]."""
@@ -72,22 +73,22 @@ class Change:
 class Platform:
     """One play of a scenario from `start` (aware UTC) on, its time running `speed` times as fast as the wall's.
 
-    `turn` counts repeats: from 1 on every EventId is another one, since an id never comes back. `incarnation` is the
-    first number, the scenario's own for None.
+    `repetition` counts from 0: in each further one every EventId is another one, since an id never comes back.
+    `incarnation` is the first number, the scenario's own for None.
     """
 
     scenario: Scenario
     start: datetime
     speed: float = 1.0
-    turn: int = 0
+    repetition: int = 0
     incarnation: int | None = None
 
     def timeline(self, approvals: Iterable[Approval] = ()) -> tuple[Change, ...]:
         """Every change in order, the first at `start`. Between two of them the document stands still."""
-        return tuple(_Run(self, approvals).changes())
+        return tuple(_Simulation(self, approvals).changes())
 
     def end(self, timeline: tuple[Change, ...]) -> datetime:
-        """When nothing more will happen: after the last change, and not before the scenario's least length."""
+        """When the play is over: after the last change, and not before the scenario's least length."""
         return max(timeline[-1].at, self.start + self.span(self.scenario.length))
 
     def span(self, seconds: float) -> timedelta:
@@ -110,7 +111,7 @@ def documents(
 ) -> Iterator[tuple[datetime, dict[str, Any]]]:
     """Each changed document with its time, without a server; `start` defaults to the scenario's own.
 
-    What is not shown to anybody (the service switched off) is left out: a reader sees the number jump.
+    What nobody can read (the service is switched off) is left out: a reader sees the number jump.
     """
     for change in Platform(scenario, start or scenario.start, speed).timeline(approvals):
         if not change.silent:
@@ -123,7 +124,7 @@ def whole_second(instant: datetime) -> datetime:
     return whole if whole == instant else whole + timedelta(seconds=1)
 
 
-def _as_known(event: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+def _as_published(event: Mapping[str, Any], api_version: str) -> dict[str, Any]:
     known = {key: value for key, value in event.items() if _FIELD_SINCE.get(key, "") <= api_version}
     if api_version < _UNDERSCORE_UNTIL and isinstance(known["Resources"], list):
         known["Resources"] = [f"_{name}" for name in known["Resources"]]
@@ -132,7 +133,7 @@ def _as_known(event: Mapping[str, Any], api_version: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Event:
-    """A live event: what it shows, and how the platform treats it."""
+    """An event in the document: its fields, and how the platform treats it."""
 
     step: Step
     fields: dict[str, Any]
@@ -142,14 +143,15 @@ class _Event:
     started: bool = False
 
     def published(self) -> dict[str, Any]:
-        shown = {**_USUAL, **self.fields}
-        shown["EventStatus"] = "Started" if self.started else "Scheduled"
-        shown["NotBefore"] = format_datetime(self.not_before, usegmt=True) if self.not_before else ""
-        return {**shown, **self.fields} if self.step.malformed else shown
+        """The event as the document has it. Of a malformed one the scenario's fields win over all others."""
+        fields = {**_DEFAULTS, **self.fields}
+        fields["EventStatus"] = "Started" if self.started else "Scheduled"
+        fields["NotBefore"] = format_datetime(self.not_before, usegmt=True) if self.not_before else ""
+        return {**fields, **self.fields} if self.step.malformed else fields
 
 
-class _Run:
-    """One play from first to last: a queue of things to come, each of which may bring further ones."""
+class _Simulation:
+    """One play from first to last, as a discrete-event simulation: each action may schedule further ones."""
 
     def __init__(self, platform: Platform, approvals: Iterable[Approval]) -> None:
         scenario = platform.scenario
@@ -161,16 +163,17 @@ class _Run:
         self._order = itertools.count()
         self._queue: list[tuple[datetime, int, int, Callable[[datetime], None]]] = []
         self._waiting: dict[tuple[str, Phase], list[Step]] = {}
-        self._push(platform.start, _SCRIPT, lambda _: None)
+        self._schedule(platform.start, _STEP, lambda _: None)
         for step in scenario.steps:
             if step.after is None:
-                self._push(platform.start + platform.span(step.delay), _SCRIPT, self._deed(step))
+                self._schedule(platform.start + platform.span(step.delay), _STEP, self._act(step))
             else:
                 self._waiting.setdefault(step.after, []).append(step)
         for approval in approvals:
-            self._push(approval.at, _APPROVAL, self._approval(approval.event_id))
+            self._schedule(approval.at, _APPROVAL, self._approval(approval.event_id))
 
     def changes(self) -> Iterator[Change]:
+        """Every change in order, once."""
         last: Change | None = None
         while self._queue:
             now = self._queue[0][0]
@@ -178,47 +181,48 @@ class _Run:
                 heapq.heappop(self._queue)[3](now)
             if now < self._platform.start:
                 continue
-            change = self._look(now, last)
+            change = self._document_at(now, last)
             if change is not last:
                 last = change
                 yield change
 
-    def _look(self, now: datetime, last: Change | None) -> Change:
-        """What is shown now; `last` itself if nothing changed [DocumentIncarnation grows whenever Events changes]."""
+    def _document_at(self, now: datetime, last: Change | None) -> Change:
+        """The document now; `last` itself if nothing changed [DocumentIncarnation grows whenever Events changes]."""
         events = tuple(event.published() for event in self._events.values())
         if self._restarted:
             self._restarted, self._number = False, 1
             return Change(now, self._number, events, self._silent)
         if last is None:
-            # A repeat goes on from the number of the round before, which ended with what it showed then: nothing.
-            self._number += 1 if self._platform.turn and events else 0
+            # A repetition goes on from the number of the one before, which ended without events.
+            self._number += 1 if self._platform.repetition and events else 0
         elif events != last.events:
             self._number += 1
         elif self._silent == last.silent:
             return last
         return Change(now, self._number, events, self._silent)
 
-    def _push(self, at: datetime, rank: int, act: Callable[[datetime], None]) -> None:
+    def _schedule(self, at: datetime, rank: int, act: Callable[[datetime], None]) -> None:
         heapq.heappush(self._queue, (at, rank, next(self._order), act))
 
-    def _deed(self, step: Step) -> Callable[[datetime], None]:
-        deeds: Mapping[Deed, Callable[[Step, datetime], None]] = {
-            Deed.ANNOUNCE: self._announce,
-            Deed.CHANGE: self._change,
-            Deed.START: self._start_now,
-            Deed.CANCEL: self._cancel,
-            Deed.END: self._end_now,
-            Deed.SWITCH_OFF: self._switch_off,
+    def _act(self, step: Step) -> Callable[[datetime], None]:
+        actions: Mapping[Action, Callable[[Step, datetime], None]] = {
+            Action.ANNOUNCE: self._announce,
+            Action.CHANGE: self._change,
+            Action.START: self._start_now,
+            Action.CANCEL: self._cancel,
+            Action.END: self._end_now,
+            Action.SWITCH_OFF: self._switch_off,
         }
-        return lambda now: deeds[step.deed](step, now)
+        return lambda now: actions[step.action](step, now)
 
     def _announce(self, step: Step, now: datetime) -> None:
-        event = _Event(step, self._named(step.fields), now, None)
+        event = _Event(step, self._with_event_id(step.fields), now, None)
         self._events[step.event] = event
         self._set_notice(event, step.notice, now)
         if step.waits_for_all and step.others_approve_after is not None:
-            self._push(now + self._platform.span(step.others_approve_after), _DUE, lambda at: self._agree(event, at))
-        self._reached(step.event, Phase.ANNOUNCED, now)
+            agreed = now + self._platform.span(step.others_approve_after)
+            self._schedule(agreed, _DUE, lambda at: self._start_if_agreed(event, at))
+        self._reach(step.event, Phase.ANNOUNCED, now)
 
     def _change(self, step: Step, now: datetime) -> None:
         event = self._events.get(step.event)
@@ -232,8 +236,8 @@ class _Run:
     def _start_now(self, step: Step, now: datetime) -> None:
         event = self._events.get(step.event)
         if event is None and "EventId" in step.fields:
-            # A failed host announces nothing: the first sight is Started [High level overview].
-            event = self._events[step.event] = _Event(step, self._named(step.fields), now, None)
+            # A host failure is not announced: the event is Started when it first appears [High level overview].
+            event = self._events[step.event] = _Event(step, self._with_event_id(step.fields), now, None)
         self._begin(event, now)
 
     def _cancel(self, step: Step, now: datetime) -> None:
@@ -250,7 +254,7 @@ class _Run:
         until = now + self._platform.span(step.lasts)
         if until > max(now, self._silent_until):
             self._silent, self._silent_until = True, until
-            self._push(until, _DUE, self._switch_on)
+            self._schedule(until, _DUE, self._switch_on)
 
     def _switch_on(self, now: datetime) -> None:
         if now >= self._silent_until:
@@ -262,13 +266,13 @@ class _Run:
                 if folded(str(event.fields["EventId"])) != folded(event_id) or event.started or event.approved:
                     continue
                 event.approved = now
-                self._reached(event.step.event, Phase.APPROVED, now)
-                self._agree(event, now)
+                self._reach(event.step.event, Phase.APPROVED, now)
+                self._start_if_agreed(event, now)
 
         return approve
 
-    def _agree(self, event: _Event, now: datetime) -> None:
-        """Start early once we and, where they are waited for, the other tenants have agreed [Start an event]."""
+    def _start_if_agreed(self, event: _Event, now: datetime) -> None:
+        """Start early once it is approved, by other tenants too where they are waited for [Start an event]."""
         if event.approved is None:
             return
         step = event.step
@@ -278,38 +282,39 @@ class _Run:
             if now < event.announced + self._platform.span(step.others_approve_after):
                 return
         start = now + self._platform.span(step.start_after_approval)
-        self._push(start, _DUE, lambda at: self._begin(event, at))
+        self._schedule(start, _DUE, lambda at: self._begin(event, at))
 
     def _set_notice(self, event: _Event, notice: float | None, now: datetime) -> None:
         if notice is None:
             return
         due = event.not_before = whole_second(now + self._platform.span(notice))
         # A NotBefore that was moved since starts nothing.
-        self._push(due, _DUE, lambda at: self._begin(event, at) if event.not_before == due else None)
+        self._schedule(due, _DUE, lambda at: self._begin(event, at) if event.not_before == due else None)
 
     def _begin(self, event: _Event | None, now: datetime) -> None:
         if event is None or event.started or self._events.get(event.step.event) is not event:
             return
         event.started, event.not_before = True, None
-        self._push(now + self._platform.span(event.step.lasts), _DUE, lambda at: self._remove(event, at))
-        self._reached(event.step.event, Phase.STARTED, now)
+        self._schedule(now + self._platform.span(event.step.lasts), _DUE, lambda at: self._remove(event, at))
+        self._reach(event.step.event, Phase.STARTED, now)
 
     def _remove(self, event: _Event, now: datetime) -> None:
         if self._events.get(event.step.event) is not event:
             return
         del self._events[event.step.event]
-        self._reached(event.step.event, Phase.GONE, now)
+        self._reach(event.step.event, Phase.GONE, now)
 
-    def _reached(self, label: str, phase: Phase, now: datetime) -> None:
+    def _reach(self, label: str, phase: Phase, now: datetime) -> None:
         for step in self._waiting.pop((label, phase), []):
-            self._push(now + self._platform.span(step.delay), _SCRIPT, self._deed(step))
+            self._schedule(now + self._platform.span(step.delay), _STEP, self._act(step))
 
-    def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        named = dict(fields)
-        if self._platform.turn:
-            other = str(uuid.uuid5(uuid.UUID(named["EventId"]), str(self._platform.turn)))
-            named["EventId"] = other.upper() if named["EventId"].isupper() else other
-        return named
+    def _with_event_id(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields, in a repetition with another EventId in the same letter case."""
+        event_id = fields["EventId"]
+        if not self._platform.repetition:
+            return dict(fields)
+        other = str(uuid.uuid5(uuid.UUID(event_id), str(self._platform.repetition)))
+        return {**fields, "EventId": other.upper() if event_id.isupper() else other}
 
 
 def utc(seconds: float) -> datetime:

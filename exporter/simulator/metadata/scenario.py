@@ -1,14 +1,14 @@
 """Scenario files: what the simulated platform is going to do, as data.
 
-A file is one JSON object (the same is told to users in `scenarios/README.md`):
+A file is one JSON object (`scenarios/README.md` says the same to users):
 
     description   one sentence for `--list`
-    vms           the VMs of the story: names, or objects with `name` and any string field of `compute`; the service
+    vms           the VMs: names, or objects with `name` and any string field of `compute`; the service
                   answers as the first unless told otherwise
-    steps         what the platform does, each with a time and a deed:
-                    at          since the start of the story, or
-                    after       "LABEL announced|approved|started|gone", with `wait` (0) since that moment; a moment
-                                that never comes takes its steps along
+    steps         what the platform does, each with a time and an action:
+                    at          since the start, or
+                    after       "LABEL announced|approved|started|gone", with `wait` (0) since that moment; steps
+                                whose moment never comes are not taken
                     do          announce | change | start | cancel | end | switch-off
                     event       the label of the event, for this file alone
                     fields      Azure's own fields, as published (`announce`, `change`, and `start` of an event never
@@ -21,7 +21,7 @@ A file is one JSON object (the same is told to users in `scenarios/README.md`):
                     malformed   true: `fields` go out as they are, unchecked, over whatever the platform would say
     incarnation   the first DocumentIncarnation (1)
     start         the instant to play it from where no clock is at hand (RFC 3339)
-    length        the least length of the story
+    length        the least length of the play
 
 Times and durations are seconds as numbers, or text such as "90s", "15m", "1h30m", "7d". Steps that find nothing to do
 (a cancel of an event already started, say) do nothing.
@@ -39,7 +39,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from exporter.core.folding import folded
-from exporter.simulator.metadata.story import DEFAULT_START, TEN_MINUTES, Deed, Phase, Scenario, ScenarioError, Step, Vm
+from exporter.simulator.metadata.story import (
+    DEFAULT_START,
+    USUAL_DURATION,
+    Action,
+    Phase,
+    Scenario,
+    ScenarioError,
+    Step,
+    Vm,
+)
 from exporter.text.format import parse_duration
 
 MAX_BYTES = 1024 * 1024
@@ -79,7 +88,7 @@ def load(name_or_path: str) -> Scenario:
 
 
 def is_scenario(document: object) -> bool:
-    """True for a JSON object that means to be a scenario, and not a recorded document."""
+    """True for a JSON object that is meant as a scenario, and not as a recorded document."""
     return isinstance(document, dict) and "steps" in document and "vms" in document
 
 
@@ -99,25 +108,25 @@ def parse(name: str, body: bytes | Mapping[str, Any]) -> Scenario:
 
 
 class _Reader:
-    """Reads one file and collects every fault before giving up: a person mends them all at once."""
+    """Reads one file and collects every error before raising, so that they can be corrected all at once."""
 
     def __init__(self, name: str, document: Mapping[str, Any]) -> None:
         self._name = name
         self._document = document
-        self._faults: list[str] = []
+        self._errors: list[str] = []
         self._vm_names: set[str] = set()
         self._labels: set[str] = set()
         self._ids: set[str] = set()
 
     def scenario(self) -> Scenario:
         document = self._document
-        self._only(document, _FILE_KEYS, "")
+        self._allow_only(document, _FILE_KEYS, "")
         vms = tuple(self._vm(vm, f"vms[{i}]") for i, vm in enumerate(self._list("vms")))
         if not vms:
-            self._fault("vms", "expected at least one VM")
+            self._report("vms", "expected at least one VM")
         self._vm_names = {vm.name for vm in vms}
         if len({folded(name) for name in self._vm_names}) < len(vms):
-            self._fault("vms", "a name occurs twice")
+            self._report("vms", "a name occurs twice")
         steps = tuple(self._step(step, f"steps[{i}]") for i, step in enumerate(self._list("steps")))
         scenario = Scenario(
             self._name,
@@ -128,64 +137,66 @@ class _Reader:
             start=self._instant(document.get("start"), "start"),
             length=self._seconds(document.get("length", 0), "length"),
         )
-        if self._faults:
-            raise ScenarioError("\n".join(f"{self._name}: {fault}" for fault in self._faults))
+        if self._errors:
+            raise ScenarioError("\n".join(f"{self._name}: {error}" for error in self._errors))
         return scenario
 
     def _vm(self, raw: object, place: str) -> Vm:
         vm = {"name": raw} if isinstance(raw, str) else raw
         if not isinstance(vm, dict) or not all(isinstance(value, str) for value in vm.values()):
-            self._fault(place, "expected a name, or an object of strings")
+            self._report(place, "expected a name, or an object of strings")
             return Vm("")
         name = self._text(vm, "name", place)
         return Vm(name, {key: value for key, value in vm.items() if key != "name"})
 
     def _step(self, raw: object, place: str) -> Step:
         if not isinstance(raw, dict):
-            self._fault(place, "expected an object")
-            return Step(Deed.CANCEL, 0)
-        self._only(raw, _STEP_KEYS, place)
-        deed = self._word(Deed, raw.get("do"), f"{place}.do") or Deed.CANCEL
-        malformed = self._flag(raw, "malformed", place)
+            self._report(place, "expected an object")
+            return Step(Action.CANCEL, 0)
+        self._allow_only(raw, _STEP_KEYS, place)
+        action = self._word(Action, raw.get("do"), f"{place}.do") or Action.CANCEL
+        malformed = self._boolean(raw, "malformed", place)
         after = self._after(raw.get("after"), f"{place}.after") if "after" in raw else None
         if ("at" in raw) == ("after" in raw):
-            self._fault(place, "expected either `at` or `after`")
+            self._report(place, "expected either `at` or `after`")
         if "wait" in raw and "after" not in raw:
-            self._fault(f"{place}.wait", "goes with `after`")
-        label = "" if deed is Deed.SWITCH_OFF else self._text(raw, "event", place)
-        fields = self._fields(raw, label, deed, malformed, place)
-        if deed is Deed.ANNOUNCE and "notice" not in raw:
-            self._fault(place, "an announcement needs its `notice`")
+            self._report(f"{place}.wait", "goes with `after`")
+        label = "" if action is Action.SWITCH_OFF else self._text(raw, "event", place)
+        fields = self._fields(raw, label, action, malformed, place)
+        if action is Action.ANNOUNCE and "notice" not in raw:
+            self._report(place, "an announcement needs its `notice`")
         return Step(
-            deed,
+            action,
             self._seconds(raw.get("wait" if after else "at", 0), f"{place}.{'wait' if after else 'at'}"),
             after,
             label,
             fields,
-            notice=self._maybe_seconds(raw, "notice", place),
-            lasts=self._seconds(raw.get("lasts", TEN_MINUTES), f"{place}.lasts"),
+            notice=self._optional_seconds(raw, "notice", place),
+            lasts=self._seconds(raw.get("lasts", USUAL_DURATION), f"{place}.lasts"),
             start_after_approval=self._seconds(raw.get("start_after_approval", 1), f"{place}.start_after_approval"),
-            waits_for_all=self._flag(raw, "waits_for_all", place),
-            others_approve_after=self._maybe_seconds(raw, "others_approve_after", place),
+            waits_for_all=self._boolean(raw, "waits_for_all", place),
+            others_approve_after=self._optional_seconds(raw, "others_approve_after", place),
             malformed=malformed,
         )
 
-    def _fields(self, raw: Mapping[str, Any], label: str, deed: Deed, malformed: bool, place: str) -> Mapping[str, Any]:
+    def _fields(
+        self, raw: Mapping[str, Any], label: str, action: Action, malformed: bool, place: str
+    ) -> Mapping[str, Any]:
         fields = raw.get("fields", {})
         place = f"{place}.fields"
         if not isinstance(fields, dict):
-            self._fault(place, "expected an object")
+            self._report(place, "expected an object")
             return {}
-        births = deed is Deed.ANNOUNCE or (deed is Deed.START and label not in self._labels)
-        if deed is not Deed.SWITCH_OFF and not births and label not in self._labels:
-            self._fault(place, f"no event {label!r} so far")
+        is_first = action is Action.ANNOUNCE or (action is Action.START and label not in self._labels)
+        if action is not Action.SWITCH_OFF and not is_first and label not in self._labels:
+            self._report(place, f"no event {label!r} so far")
         self._labels.add(label)
-        if births:
+        if is_first:
             self._event_id(fields.get("EventId"), f"{place}.EventId")
         if malformed:
             return fields
-        if births and not {"EventType", "Resources"} <= fields.keys():
-            self._fault(place, "expected at least EventId, EventType and Resources")
+        if is_first and not {"EventType", "Resources"} <= fields.keys():
+            self._report(place, "expected at least EventId, EventType and Resources")
         for key, value in fields.items():
             self._field(key, value, f"{place}.{key}")
         return fields
@@ -193,27 +204,27 @@ class _Reader:
     def _field(self, key: str, value: object, place: str) -> None:
         if key == "Resources":
             if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-                self._fault(place, "expected a list of VM names")
+                self._report(place, "expected a list of VM names")
             elif not self._vm_names.issuperset(value):
-                self._fault(place, "names a VM that is not in `vms`")
+                self._report(place, "names a VM that is not in `vms`")
         elif key in _FIELD_TYPES:
             if type(value) is not _FIELD_TYPES[key]:
-                self._fault(place, f"expected {_FIELD_TYPES[key].__name__}")
+                self._report(place, f"expected {_FIELD_TYPES[key].__name__}")
         elif key != "EventId":
-            self._fault(place, "not a field that a scenario sets (`malformed` lifts this)")
+            self._report(place, "not a field that a scenario sets (`malformed` lifts this)")
 
     def _event_id(self, value: object, place: str) -> None:
         if not isinstance(value, str) or not _is_guid(value):
-            self._fault(place, "expected a GUID")
+            self._report(place, "expected a GUID")
             return
         if folded(value) in self._ids:
-            self._fault(place, "an id is used once")
+            self._report(place, "an id is used once")
         self._ids.add(folded(value))
 
     def _after(self, value: object, place: str) -> tuple[str, Phase] | None:
         label, _, word = value.rpartition(" ") if isinstance(value, str) else ("", "", "")
         if label not in self._labels or not label:
-            self._fault(place, 'expected "EVENT announced|approved|started|gone" with an event of an earlier step')
+            self._report(place, 'expected "EVENT announced|approved|started|gone" with an event of an earlier step')
             return None
         phase = self._word(Phase, word, place)
         return (label, phase) if phase else None
@@ -222,42 +233,42 @@ class _Reader:
         for word in words:
             if value == word.value:
                 return word
-        self._fault(place, f"expected one of {', '.join(words)}")
+        self._report(place, f"expected one of {', '.join(words)}")
         return None
 
-    def _flag(self, raw: Mapping[str, Any], key: str, place: str) -> bool:
+    def _boolean(self, raw: Mapping[str, Any], key: str, place: str) -> bool:
         value = raw.get(key, False)
         if not isinstance(value, bool):
-            self._fault(f"{place}.{key}", "expected true or false")
+            self._report(f"{place}.{key}", "expected true or false")
         return value is True
 
     def _list(self, key: str) -> Sequence[Any]:
         value = self._document.get(key)
         if isinstance(value, list):
             return value
-        self._fault(key, "expected a list")
+        self._report(key, "expected a list")
         return ()
 
     def _text(self, raw: Mapping[str, Any], key: str, place: str) -> str:
         value = raw.get(key)
         if isinstance(value, str) and value:
             return value
-        self._fault(f"{place}.{key}".lstrip("."), "expected a text")
+        self._report(f"{place}.{key}".lstrip("."), "expected a text")
         return ""
 
     def _integer(self, value: object, place: str) -> int:
         if type(value) is int and value >= 0:
             return value
-        self._fault(place, "expected a whole number from 0 on")
+        self._report(place, "expected a whole number from 0 on")
         return 0
 
-    def _maybe_seconds(self, raw: Mapping[str, Any], key: str, place: str) -> float | None:
+    def _optional_seconds(self, raw: Mapping[str, Any], key: str, place: str) -> float | None:
         return self._seconds(raw[key], f"{place}.{key}") if key in raw else None
 
     def _seconds(self, value: object, place: str) -> float:
         seconds = _duration(value)
         if seconds is None:
-            self._fault(place, 'expected seconds from 0 on, or a duration such as "15m"')
+            self._report(place, 'expected seconds from 0 on, or a duration such as "15m"')
             return 0.0
         return seconds
 
@@ -269,16 +280,16 @@ class _Reader:
         except ValueError:
             instant = None
         if instant is None or instant.tzinfo is None:
-            self._fault(place, "expected an RFC 3339 instant with its offset")
+            self._report(place, "expected an RFC 3339 instant with its offset")
             return DEFAULT_START
         return instant.astimezone(UTC)
 
-    def _only(self, raw: Mapping[str, Any], keys: frozenset[str], place: str) -> None:
+    def _allow_only(self, raw: Mapping[str, Any], keys: frozenset[str], place: str) -> None:
         for key in raw.keys() - keys:
-            self._fault(f"{place}.{key}".lstrip("."), "no such key")
+            self._report(f"{place}.{key}".lstrip("."), "no such key")
 
-    def _fault(self, place: str, expected: str) -> None:
-        self._faults.append(f"{place}: {expected}")
+    def _report(self, place: str, expected: str) -> None:
+        self._errors.append(f"{place}: {expected}")
 
 
 def _duration(value: object) -> float | None:

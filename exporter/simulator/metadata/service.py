@@ -1,4 +1,4 @@
-"""The simulated metadata service: strict as the real one, on its own threads, on loopback unless told otherwise."""
+"""The simulated metadata service: as strict as the real one, on its own threads, on loopback unless told otherwise."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 from exporter.core.folding import folded
 from exporter.simulator.metadata import protocol, transport
-from exporter.simulator.metadata.faults import HANGING, Fault, Faults, is_delay, spoiled
+from exporter.simulator.metadata.faults import HANGING, Fault, Faults, apply_fault, is_delay
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import Play
-from exporter.simulator.metadata.protocol import Answer, Refusal, Request
+from exporter.simulator.metadata.protocol import Refusal, Request, Response
 from exporter.simulator.metadata.story import Scenario
 
-_KEPT = 100_000
+_MOST_KEPT = 100_000  # requests, and POSTs
 
 
 class Post(NamedTuple):
@@ -44,9 +44,9 @@ class Post(NamedTuple):
 class MetadataService:
     """A metadata service that plays a scenario as one of its VMs sees it. A context manager; `url` is its base.
 
-    The port is taken and the story begins at once; answers come from `start()` (or `with`) on. `platform` is the play
-    behind it and may be given to further services, one for each VM of the scenario: they all then see, and approve,
-    the same events.
+    The port is taken and the play begins at once; requests are answered from `start()` (or `with`) on. `platform` is
+    the play behind it and may be given to further services, one for each VM of the scenario: they all then see, and
+    approve, the same events. `clock` gives seconds since the epoch.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class MetadataService:
         repeat: bool = False,
         platform: Play | None = None,
     ) -> None:
-        """ScenarioError for an unknown VM, FaultError for an unknown fault, OSError for an address not to be had."""
+        """Raises ScenarioError for an unknown VM, FaultError for an unknown fault, OSError for a taken address."""
         self.vm = scenario.vm(vm)
-        self.posts: deque[Post] = deque(maxlen=_KEPT)
-        self.requests: deque[Request] = deque(maxlen=_KEPT)
+        self.posts: deque[Post] = deque(maxlen=_MOST_KEPT)
+        self.requests: deque[Request] = deque(maxlen=_MOST_KEPT)
         self._clock = clock
         self.platform = platform or Play(scenario, start=utc(clock()), speed=speed, repeat=repeat)
         self._faults = Faults()
         self._faults.set(faults, clock())
         self._fixed: bytes | None = None
         self._stopping = threading.Event()
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._server = transport.Server(host, port, self._respond, self._stopping, clock)
 
     @property
@@ -85,16 +85,18 @@ class MetadataService:
         self._server.start()
 
     def close(self) -> None:
-        """Stop answering; every connection and thread is gone afterwards. A second time does nothing."""
+        """Stop answering and end every connection and thread. A second call does nothing."""
         self._stopping.set()
         self._server.close()
-        self._tell()
+        self._notify()
 
     def __enter__(self) -> MetadataService:
+        """See `start`."""
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """See `close`."""
         self.close()
 
     def set_document(self, document: bytes | Mapping[str, Any] | None) -> None:
@@ -106,17 +108,17 @@ class MetadataService:
         self._fixed = fixed
 
     def fault(self, *specs: str | None) -> None:
-        """Put these faults (see `exporter.simulator.faults`) in the place of all others; none or None clears them."""
+        """Replace all faults by these (see `faults`); none or None clears them."""
         self._faults.set([spec for spec in specs if spec], self._clock())
 
     def finished(self) -> bool:
-        """True once the story is over; the last document is answered on."""
+        """True once the play is over; its last document is answered on."""
         return self.platform.finished(utc(self._clock()))
 
     def wait_until(self, holds: Callable[[], bool], timeout: float) -> bool:
-        """Wait up to `timeout` seconds, looking again after each request; the last word of `holds`."""
-        with self._news:
-            return self._news.wait_for(lambda: holds() or self._stopping.is_set(), timeout) and holds()
+        """Wait up to `timeout` seconds until `holds`, which is asked again after each request; whether it does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: holds() or self._stopping.is_set(), timeout) and holds()
 
     def _respond(self, request: Request, connection: transport.Connection) -> None:
         """Answer one whole request on its connection, or fail to, as the faults in force say."""
@@ -124,47 +126,47 @@ class MetadataService:
         self.requests.append(request)
         path = urlsplit(request.path).path.rstrip("/")
         where = "events" if path == protocol.EVENTS_PATH else "instance"
-        struck = self._faults.take(where, request.method, request.time)
-        for delay in filter(is_delay, struck):
+        faults = self._faults.take(where, request.method, request.time)
+        for delay in filter(is_delay, faults):
             self._stopping.wait(delay.argument)
-        worst = next((fault for fault in struck if not is_delay(fault)), None)
-        answer = self._decide(request, worst)
+        fault = next((fault for fault in faults if not is_delay(fault)), None)
+        response = self._faulty_response(request, fault)
         if request.method == "POST" and where == "events":
-            # Before it is sent: a client that has its answer finds its POST here.
-            status = answer.status if answer and not (worst and worst.name == "post-reset") else 0
+            # Before it is sent: who has the response finds its POST here.
+            status = response.status if response and not (fault and fault.name == "post-reset") else 0
             self.posts.append(Post(request.time, request.body, status))
-        self._tell()
-        if answer:
-            connection.send(answer, worst)
-        elif worst and worst.name in HANGING:
-            connection.hang(worst.argument)
+        self._notify()
+        if response:
+            connection.send(response, fault)
+        elif fault and fault.name in HANGING:
+            connection.hang(fault.argument)
         else:
             connection.reset()
 
-    def _decide(self, request: Request, fault: Fault | None) -> Answer | None:
-        """What to answer, None for nothing; an approval that counts has counted afterwards."""
+    def _faulty_response(self, request: Request, fault: Fault | None) -> Response | None:
+        """The response, None for none at all; an approval that counts has counted afterwards."""
         change = self.platform.now(utc(self._clock()))
         if change.silent and self._fixed is None:
             return None
         if fault and fault.name in ("gap", *HANGING):
             return None
         if fault is None:
-            return self._answer(request, change)
-        # A fault of the whole service hits before it has understood anything: nothing is approved.
+            return self._response(request, change)
+        # A fault comes before the request is read, except that of a lost answer: nothing is approved.
         lost = request.method == "POST" and fault.name != "post-reset"
-        return spoiled(fault, Answer(200) if lost else self._answer(request, change))
+        return apply_fault(fault, Response(200) if lost else self._response(request, change))
 
-    def _answer(self, request: Request, change: Change) -> Answer:
+    def _response(self, request: Request, change: Change) -> Response:
         try:
             api_version = protocol.checked_api_version(request)
             if urlsplit(request.path).path.rstrip("/") != protocol.EVENTS_PATH:
-                return protocol.described(request, self.vm)
+                return protocol.instance_response(request, self.vm)
             if request.method == "POST":
-                return protocol.approved(request.body, self._approve)
+                return protocol.approval_response(request.body, self._approve)
         except Refusal as refusal:
-            return refusal.answer
+            return refusal.response
         fixed = self._fixed
-        return protocol.as_json(200, change.document(api_version)) if fixed is None else Answer(200, fixed)
+        return protocol.as_json(200, change.document(api_version)) if fixed is None else Response(200, fixed)
 
     def _approve(self, event_ids: Sequence[str]) -> bool:
         fixed = self._fixed
@@ -173,9 +175,9 @@ class MetadataService:
         known = {folded(event_id) for event_id in _event_ids(fixed)}
         return all(folded(event_id) in known for event_id in event_ids)
 
-    def _tell(self) -> None:
-        with self._news:
-            self._news.notify_all()
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 def _event_ids(body: bytes) -> set[str]:

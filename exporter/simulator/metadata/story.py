@@ -1,4 +1,4 @@
-"""The words of a scenario: events, VMs and what the platform does with them, as checked values."""
+"""A scenario as checked values: the VMs, and step by step what the platform does. `scenario` reads them from files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from exporter.core.folding import folded
 
 DEFAULT_START = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
-TEN_MINUTES = 600.0  # "Typical run: ... Started to gone 10 min" [High level overview]
+USUAL_DURATION = 600.0  # seconds; "Typical run: ... Started to gone 10 min" [High level overview]
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot be played; the text names every fault of the file with its place, one per line."""
+    """A scenario that cannot be played; the text has every error of the file with its place, one per line."""
 
 
-class Deed(StrEnum):
+class Action(StrEnum):
     """What the platform does in one step."""
 
     ANNOUNCE = "announce"
@@ -30,7 +30,7 @@ class Deed(StrEnum):
 
 
 class Phase(StrEnum):
-    """The moments of an event's life that a step can wait for."""
+    """The moments of an event that a step can wait for."""
 
     ANNOUNCED = "announced"
     APPROVED = "approved"
@@ -40,7 +40,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """A VM of the story: its name as in `Resources`, and fields of `compute` that differ from the usual."""
+    """A VM: its name as in `Resources`, and fields of `compute` that differ from the default ones."""
 
     name: str
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -48,15 +48,19 @@ class Vm:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One deed at one time. `delay`, `notice`, `lasts` and the approval times are seconds of platform time."""
+    """One action at one time; the file's keys are explained in `scenario`.
 
-    deed: Deed
+    `delay` counts from the start or from `after`. It, `notice`, `lasts` and the approval times are seconds of platform
+    time. `event` is the label of the event.
+    """
+
+    action: Action
     delay: float
     after: tuple[str, Phase] | None = None
     event: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     notice: float | None = None
-    lasts: float = TEN_MINUTES
+    lasts: float = USUAL_DURATION
     start_after_approval: float = 1.0
     waits_for_all: bool = False
     others_approve_after: float | None = None
@@ -65,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A whole story, checked: every step refers to an event that an earlier line of the file brings in."""
+    """A whole scenario, checked: every step refers to an event of an earlier step. `length` is in seconds."""
 
     name: str
     description: str
@@ -76,7 +80,7 @@ class Scenario:
     length: float = 0.0
 
     def vm(self, name: str | None = None) -> Vm:
-        """The VM of that name (letter case aside), the first one for None; ScenarioError for a stranger."""
+        """The VM of that name (letter case aside), the first one for None; ScenarioError for any other."""
         if name is None:
             return self.vms[0]
         for vm in self.vms:

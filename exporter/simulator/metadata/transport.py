@@ -1,4 +1,4 @@
-"""Plain HTTP/1.1 on threads, with hands on the socket: what it takes to answer well, and to fail in every known way."""
+"""HTTP/1.1 on threads, with access to the socket: to answer as the service does, and to fail in every known way."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from exporter.simulator.metadata.faults import Fault
-from exporter.simulator.metadata.protocol import MAX_BODY, Answer, Request, refuse
+from exporter.simulator.metadata.protocol import MAX_BODY, Request, Response, refusal
 
 _IDLE_SECONDS = 300.0
-_SWALLOWED = 1024 * 1024  # of a body that is refused: read, so that the refusal is not lost in a reset
+_READ_OF_REFUSED = 1024 * 1024  # bytes of a refused body that are read, so that the refusal is not lost in a reset
 _BLANKS = b" " * 65536
 
 
 class Connection:
-    """One client's connection while it is being answered."""
+    """One client's connection while a request is answered; `last` once it is to be closed afterwards."""
 
     def __init__(
         self, sock: socket.socket, stopping: threading.Event, clock: Callable[[], float], method: str = "GET"
@@ -33,17 +33,17 @@ class Connection:
         self._stopping = stopping
         self._clock = clock
         self._method = method
-        self.over = False
+        self.last = False
 
-    def send(self, answer: Answer, fault: Fault | None) -> None:
-        """Send the answer in the way of the fault."""
+    def send(self, response: Response, fault: Fault | None) -> None:
+        """Send the response, in the way of the fault."""
         name = fault.name if fault else ""
-        whole = _framed(answer, self._clock(), last=self.over)
+        whole = _framed(response, self._clock(), last=self.last)
         if self._method == "HEAD":
-            # Its answer ends with the headers (RFC 9110, 9.3.2): a body would be read as the next answer.
-            whole = whole[: len(whole) - len(answer.body)]
+            # Its response ends with the headers (RFC 9110, 9.3.2): a body would be read as the next response.
+            whole = whole[: len(whole) - len(response.body)]
         if name in ("reset", "half-close"):
-            self._socket.sendall(whole[: len(whole) - max(1, len(answer.body) // 2)])
+            self._socket.sendall(whole[: len(whole) - max(1, len(response.body) // 2)])
             if name == "half-close":
                 self._half_close()
             else:
@@ -51,40 +51,40 @@ class Connection:
         elif name == "post-reset":
             self.reset()
         elif name == "drip" and fault:
-            self._drip(whole, fault.argument)
+            self._send_slowly(whole, fault.argument)
         elif name == "endless":
-            self._pour(answer)
+            self._send_endlessly(response)
         else:
             self._socket.sendall(whole)
 
     def reset(self) -> None:
         """End the connection with a reset (RST) instead of an orderly close."""
-        self.over = True
+        self.last = True
         linger = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._socket.close()
 
     def hang(self, seconds: float) -> None:
-        """Say nothing for so long, then close."""
-        self.over = True
+        """Send nothing for so many seconds, then close."""
+        self.last = True
         self._stopping.wait(seconds)
 
     def _half_close(self) -> None:
-        self.over = True
+        self.last = True
         self._socket.shutdown(socket.SHUT_WR)
         while self._socket.recv(4096):
             pass
 
-    def _drip(self, whole: bytes, interval: float) -> None:
+    def _send_slowly(self, whole: bytes, interval: float) -> None:
         for index in range(len(whole)):
             self._socket.sendall(whole[index : index + 1])
             if self._stopping.wait(interval):
                 return
 
-    def _pour(self, answer: Answer) -> None:
-        self.over = True
+    def _send_endlessly(self, response: Response) -> None:
+        self.last = True
         self._socket.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + answer.body
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + response.body
         )
         while not self._stopping.is_set():
             self._socket.sendall(_BLANKS)
@@ -94,7 +94,7 @@ Respond = Callable[[Request, Connection], None]
 
 
 class Server(socketserver.TCPServer):
-    """Listens from its birth, answers from `start()` on, one thread for each connection; all gone after `close()`."""
+    """Listens at once, answers from `start()` on, one thread for each connection; all have ended after `close()`."""
 
     allow_reuse_address = True
     request_queue_size = 128
@@ -115,8 +115,7 @@ class Server(socketserver.TCPServer):
     def url(self) -> str:
         """The base address, `http://HOST:PORT`."""
         host, port = self.server_address[:2]
-        shown = str(host)
-        return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self) -> None:
         """Begin to accept."""
@@ -139,16 +138,16 @@ class Server(socketserver.TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer this connection on a thread of its own."""
-        thread = threading.Thread(target=self._converse, args=(request, client_address), daemon=True)
+        thread = threading.Thread(target=self._serve_client, args=(request, client_address), daemon=True)
         with self._lock:
             self._clients[thread] = request
         thread.start()
 
-    def _converse(self, request: socket.socket, client_address: Any) -> None:
+    def _serve_client(self, request: socket.socket, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
         except (OSError, ValueError):
-            # The client has left, or we cut the connection: both are everyday here.
+            # The client has left, or `close` cut the connection.
             pass
         finally:
             self.shutdown_request(request)
@@ -163,14 +162,14 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        # Methods nobody knows are for the service to refuse (405) and not for http.server (501).
+        # Unknown methods are for the service to refuse (405) and not for http.server (501).
         if name.startswith("do_"):
             return self._respond
         raise AttributeError(name)
 
     def _respond(self) -> None:
         connection = Connection(self.connection, self.server.stopping, self.server.clock, self.command)
-        connection.over = self.close_connection
+        connection.last = self.close_connection
         body = self._body(connection)
         if body is not None:
             headers: dict[str, str] = {}
@@ -178,40 +177,41 @@ class _Handler(BaseHTTPRequestHandler):
                 key = name.lower()
                 headers[key] = f"{headers[key]}, {value}" if key in headers else value
             self.server.respond(Request(0.0, self.command, self.path, headers, body), connection)
-        self.close_connection = connection.over or self.server.stopping.is_set()
+        self.close_connection = connection.last or self.server.stopping.is_set()
 
     def _body(self, connection: Connection) -> bytes | None:
         """The whole body; None after it was refused."""
         if "Transfer-Encoding" in self.headers:
-            connection.over = True
-            connection.send(refuse(400, "Bad request. A body comes with its Content-Length").answer, None)
+            connection.last = True
+            connection.send(refusal(400, "Bad request. A body comes with its Content-Length").response, None)
             return None
         text = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
         if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004 - far beyond any length
-            connection.over = True
-            connection.send(refuse(400, "Bad request. The Content-Length is missing or no number").answer, None)
+            connection.last = True
+            connection.send(refusal(400, "Bad request. The Content-Length is missing or no number").response, None)
             return None
         if int(text) > MAX_BODY:
-            self.rfile.read(min(int(text), _SWALLOWED))
-            connection.over = True
-            connection.send(refuse(413, f"The body is larger than {MAX_BODY} bytes").answer, None)
+            self.rfile.read(min(int(text), _READ_OF_REFUSED))
+            connection.last = True
+            connection.send(refusal(413, f"The body is larger than {MAX_BODY} bytes").response, None)
             return None
         return self.rfile.read(int(text))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses (a broken request line, say), in the service's own shape."""
+        """What http.server itself refuses (a malformed request line, say), in the service's own shape."""
         del explain
         self.close_connection = True
-        self.connection.sendall(_framed(refuse(code, message or "Bad request").answer, self.server.clock(), last=True))
+        response = refusal(code, message or "Bad request").response
+        self.connection.sendall(_framed(response, self.server.clock(), last=True))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: `requests` has it all."""
+        """Nothing: `MetadataService.requests` keeps them."""
 
 
-def _framed(answer: Answer, now: float, *, last: bool) -> bytes:
-    lines = [f"HTTP/1.1 {answer.status} {responses.get(answer.status, 'Unknown')}"]
-    lines += [f"{name}: {value}" for name, value in answer.headers]
-    lines += [f"Content-Length: {len(answer.body)}", "Server: IMDS/simulated"]
+def _framed(response: Response, now: float, *, last: bool) -> bytes:
+    lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
+    lines += [f"{name}: {value}" for name, value in response.headers]
+    lines += [f"Content-Length: {len(response.body)}", "Server: IMDS/simulated"]
     lines += [f"Date: {formatdate(now, usegmt=True)}"]
     lines += ["Connection: close"] if last else []
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + answer.body
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + response.body

@@ -1,4 +1,4 @@
-"""The faults of the simulated metadata service: each is what its name says, there and then and no longer."""
+"""The faults of the simulated metadata service: each does what its name says, where and when it is set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUS_FAULTS = [name for name in faults.KINDS if name.isdecimal()]
 
 
 @pytest.mark.parametrize("name", STATUS_FAULTS)
-def test_a_status_fault_strikes_reads_and_approvals(name: str) -> None:
+def test_a_status_fault_fails_reads_and_approvals(name: str) -> None:
     """Every numbered fault is that status for GET and POST, approves nothing, and is gone once cleared."""
     clock = Clock()
     with playing("live-migration", clock, faults=[name]) as service:
@@ -33,7 +33,7 @@ def test_a_status_fault_strikes_reads_and_approvals(name: str) -> None:
         assert (ask(service).status, approve(service, MIGRATION)) == (200, 200)
 
 
-def test_bodies_that_are_no_document() -> None:
+def test_body_faults_send_no_document() -> None:
     """Each fault of the body gives what its name says, and never by accident a good document."""
     clock = Clock()
     with playing("live-migration", clock) as service:
@@ -61,7 +61,7 @@ def test_bodies_that_are_no_document() -> None:
         assert (moved.status, moved.headers["Location"]) == (302, "/metadata/elsewhere")
 
 
-def test_connections_that_break() -> None:
+def test_connection_faults_break_the_connection() -> None:
     """Reset, gap, half-close, hang and drip leave a client without a whole answer, in their own way."""
     with playing("live-migration", Clock()) as service:
         service.fault("reset")
@@ -96,7 +96,7 @@ def test_an_endless_answer_goes_on_until_the_client_leaves() -> None:
                 received += len(client.recv(1 << 20))
 
 
-def test_faults_of_the_approval_alone() -> None:
+def test_post_faults_leave_reads_alone() -> None:
     """post-* leaves reading alone; only post-reset approves, and its answer is lost."""
     for name, status, approvals in (
         ("post-400", 400, 0),
@@ -118,8 +118,8 @@ def test_faults_of_the_approval_alone() -> None:
             assert len(service.platform.approvals) == approvals
 
 
-def test_faults_have_a_place_a_count_and_a_time() -> None:
-    """A fault strikes only there, so often and then; several at once add their delays to the first other one."""
+def test_a_fault_applies_to_its_place_its_count_and_its_time() -> None:
+    """Several at once add their delays to the first other one."""
     clock = Clock()
     with playing("quiet", clock) as service:
         service.fault("instance/404", "500*2")
@@ -143,7 +143,7 @@ def test_faults_have_a_place_a_count_and_a_time() -> None:
     "spec",
     ["", "no-such", "500:3", "elsewhere/500", "slow:-1", "slow:nan", "slow:fast", "500@5-5", "500@x-", "500*", "500 "],
 )
-def test_a_fault_that_is_none_is_refused(spec: str) -> None:
+def test_an_unknown_fault_is_refused(spec: str) -> None:
     """A fault that cannot be understood is an error that repeats it, and leaves those in force alone."""
     with pytest.raises(faults.FaultError, match=re.escape(repr(spec))):
         faults.parse(spec)

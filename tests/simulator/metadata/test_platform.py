@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.platform import Approval, Platform, current, documents, whole_second
-from exporter.simulator.metadata.story import Deed, Phase, Scenario, ScenarioError, Step, Vm
+from exporter.simulator.metadata.story import Action, Phase, Scenario, ScenarioError, Step, Vm
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 Seen = list[tuple[float, int, list[str]]]
 
 
-def told(name: str, approvals: Sequence[Approval] = ()) -> Seen:
+def play(name: str, approvals: Sequence[Approval] = ()) -> Seen:
     """A shipped story as (seconds, incarnation, statuses)."""
     story = scenario.load(name)
     return [
@@ -37,7 +37,7 @@ def told(name: str, approvals: Sequence[Approval] = ()) -> Seen:
 
 
 def one_event(kind: str, scheduled: float, started: float, gone: float) -> Seen:
-    """The plain life of one event."""
+    """An event that is scheduled, started, and gone."""
     seen = [(scheduled, 2, [f"{kind} Scheduled"]), (started, 3, [f"{kind} Started"]), (gone, 4, [])]
     return [(0, 1, []), *seen]
 
@@ -116,15 +116,15 @@ APPROVED = {
 }
 
 
-def test_every_shipped_story_is_told_here() -> None:
+def test_every_shipped_scenario_is_tested() -> None:
     """No scenario ships without its golden telling."""
     assert set(scenario.names()) == set(UNAPPROVED)
 
 
 @pytest.mark.parametrize("name", UNAPPROVED)
-def test_each_story_goes_as_written(name: str) -> None:
+def test_each_scenario_plays_as_written(name: str) -> None:
     """Without approvals every scenario gives these documents at these times."""
-    assert told(name) == UNAPPROVED[name]
+    assert play(name) == UNAPPROVED[name]
 
 
 @pytest.mark.parametrize("name", APPROVED)
@@ -133,11 +133,11 @@ def test_an_approval_starts_an_event_early_or_waits_for_the_other_tenants(name: 
     story = scenario.load(name)
     step = story.steps[0]
     approval = Approval(step.fields["EventId"].lower(), story.start + timedelta(seconds=step.delay + 10))
-    assert tuple(at for at, _, _ in told(name, [approval])[2:]) == APPROVED[name]
-    assert told(name, [approval])[:2] == UNAPPROVED[name][:2]
+    assert tuple(at for at, _, _ in play(name, [approval])[2:]) == APPROVED[name]
+    assert play(name, [approval])[:2] == UNAPPROVED[name][:2]
 
 
-def test_the_documented_live_migration_is_there_to_the_letter() -> None:
+def test_the_documented_live_migration_is_the_same_to_the_letter() -> None:
     """The four documents of Microsoft's example, field by field."""
     seen = [document for _, document in documents(scenario.load("live-migration"))]
     event = {
@@ -184,9 +184,9 @@ def test_ids_are_used_once_and_come_in_both_cases() -> None:
     assert any(event_id.islower() for event_id in ids)
 
 
-def test_every_scenario_is_described() -> None:
+def test_the_readme_names_every_key_of_a_scenario() -> None:
     """The README of the scenarios names every key that a file may hold."""
-    readme = (resources.files("exporter.simulator") / "scenarios" / "README.md").read_text()
+    readme = (resources.files("exporter.simulator.metadata") / "scenarios" / "README.md").read_text()
     for key in scenario._STEP_KEYS | scenario._FILE_KEYS:
         assert f"`{key}`" in readme
 
@@ -199,20 +199,20 @@ SECONDS = st.integers(0, 600) | st.floats(0, 600, allow_nan=False).map(lambda va
 def steps(draw: st.DrawFn) -> Step:
     """Any step, sensible or not."""
     label = draw(st.sampled_from(LABELS))
-    deed = draw(st.sampled_from(Deed))
+    action = draw(st.sampled_from(Action))
     fields: dict[str, Any] = {}
-    if deed in (Deed.ANNOUNCE, Deed.START):
+    if action in (Action.ANNOUNCE, Action.START):
         fields = {"EventId": f"0000000{LABELS.index(label)}-0000-4000-8000-00000000000A", "EventType": "Reboot"}
         fields["Resources"] = ["vm"]
-    if deed is Deed.CHANGE:
+    if action is Action.CHANGE:
         fields = {"DurationInSeconds": draw(st.integers(0, 3))}
     return Step(
-        deed,
+        action,
         draw(SECONDS),
         draw(st.none() | st.tuples(st.sampled_from(LABELS), st.sampled_from(Phase))),
         label,
         fields,
-        notice=draw(SECONDS) if deed is Deed.ANNOUNCE else draw(st.none() | SECONDS),
+        notice=draw(SECONDS) if action is Action.ANNOUNCE else draw(st.none() | SECONDS),
         lasts=draw(SECONDS),
         start_after_approval=draw(SECONDS),
         waits_for_all=draw(st.booleans()),
@@ -245,10 +245,10 @@ def test_the_number_grows_by_one_exactly_when_the_events_change(
 
 
 @given(st.lists(steps(), max_size=8), APPROVALS, SECONDS)
-def test_an_approval_never_changes_what_was_already_shown(
+def test_an_approval_never_changes_earlier_documents(
     script: list[Step], approvals: list[Approval], after: float
 ) -> None:
-    """Documents shown before an approval stay as they were: a server may play the story again after each."""
+    """Documents before an approval stay as they were: a server may play the scenario again after each."""
     platform = Platform(Scenario("any", "any", (Vm("vm"),), tuple(script)), START)
     at = START + timedelta(seconds=after)
     early = [approval for approval in approvals if approval.at < at]
@@ -262,7 +262,7 @@ def test_an_approval_never_changes_what_was_already_shown(
 def test_nothing_starts_before_its_not_before(at: float, notice: float, speed: float) -> None:
     """Unapproved, an event is Scheduled until the whole second that it named, and Started from there on."""
     fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "EventType": "Reboot", "Resources": ["vm"]}
-    step = Step(Deed.ANNOUNCE, at, None, "a", fields, notice=notice, lasts=5 * speed)
+    step = Step(Action.ANNOUNCE, at, None, "a", fields, notice=notice, lasts=5 * speed)
     timeline = Platform(Scenario("any", "any", (Vm("vm"),), (step,)), START, speed).timeline()
     scheduled, started = timeline[-3:-1]
     assert parsedate_to_datetime(scheduled.events[0]["NotBefore"]) == started.at == whole_second(started.at)
@@ -273,13 +273,13 @@ def test_a_malformed_event_is_published_as_written() -> None:
     """`malformed` lets a story show what the real service should never send."""
     fields = {"EventId": "00000000-0000-4000-8000-00000000000a", "Resources": "vm", "NotBefore": 5, "EventStatus": None}
     step = {"at": 0, "do": "announce", "event": "a", "notice": 60, "malformed": True, "fields": fields}
-    story = scenario.parse("odd", {"description": "odd", "vms": ["vm"], "steps": [step]})
+    story = scenario.parse("malformed", {"description": "malformed", "vms": ["vm"], "steps": [step]})
     (_, document), *_ = documents(story)
     assert {key: document["Events"][0][key] for key in fields} == fields
 
 
-def test_all_faults_of_a_file_are_named_at_once() -> None:
-    """A person mends a scenario in one go: each fault with its place."""
+def test_all_errors_of_a_file_are_named_at_once() -> None:
+    """Each error is named with its place."""
     file = {
         "vms": ["a", "A", 5],
         "colour": "red",
@@ -337,7 +337,7 @@ def test_what_is_no_scenario_is_refused(body: bytes) -> None:
         scenario.parse("bad", body)
 
 
-def test_a_scenario_is_told_from_a_recorded_document() -> None:
+def test_a_scenario_is_distinguished_from_a_recorded_document() -> None:
     """`replay` can tell the two kinds of file apart."""
     assert scenario.is_scenario(json.loads('{"vms": [], "steps": []}'))
     assert not scenario.is_scenario({"DocumentIncarnation": 1, "Events": []})

@@ -72,13 +72,13 @@ def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: M
         assert "GET" in reply.headers["Allow"]
 
 
-def test_every_answer_says_when_it_was_given(migrating: MetadataService) -> None:
+def test_every_response_has_its_date(migrating: MetadataService) -> None:
     """Good or refused, an answer has the Date of the platform's clock, by which a client can judge its own."""
     for reply in (ask(migrating), ask(migrating, "/"), ask(migrating, headers={}), ask(migrating, COMPUTE)):
         assert parsedate_to_datetime(reply.headers["Date"]).timestamp() == int(Clock().now + 60)
 
 
-def test_the_answer_to_head_has_no_body(migrating: MetadataService) -> None:
+def test_the_response_to_head_has_no_body(migrating: MetadataService) -> None:
     """HEAD is refused with headers alone, so that the connection can be used for the next request."""
     connection = http.client.HTTPConnection(urlsplit(migrating.url).netloc, timeout=5)
     connection.request("HEAD", EVENTS, headers=METADATA)
@@ -91,12 +91,12 @@ def test_the_answer_to_head_has_no_body(migrating: MetadataService) -> None:
 
 @pytest.mark.parametrize("version", ["2017-08-01", "2019-03-11", "2020-06-01", "2021-02-01"])
 def test_older_versions_of_the_instance_are_answered(migrating: MetadataService, version: str) -> None:
-    """Tools that ask for the instance with one of Azure's older api-versions get their answer."""
+    """Each of Azure's older api-versions gets the instance."""
     assert ask(migrating, f"/metadata/instance?api-version={version}").json["compute"]["name"] == "WestNO_0"
 
 
 def test_a_missing_version_is_answered_with_the_known_ones(migrating: MetadataService) -> None:
-    """A person without api-version is told which there are, the newest first."""
+    """The refusal of a request without api-version lists those that exist, the newest first."""
     reply = ask(migrating, "/metadata/scheduledevents")
     assert reply.json["newest-versions"] == list(reversed(API_VERSIONS))
 
@@ -177,7 +177,7 @@ def test_one_connection_serves_many_requests(migrating: MetadataService) -> None
     connection.close()
 
 
-def test_older_versions_know_less() -> None:
+def test_older_versions_lack_later_fields_and_types() -> None:
     """Fields and event types that came later than the api-version asked for are absent."""
     absent = {
         "2017-03-01": {"Description", "EventSource", "DurationInSeconds"},
@@ -205,7 +205,7 @@ def test_older_versions_know_less() -> None:
             assert ask(service, EVENTS.replace("2020-07-01", since)).json["Events"]
 
 
-def test_the_instance_is_the_chosen_vm_in_texts_only() -> None:
+def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
     """`compute` names the VM answered for, every leaf is a text, and what must never be logged is there and marked."""
     with playing("live-migration", Clock(), vm="westno_1") as service:
         compute = ask(service, COMPUTE).json
@@ -236,12 +236,12 @@ def test_two_vms_of_one_scenario_see_the_same_approval() -> None:
         assert ask(other, COMPUTE).json["name"] == "WestNO_1"
 
 
-def test_a_given_document_is_answered_as_it_is() -> None:
+def test_a_set_document_is_answered_as_it_is() -> None:
     """`set_document` answers exactly those bytes, takes approvals of its ids, and gives way to the scenario again."""
     with playing("quiet", Clock()) as service:
-        odd = b'{"Events": [{"EventId": "AbC"}], "DocumentIncarnation": 9 }'
-        service.set_document(odd)
-        assert ask(service).body == odd
+        document = b'{"Events": [{"EventId": "AbC"}], "DocumentIncarnation": 9 }'
+        service.set_document(document)
+        assert ask(service).body == document
         assert (approve(service, "aBc"), approve(service, "other")) == (200, 400)
         service.set_document({"DocumentIncarnation": 10, "Events": []})
         assert ask(service).json["DocumentIncarnation"] == 10
@@ -265,7 +265,7 @@ def test_while_switched_off_nothing_is_answered_and_then_the_number_starts_again
         assert ask(service).json == {"DocumentIncarnation": 1, "Events": []}
 
 
-def test_a_repeated_story_has_new_ids_and_a_number_that_goes_on() -> None:
+def test_a_repeated_play_has_new_ids_and_a_number_that_goes_on() -> None:
     """With `repeat` the story begins again; no EventId comes back and the number never goes down."""
     clock = Clock()
     with playing("host-failure", clock, repeat=True) as service:
@@ -280,7 +280,7 @@ def test_a_repeated_story_has_new_ids_and_a_number_that_goes_on() -> None:
     assert len({event_id for _, event_id in seen}) == 3
 
 
-def test_the_times_of_a_story_are_those_of_the_wall_clock() -> None:
+def test_times_in_documents_are_those_of_the_wall_clock() -> None:
     """At any speed NotBefore is a whole second at which the event really starts, and not before."""
     clock = Clock()
     with playing("user-reboot", clock, speed=100) as service:
