@@ -1,4 +1,4 @@
-"""The broker that a test gets, and what Azure's SDK leaves lying about: what each test module makes its fixtures of."""
+"""The broker of a test, and what Azure's SDK does not close: test modules make their fixtures of these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from exporter.simulator.event_hubs.broker import Broker
 
-# The SDK forgets to close what failed, and says `ssl=None` to aiohttp; both are not ours to mend.
+# The SDK does not close what failed, and passes `ssl=None` to aiohttp.
 FORGETFUL = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning"),
@@ -17,13 +17,13 @@ FORGETFUL = [
 
 
 def collected() -> Iterator[None]:
-    """What the SDK forgot is collected here, where its warnings are expected."""
+    """Collect what the SDK has not closed here, where its warnings are expected."""
     yield
     gc.collect()
 
 
 def running_broker() -> Iterator[Broker]:
-    """A broker that trips over nothing, up to its end."""
+    """A broker that must have no unexpected error by its end."""
     with Broker() as broker:
         yield broker
     assert broker.unexpected_errors == []

@@ -44,7 +44,7 @@ def event(body: str, message_id: str | None = None, properties: Mapping[str, str
 
 
 def producer(connection_string: str, **options: Any) -> EventHubProducerClient:
-    """The SDK's asyncio producer with as few attempts as it can be talked into: two."""
+    """The SDK's asyncio producer with as few attempts as it can be configured to make: two."""
     settings = {"retry_total": 0, "retry_backoff_factor": 0.05, **options}
     return EventHubProducerClient.from_connection_string(connection_string, **settings)
 
@@ -52,8 +52,8 @@ def producer(connection_string: str, **options: Any) -> EventHubProducerClient:
 async def send(client: EventHubProducerClient, events: Iterable[EventData], **where: Any) -> None:
     """Sends one batch and waits for its acknowledgement."""
     batch = await client.create_batch(**where)
-    for each in events:
-        batch.add(each)
+    for data in events:
+        batch.add(data)
     await asyncio.wait_for(client.send_batch(batch), PATIENCE)
 
 
@@ -72,9 +72,9 @@ async def receive(
     done = asyncio.Event()
     errors: list[Exception] = []
 
-    async def on_event(context: Any, each: EventData | None) -> None:
-        assert each is not None  # only with a maximum waiting time is there none
-        received.append((context.partition_id, each))
+    async def on_event(context: Any, data: EventData | None) -> None:
+        assert data is not None  # it is None only with a maximum waiting time
+        received.append((context.partition_id, data))
         if enough(received):
             done.set()
 
@@ -103,7 +103,7 @@ async def receive(
 
 
 class Peer:
-    """A bare AMQP client: writes what it is told, frame by frame, and reads what comes."""
+    """A bare AMQP client that writes and reads frame by frame."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -120,7 +120,7 @@ class Peer:
         self._socket.sendall(b"".join(data))
 
     def send(self, *performatives: Performative, channel: int = 0) -> None:
-        self.write(*(frame(channel, each) for each in performatives))
+        self.write(*(frame(channel, performative) for performative in performatives))
 
     def begin(self) -> None:
         """Opens a connection and a session on channel 0, and reads the answers."""
@@ -131,7 +131,7 @@ class Peer:
         self.expect(Begin)
 
     def put_token(self) -> None:
-        """Becomes somebody who may use event hubs."""
+        """Put a token, and so become authorised to use event hubs."""
         self.send(sender("$cbs", 0))
         request = encode(Described(ULong(0x74), {"operation": "put-token"})) + encode(Described(ULong(0x77), "token"))
         self.write(frame(0, Transfer(UInt(0), UInt(0), b"0", UInt(0), True), request))

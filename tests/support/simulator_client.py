@@ -1,4 +1,4 @@
-"""A bare client of the simulated metadata service, and a clock to hold it still: for the tests of the simulator."""
+"""A bare client of the simulated metadata service, and clocks for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START = 1_790_000_000.25
 
 
 class Clock:
-    """A wall clock that stands until it is moved."""
+    """A wall clock that stands still until a test moves it."""
 
     def __init__(self, now: float = START) -> None:
         self.now = now
@@ -31,22 +31,22 @@ class Clock:
 
 
 class Unhurried:
-    """The wall clock for a story, with every span between two looks cut to `most` seconds.
+    """The wall clock, with every span between two readings cut to `most` seconds.
 
-    A machine that stands still for a while then misses no part of the story: it goes on where it was looked at last.
+    A play on a machine that stalls then loses no part: it goes on from the last reading.
     """
 
     def __init__(self, most: float) -> None:
         self._most = most
         self._now = time.time()
-        self._looked = time.monotonic()
+        self._read_at = time.monotonic()
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
         with self._lock:
             now = time.monotonic()
-            self._now += min(now - self._looked, self._most)
-            self._looked = now
+            self._now += min(now - self._read_at, self._most)
+            self._read_at = now
             return self._now
 
 
@@ -88,6 +88,6 @@ def approve(service: MetadataService, *event_ids: object) -> int:
     return ask(service, method="POST", body=body).status
 
 
-def playing(name: str, clock: Clock, **more: Any) -> MetadataService:
-    """A service that plays a shipped scenario on a clock of ours."""
-    return MetadataService(scenario.load(name), clock=clock, **more)
+def playing(name: str, clock: Clock, **options: Any) -> MetadataService:
+    """A service that plays a shipped scenario on this clock."""
+    return MetadataService(scenario.load(name), clock=clock, **options)

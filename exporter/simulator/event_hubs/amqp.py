@@ -252,7 +252,7 @@ def _opaque(size: int, kind: Callable[[bytes], Any]) -> Reader:
 
 
 def _bounds(layout: struct.Struct, data: bytes, position: int) -> tuple[int, int, int]:
-    """Count, first byte and end of a compound. A count beyond its own bytes is an error before anything is allocated."""
+    """Count, first byte and end of a compound. A count beyond its bytes is an error before anything is allocated."""
     size = layout.unpack_from(data, position)[0]
     count = layout.unpack_from(data, position + layout.size)[0]
     start, end = position + 2 * layout.size, position + layout.size + size

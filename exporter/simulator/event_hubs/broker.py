@@ -172,7 +172,7 @@ class Broker:
     # --- for tests and the demo -------------------------------------------------------------------------------------
 
     def messages(self, hub: str | None = None) -> list[StoredMessage]:
-        """The messages that are kept, partition by partition, each in order. Raises KeyError for an unknown event hub."""
+        """The messages that are kept, by partition and in order. Raises KeyError for an unknown event hub."""
         return self._store.snapshot(hub)
 
     def wait_for(self, count: int, timeout: float) -> list[StoredMessage]:

@@ -1,15 +1,13 @@
-"""One connection: AMQP straight or inside a websocket, SASL, open and close; and what all connections share."""
+"""One connection: AMQP straight or inside a websocket, SASL, open, begin, end and close (AMQP 1.0 part 2)."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Final
 
 from exporter.simulator.event_hubs.amqp import Array, CodecError, Symbol, UByte, UInt, UShort
-from exporter.simulator.event_hubs.faults import Faults, Stage
+from exporter.simulator.event_hubs.faults import Stage
 from exporter.simulator.event_hubs.frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -37,48 +35,17 @@ from exporter.simulator.event_hubs.frames import (
     frame,
     next_frame,
 )
-from exporter.simulator.event_hubs.session import HANDLE_MAX, WINDOW, Consumer, Link, Session
-from exporter.simulator.event_hubs.store import Hub, Message, Partition, Store
+from exporter.simulator.event_hubs.session import HANDLE_MAX, WINDOW, Link, Namespace, Session
 from exporter.simulator.event_hubs.websocket import Websocket, WebsocketError, binary_frame
 
 CHANNEL_MAX: Final = 255
-_SMALLEST_FRAME_SIZE: Final = 512  # AMQP 1.0, part 2, section 2.3.1: nobody may ask for less
+_SMALLEST_FRAME_SIZE: Final = 512  # AMQP 1.0, part 2, section 2.3.1: no peer may ask for less
 _WEBSOCKET_MESSAGE: Final = 65536  # what is written at once in one message; clients refuse messages of some MiB
 _MECHANISMS: Final = Array(map(Symbol, ("ANONYMOUS", "MSSBCBS", "PLAIN", "EXTERNAL")))
 
 
-@dataclass(slots=True)
-class Namespace:
-    """What all connections share. Only the broker's loop changes it; `store` and `faults` have locks of their own."""
-
-    store: Store
-    faults: Faults
-    max_message_size: int
-    connections: set[Connection] = field(default_factory=set)
-    consumers: set[Consumer] = field(default_factory=set)
-    total_connections: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def publish(self, hub: Hub, partition: Partition | None, messages: Iterable[Message], key: str | None) -> None:
-        """Stores messages and hands them to whoever waits for them."""
-        stored = self.store.append(hub, partition, messages, key)
-        for consumer in [one for one in self.consumers if one.partition is stored]:
-            consumer.pump()
-
-    def joined(self, connection: Connection) -> None:
-        with self.changed:
-            self.connections.add(connection)
-            self.total_connections += 1
-            self.changed.notify_all()
-
-    def left(self, connection: Connection) -> None:
-        with self.changed:
-            self.connections.discard(connection)
-            self.changed.notify_all()
-
-
 class Connection(asyncio.Protocol):
-    """A peer. Whatever it sends, the worst that happens is that its own connection ends."""
+    """The connection of one peer. Whatever the peer sends, at worst its own connection ends."""
 
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
@@ -88,40 +55,45 @@ class Connection(asyncio.Protocol):
         self.sessions: dict[int, Session] = {}
         self._transport: asyncio.Transport | None = None
         self._websocket: Websocket | None = None
-        self._silent = self._over = self._opened = False
-        self._detected, self._expect_header = False, True
+        self._silent = self._ended = self._opened = False
+        self._transport_known, self._expect_header = False, True
         self._buffer = bytearray()
         self._outgoing: list[bytes] = []
         self._heartbeat: asyncio.TimerHandle | None = None
 
-    # --- the socket ---------------------------------------------------------------------------------------------
+    # --- the socket -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream server makes no other
         self._transport = transport
         self._silent = self.namespace.faults.take(Stage.CONNECT) is not None
-        self.namespace.joined(self)
+        self.namespace.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio when either side has closed."""
         del exc  # the peer is gone, for whatever reason
-        self._over = True
+        self._ended = True
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()
-        self.namespace.left(self)
+        self.namespace.remove(self)
 
     def pause_writing(self) -> None:
+        """Called by asyncio when the peer reads too slowly."""
         self.paused = True
 
     def resume_writing(self) -> None:
+        """Called by asyncio when the peer has read enough."""
         self.paused = False
         for session in list(self.sessions.values()):
             session.pump()
 
     def data_received(self, data: bytes) -> None:
-        if self._silent or self._over:
+        """Called by asyncio. What violates a protocol closes the connection."""
+        if self._silent or self._ended:
             return
         try:
             self._receive(data)
@@ -133,7 +105,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def write(self, data: bytes) -> None:
-        """Queues bytes; what is written within one turn of the loop goes out together."""
+        """Queue bytes; what is written within one iteration of the loop is sent together."""
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outgoing.append(data)
@@ -149,51 +121,51 @@ class Connection(asyncio.Protocol):
             self._transport.write(binary_frame(data[start : start + _WEBSOCKET_MESSAGE]))
 
     def send(self, channel: int, performative: Performative, payload: bytes = b"") -> None:
-        """Queues one AMQP frame."""
+        """Queue one AMQP frame."""
         self.write(frame(channel, performative, payload))
 
     def drop(self) -> None:
-        """Ends the connection as a crash would: nothing more is said, not even what was queued."""
-        self._over = True
+        """End the connection as a crash would: nothing more is sent, not even what was queued."""
+        self._ended = True
         self._outgoing.clear()
         if self._transport is not None:
             self._transport.abort()
 
     def close(self, condition: str = "", description: str = "") -> None:
-        """Ends the connection in order, with AMQP's close when the peer had opened."""
+        """End the connection in order, with AMQP's close if the peer had opened it."""
         if self._opened:
             self.send(0, Close(error(condition, description) if condition else None))
         self._flush()
-        self._over = True
+        self._ended = True
         if self._transport is not None:
             self._transport.close()
 
     def all_links(self, first: Session) -> Iterator[Link]:
         """The links of every session, those of `first` first."""
-        for session in (first, *(one for one in self.sessions.values() if one is not first)):
+        for session in (first, *(other for other in self.sessions.values() if other is not first)):
             yield from session.links.values()
 
     def detach_hub_links(self, condition: str, description: str, hub: str | None = None) -> None:
-        """Detaches the links to one event hub, or to all of them."""
+        """Detach the links to one event hub, or to all of them."""
         for session in list(self.sessions.values()):
             for link in list(session.links.values()):
                 if link.hub_name is not None and hub in (None, link.hub_name):
                     session.detach(link, condition, description)
 
-    # --- AMQP ---------------------------------------------------------------------------------------------------
+    # --- AMQP -------------------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
         if self._websocket is not None:
             self._unwrap(self._websocket, data)
         else:
             self._buffer += data
-            if not self._detected and len(self._buffer) >= 4:  # noqa: PLR2004 - "GET " or "AMQP"
-                self._detected = True
+            if not self._transport_known and len(self._buffer) >= 4:  # noqa: PLR2004 - "GET " or "AMQP"
+                self._transport_known = True
                 if self._buffer.startswith(b"GET "):
                     self._websocket = Websocket(2 * MAX_FRAME_SIZE + self.namespace.max_message_size)
                     start, self._buffer = bytes(self._buffer), bytearray()
                     self._unwrap(self._websocket, start)
-        while not self._over and self._step():
+        while not self._ended and self._consume():
             pass
 
     def _unwrap(self, websocket: Websocket, data: bytes) -> None:
@@ -202,12 +174,12 @@ class Connection(asyncio.Protocol):
             self._transport.write(received.reply)
         self._buffer += received.data
         if received.closed:
-            self._over = True
+            self._ended = True
             if self._transport is not None:
                 self._transport.close()
 
-    def _step(self) -> bool:
-        """Consumes one header or frame; False when more bytes are needed."""
+    def _consume(self) -> bool:
+        """Consume one header or frame; False when more bytes are needed."""
         if not self._expect_header:
             received = next_frame(self._buffer)
             if received is not None:
@@ -219,7 +191,7 @@ class Connection(asyncio.Protocol):
         del self._buffer[:HEADER_SIZE]
         self._expect_header = False
         if header not in (AMQP_HEADER, SASL_HEADER):
-            self.write(SASL_HEADER)  # AMQP 1.0, part 2, section 2.2: answer with what we speak, then close
+            self.write(SASL_HEADER)  # part 2, section 2.2: send a header that we speak, then close
             self.close()
             return False
         self.write(header)
@@ -277,13 +249,13 @@ class Connection(asyncio.Protocol):
         container = "event-hubs-simulator"
         self.send(0, Open(container, None, UInt(MAX_FRAME_SIZE), UShort(CHANNEL_MAX)))
         if peer.idle_time_out:
-            self._beat(max(int(peer.idle_time_out) / 2000, 0.05))
+            self._send_heartbeat(max(int(peer.idle_time_out) / 2000, 0.05))
 
-    def _beat(self, interval: float) -> None:
-        """Keeps the connection alive for a peer that asked for a sign of life; `interval` in seconds."""
-        if not self._over:
+    def _send_heartbeat(self, interval: float) -> None:
+        """Send empty frames to a peer that announced an idle timeout (2.4.5); `interval` in seconds."""
+        if not self._ended:
             self.write(EMPTY_FRAME)
-            self._heartbeat = asyncio.get_running_loop().call_later(interval, self._beat, interval)
+            self._heartbeat = asyncio.get_running_loop().call_later(interval, self._send_heartbeat, interval)
 
     def _on_begin(self, channel: int, begin: Begin) -> None:
         self.sessions[channel] = Session(self, channel, begin)

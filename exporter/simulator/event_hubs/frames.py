@@ -161,7 +161,7 @@ class SaslInit(NamedTuple):
 
 
 class SaslOutcome(NamedTuple):
-    """Whether the client was authenticated; code 0 if so (part 5, 5.3.3.6)."""
+    """Whether the client was authenticated; code 0 if so (part 5, 5.3.3.5)."""
 
     code: UByte
     additional_data: bytes | None = None
@@ -224,7 +224,7 @@ _TYPES: Final[dict[type, tuple[tuple[type, ...] | None, ...]]] = {
 
 
 def next_frame(buffer: bytearray) -> Frame | None:
-    """Remove one frame from the front of `buffer`; None while it is incomplete. Raises `CodecError` for what is none."""
+    """Remove the first frame from `buffer`; None while it is incomplete. Raises `CodecError` for what is none."""
     if len(buffer) < HEADER_SIZE:
         return None
     size, offset, kind, channel = _FRAME.unpack_from(buffer)

@@ -1,14 +1,21 @@
-"""The ends of links at the broker: publishing to an event hub, consuming a partition, and requests with replies."""
+"""Sessions and their links: publishing to an event hub, consuming a partition, and requests with replies.
+
+`Namespace` is what all connections share. A `Session` attaches links; each is an `IncomingLink` (`Publisher`,
+`Requests`), on which the peer sends, or an `OutgoingLink` (`Consumer`, `Replies`), on which the broker does. Credit,
+windows and settlement follow AMQP 1.0 part 2, sections 2.5 and 2.6; addresses and filters are those of Event Hubs.
+"""
 
 from __future__ import annotations
 
 import re
+import threading
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from exporter.simulator.event_hubs.amqp import CodecError, Described, UInt, ULong
-from exporter.simulator.event_hubs.faults import Fault, FaultKind, Stage
+from exporter.simulator.event_hubs.faults import Fault, FaultKind, Faults, Stage
 from exporter.simulator.event_hubs.frames import (
     ACCEPTED,
     MAX_FRAME_SIZE,
@@ -32,17 +39,118 @@ from exporter.simulator.event_hubs.frames import (
     target,
 )
 from exporter.simulator.event_hubs.requests import answer_management, answer_token
-from exporter.simulator.event_hubs.store import BATCH_FORMAT, Hub, Message, Partition, PositionError, parse_message
-
-if TYPE_CHECKING:
-    pass
+from exporter.simulator.event_hubs.store import (
+    BATCH_FORMAT,
+    Hub,
+    Message,
+    Partition,
+    PositionError,
+    Store,
+    parse_message,
+)
 
 CREDIT: Final = 1000
+"""Deliveries that a peer may send ahead on a link; granted anew when half is used."""
+HANDLE_MAX: Final = 255
+WINDOW: Final = 5000
+"""Transfer frames that a peer may send ahead in a session; announced anew when half is used."""
 _UINT: Final = 0xFFFF_FFFF
+_FILTER: Final = "apache.org:selector-filter:string"
+
+
+class SessionConnection(Protocol):
+    """What sessions and the broker use of a connection."""
+
+    authorised: bool
+    """A token was put on `$cbs`."""
+
+    @property
+    def namespace(self) -> Namespace:
+        """What it shares with all others."""
+
+    @property
+    def paused(self) -> bool:
+        """The socket takes no more for now."""
+
+    @property
+    def peer_max_frame_size(self) -> int:
+        """In bytes."""
+
+    def send(self, channel: int, performative: Performative, payload: bytes = b"") -> None:
+        """Queue one frame."""
+
+    def drop(self) -> None:
+        """End it as a crash would."""
+
+    def all_links(self, first: Session) -> Iterator[Link]:
+        """The links of every session, those of `first` first."""
+
+    def detach_hub_links(self, condition: str, description: str, hub: str | None = None) -> None:
+        """Detach the links to one event hub, or to all of them."""
+
+
+@dataclass(slots=True)
+class Namespace:
+    """What all connections share. Only the broker's loop changes it; `store` and `faults` have locks of their own."""
+
+    store: Store
+    faults: Faults
+    max_message_size: int
+    connections: set[SessionConnection] = field(default_factory=set)
+    consumers: set[Consumer] = field(default_factory=set)
+    total_connections: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    """Notified when a connection is added or removed."""
+
+    def publish(self, hub: Hub, partition: Partition | None, messages: Iterable[Message], key: str | None) -> None:
+        """Store messages, and send them to the consumers of their partition."""
+        stored = self.store.append(hub, partition, messages, key)
+        for consumer in [consumer for consumer in self.consumers if consumer.partition is stored]:
+            consumer.pump()
+
+    def add(self, connection: SessionConnection) -> None:
+        """A connection was accepted."""
+        with self.changed:
+            self.connections.add(connection)
+            self.total_connections += 1
+            self.changed.notify_all()
+
+    def remove(self, connection: SessionConnection) -> None:
+        """A connection has ended."""
+        with self.changed:
+            self.connections.discard(connection)
+            self.changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a link's address names. `node` is "$cbs", "$management" or "" for an event hub."""
+
+    node: str
+    hub: str = ""
+    group: str = ""
+    partition: str | None = None
+
+
+def parse_address(text: str) -> Address | None:
+    """An address with or without scheme and host, as Azure's SDKs write them; None when it names nothing."""
+    path = re.sub(r"^[a-z]+://[^/]*", "", text).strip("/")
+    match path.split("/"):
+        case ["$cbs"]:
+            return Address("$cbs")
+        case ["$management"] | [_, "$management"]:
+            return Address("$management")
+        case [hub] if hub:
+            return Address("", hub)
+        case [hub, "Partitions", partition]:
+            return Address("", hub, partition=partition)
+        case [hub, "ConsumerGroups", group, "Partitions", partition]:
+            return Address("", hub, group, partition)
+    return None
 
 
 class IncomingLink:
-    """A link on which the peer sends: puts deliveries together from their frames and grants credit."""
+    """A link on which the peer sends: assembles deliveries from their frames and grants credit."""
 
     hub_name: str | None = None
 
@@ -54,19 +162,19 @@ class IncomingLink:
         self._payload = bytearray()
 
     def grant(self) -> None:
-        """Tells the peer how many deliveries it may send."""
+        """Tell the peer how many deliveries it may send."""
         self.session.flow(handle=self.handle, delivery_count=self._delivery_count, link_credit=self._credit)
 
     def flow(self, flow: Flow) -> None:
-        """The sending peer's flow asks for nothing but an echo."""
+        """Process a flow: a sending peer can ask for nothing but an echo."""
         if flow.echo:
             self.grant()
 
     def pump(self) -> None:
-        """Nothing to send on a link that receives."""
+        """Nothing: this link only receives."""
 
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """One frame of a delivery; the last one completes it. A delivery over the limit costs the sender its link."""
+        """Process one frame of a delivery; the last one completes it. A delivery over the limit detaches the link."""
         if transfer.aborted:
             self._first, self._payload = None, bytearray()
             return
@@ -90,23 +198,24 @@ class IncomingLink:
             self.grant()
 
     def delivered(self, delivery_id: int, message_format: int, settled: bool, payload: bytes) -> None:
-        """A complete delivery."""
+        """Process a complete delivery."""
         raise NotImplementedError
 
     def settle(self, delivery_id: int, settled: bool, outcome: Described) -> None:
-        """Tells the sender the outcome, unless it doesn't want to know."""
+        """Send the outcome of a delivery, unless the peer has sent it settled."""
         if not settled:
             self.session.send(Disposition(RECEIVER, delivery_id, delivery_id, True, outcome))  # type: ignore[arg-type] # typed when written
 
 
 class Publisher(IncomingLink):
-    """Stores what arrives in an event hub, or in the one partition that the link names. The place where sends fail."""
+    """Stores what arrives in an event hub, or in the one partition that the link names. Faults of sends happen here."""
 
     def __init__(self, session: Session, attach: Attach, hub: Hub, partition: Partition | None) -> None:
         super().__init__(session, attach)
         self._hub, self._partition, self.hub_name = hub, partition, hub.name
 
     def delivered(self, delivery_id: int, message_format: int, settled: bool, payload: bytes) -> None:
+        """Store the message, or the messages of a batch, and settle the delivery."""
         fault = self.session.namespace.faults.take(Stage.SEND)
         if fault is not None and self._refused(fault, delivery_id, settled):
             return
@@ -123,19 +232,19 @@ class Publisher(IncomingLink):
             self.settle(delivery_id, settled, ACCEPTED)
 
     def _refused(self, fault: Fault, delivery_id: int, settled: bool) -> bool:
-        """Lets the fault happen; whether it was one that keeps the message from being stored."""
-        told = "a fault was asked for"
+        """Let the fault happen; True if it is one by which the message is not stored."""
+        description = "a fault was asked for"
         outcome = {
             FaultKind.RELEASED: RELEASED,
             FaultKind.MODIFIED: MODIFIED,
-            FaultKind.REJECTED: rejected(fault.condition, told),
+            FaultKind.REJECTED: rejected(fault.condition, description),
         }.get(fault.kind)
         if outcome is not None:
             self.settle(delivery_id, settled, outcome)
         elif fault.kind is FaultKind.DROP_BEFORE_STORE:
             self.session.connection.drop()
         elif fault.kind is FaultKind.DETACH:
-            self.session.detach(self, fault.condition, told)
+            self.session.detach(self, fault.condition, description)
         else:
             return False
         return True
@@ -149,6 +258,7 @@ class Requests(IncomingLink):
         self.node = node
 
     def delivered(self, delivery_id: int, message_format: int, settled: bool, payload: bytes) -> None:
+        """Settle the request and reply to it."""
         del message_format  # requests are plain messages
         try:
             request = parse_message(payload)
@@ -185,15 +295,15 @@ class OutgoingLink:
         self._delivery_count = self._credit = 0
 
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """A peer that sends on a link it receives on has lost its way."""
+        """Raise ProtocolError: this link only sends."""
         del transfer, payload
         raise ProtocolError("amqp:not-allowed", "transfer on a link of the wrong direction")
 
     def flow(self, flow: Flow) -> None:
-        """The peer's credit; with `drain`, what is not needed now is used up at once."""
+        """Take the peer's credit; with `drain`, what is not needed now is used up at once (2.6.7)."""
         if flow.link_credit is not None:
-            under_way = (self._delivery_count - (flow.delivery_count or 0)) & _UINT
-            self._credit = max(flow.link_credit - under_way, 0)
+            in_flight = (self._delivery_count - (flow.delivery_count or 0)) & _UINT
+            self._credit = max(flow.link_credit - in_flight, 0)
         self.pump()
         if flow.drain:
             self._delivery_count = (self._delivery_count + self._credit) & _UINT
@@ -204,17 +314,17 @@ class OutgoingLink:
             )
 
     def pump(self) -> None:
-        """Sends what there is and what is allowed."""
+        """Send what there is, as far as credit and window allow."""
         while self._credit > 0 and self.session.can_send():
-            payload = self.take()
+            payload = self.next_message()
             if payload is None:
                 return
             self._credit -= 1
             self._delivery_count = (self._delivery_count + 1) & _UINT
             self.session.deliver(self.handle, payload)
 
-    def take(self) -> bytes | None:
-        """The next message to send, if there is one."""
+    def next_message(self) -> bytes | None:
+        """The next message to send, which then counts as sent; None if there is none."""
         raise NotImplementedError
 
 
@@ -228,7 +338,8 @@ class Consumer(OutgoingLink):
         epoch = (attach.properties or {}).get("com.microsoft:epoch")
         self.epoch: int | None = int(epoch) if isinstance(epoch, int) else None
 
-    def take(self) -> bytes | None:
+    def next_message(self) -> bytes | None:
+        """The message at the position, which moves on."""
         message = self.partition.read(self._position)
         if message is None:
             return None
@@ -242,76 +353,44 @@ class Replies(OutgoingLink):
     def __init__(self, session: Session, attach: Attach, node: str, address: Any) -> None:
         super().__init__(session, attach)
         self.node, self.address = node, address
-        self._waiting: deque[bytes] = deque(maxlen=CREDIT)  # a peer that never gives credit costs no more than this
+        self._queued: deque[bytes] = deque(maxlen=CREDIT)  # bounded for a peer that never gives credit
 
     def put(self, payload: bytes) -> None:
-        self._waiting.append(payload)
+        """Queue a reply, and send it if the peer has given credit."""
+        self._queued.append(payload)
         self.pump()
 
-    def take(self) -> bytes | None:
-        return self._waiting.popleft() if self._waiting else None
+    def next_message(self) -> bytes | None:
+        """The oldest reply."""
+        return self._queued.popleft() if self._queued else None
 
 
 Link = IncomingLink | OutgoingLink
 
-if TYPE_CHECKING:
-    from exporter.simulator.event_hubs.connection import Connection
-
-HANDLE_MAX: Final = 255
-WINDOW: Final = 5000  # transfer frames that the peer may send ahead; announced anew when half is used
-_FILTER: Final = "apache.org:selector-filter:string"
-
 
 class LinkRefusedError(Exception):
-    """The link can't be; the peer gets it attached without a terminus and detached with the condition."""
+    """The link can't be attached; the peer gets it attached without a terminus and detached with the condition."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
         self.condition = condition
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """What a link's address names. `node` is "$cbs", "$management" or "" for an event hub."""
-
-    node: str
-    hub: str = ""
-    group: str = ""
-    partition: str | None = None
-
-
-def parse_address(text: str) -> Address | None:
-    """An address with or without scheme and host, as Azure's SDKs write them; None when it names nothing."""
-    path = re.sub(r"^[a-z]+://[^/]*", "", text).strip("/")
-    match path.split("/"):
-        case ["$cbs"]:
-            return Address("$cbs")
-        case ["$management"] | [_, "$management"]:
-            return Address("$management")
-        case [hub] if hub:
-            return Address("", hub)
-        case [hub, "Partitions", partition]:
-            return Address("", hub, partition=partition)
-        case [hub, "ConsumerGroups", group, "Partitions", partition]:
-            return Address("", hub, group, partition)
-    return None
-
-
 class Session:
     """One session of a connection, on the same channel in both directions."""
 
-    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
+    def __init__(self, connection: SessionConnection, channel: int, begin: Begin) -> None:
         self.connection, self.namespace, self.channel = connection, connection.namespace, channel
         self.links: dict[int, Link] = {}
-        self._leaving: set[int] = set()  # detached by us, not yet by the peer
+        self._detached: set[int] = set()  # by us, and not yet by the peer
         self._next_incoming, self._unannounced = int(begin.next_outgoing_id), 0
         self._next_outgoing = self._next_delivery = 0
         self._window = int(begin.incoming_window)
 
-    # --- outgoing -----------------------------------------------------------------------------------------------
+    # --- outgoing ---------------------------------------------------------------------------------------------------
 
     def send(self, performative: Performative, payload: bytes = b"") -> None:
-        """Writes one frame on this session's channel."""
+        """Queue one frame on this session's channel."""
         self.connection.send(self.channel, performative, payload)
 
     def flow(
@@ -322,7 +401,7 @@ class Session:
         link_credit: int | None = None,
         drain: bool | None = None,
     ) -> None:
-        """Announces the session's windows, and with a handle the link's state."""
+        """Announce the session's windows, and with a handle the link's state."""
         self._unannounced = 0
         count, credit = _uint(delivery_count), _uint(link_credit)
         incoming, outgoing = UInt(self._next_incoming), UInt(self._next_outgoing)
@@ -333,34 +412,35 @@ class Session:
         return self._window > 0 and not self.connection.paused
 
     def deliver(self, handle: int, payload: bytes) -> None:
-        """Sends one settled message in as many frames as the peer's frame size asks for."""
+        """Send one settled message, in several frames where the peer's frame size asks for it."""
         room = min(self.connection.peer_max_frame_size, MAX_FRAME_SIZE) - TRANSFER_OVERHEAD
         delivery = UInt(self._next_delivery)
         self._next_delivery = (self._next_delivery + 1) & _UINT
         tag = delivery.to_bytes(4, "big")
         for start in range(0, len(payload), room):
-            more = start + room < len(payload)
-            transfer = Transfer(UInt(handle), delivery, tag, UInt(0), True, more)
+            has_more = start + room < len(payload)
+            transfer = Transfer(UInt(handle), delivery, tag, UInt(0), True, has_more)
             self.send(transfer, payload[start : start + room])
             self._next_outgoing = (self._next_outgoing + 1) & _UINT
             self._window -= 1
 
     def reply(self, node: str, reply_to: Any, payload: bytes) -> None:
-        """Puts a reply on the link its request named, or else on any reply link of that node on the connection."""
+        """Send a reply on the link its request named, or else on any reply link of that node on the connection."""
         links = [link for link in self.connection.all_links(self) if isinstance(link, Replies) and link.node == node]
         named = [link for link in links if reply_to is not None and link.address == reply_to]
         if links:
             (named or links)[0].put(payload)
 
     def detach(self, link: Link, condition: str, description: str) -> None:
-        """Ends a link from our side, with a reason."""
-        self._forget(link)
-        self._leaving.add(link.handle)
+        """End a link from our side, with a reason."""
+        self._remove(link)
+        self._detached.add(link.handle)
         self.send(Detach(UInt(link.handle), True, error(condition, description)))
 
-    # --- incoming -----------------------------------------------------------------------------------------------
+    # --- incoming ---------------------------------------------------------------------------------------------------
 
     def on_attach(self, attach: Attach) -> None:
+        """Attach a link, or refuse it. Raises ProtocolError for a handle that can't be used."""
         if attach.handle > HANDLE_MAX:
             raise ProtocolError("amqp:connection:framing-error", "handle beyond handle-max")
         if attach.handle in self.links:
@@ -372,7 +452,7 @@ class Session:
             link = self._link(attach, parse_address(text))
         except LinkRefusedError as refusal:
             self.send(mirrored._replace(initial_delivery_count=_uint(0 if mirrored.role == SENDER else None)))
-            self._leaving.add(attach.handle)
+            self._detached.add(attach.handle)
             self.send(Detach(attach.handle, True, error(refusal.condition, str(refusal))))
             return
         self.links[attach.handle] = link
@@ -389,9 +469,10 @@ class Session:
             self.send(ours._replace(snd_settle_mode=SETTLED, initial_delivery_count=UInt(0)))
 
     def on_flow(self, flow: Flow) -> None:
+        """Take the peer's window, and with a handle the link's credit."""
         seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        under_way = (self._next_outgoing - seen) & _UINT
-        self._window = max(flow.incoming_window - under_way, 0)
+        in_flight = (self._next_outgoing - seen) & _UINT
+        self._window = max(flow.incoming_window - in_flight, 0)
         if flow.handle is None:
             self.pump()
             if flow.echo:
@@ -400,44 +481,46 @@ class Session:
             self.links[flow.handle].flow(flow)
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        """Hand a frame of a message to its link. Raises ProtocolError for a handle that is not attached."""
         self._next_incoming = (self._next_incoming + 1) & _UINT
         self._unannounced += 1
         link = self.links.get(transfer.handle)
         if link is not None:
             link.transfer(transfer, payload)
-        elif transfer.handle not in self._leaving:
+        elif transfer.handle not in self._detached:
             raise ProtocolError("amqp:session:unattached-handle", "transfer on a link that is not attached")
         if self._unannounced >= WINDOW // 2:
             self.flow()
 
     def on_detach(self, detach: Detach) -> None:
+        """Detach a link that the peer detaches, or has detached in response to us."""
         link = self.links.get(detach.handle)
         if link is not None:
-            self._forget(link)
+            self._remove(link)
             self.send(Detach(detach.handle, detach.closed))
-        self._leaving.discard(detach.handle)
+        self._detached.discard(detach.handle)
 
     def pump(self) -> None:
-        """Sends what waits on all links."""
+        """Send what waits on all links."""
         for link in list(self.links.values()):
             link.pump()
 
     def close(self) -> None:
-        """The session is over; nothing is sent on it any more."""
+        """Remove all links, without sending anything."""
         for link in list(self.links.values()):
-            self._forget(link)
+            self._remove(link)
 
-    def _forget(self, link: Link) -> None:
+    def _remove(self, link: Link) -> None:
         self.links.pop(link.handle, None)
         if isinstance(link, Consumer):
             self.namespace.consumers.discard(link)
 
-    # --- addresses ----------------------------------------------------------------------------------------------
+    # --- addresses --------------------------------------------------------------------------------------------------
 
     def _link(self, attach: Attach, address: Address | None) -> Link:
         if address is None:
             raise LinkRefusedError("amqp:not-found", "The address names nothing.")
-        if address.node:  # who asks $management may bring the token with each request instead
+        if address.node:  # requests to $management may have their own token
             return self._request_half(attach, address)
         if not self.connection.authorised:
             raise LinkRefusedError("amqp:unauthorized-access", "Unauthorized access. No token was put on $cbs.")
@@ -467,8 +550,8 @@ class Session:
         except PositionError as problem:
             raise LinkRefusedError("com.microsoft:argument-error", str(problem)) from problem
         consumer = Consumer(self, attach, partition, group, position)
-        rivals = [one for one in self.namespace.consumers if one.partition is partition and one.group == group]
-        highest = max((one.epoch for one in rivals if one.epoch is not None), default=None)
+        rivals = [other for other in self.namespace.consumers if other.partition is partition and other.group == group]
+        highest = max((rival.epoch for rival in rivals if rival.epoch is not None), default=None)
         if highest is not None and (consumer.epoch is None or consumer.epoch < highest):
             raise LinkRefusedError("amqp:link:stolen", f"A consumer with epoch {highest} is connected.")
         if consumer.epoch is not None:
@@ -491,8 +574,8 @@ def _selector(terminus: Described | None) -> str | None:
     """The text of the selector filter: field 8 of a source is a map of described values."""
     fields = terminus.value if terminus is not None and isinstance(terminus.value, list) else []
     filters = fields[7] if len(fields) > 7 and isinstance(fields[7], dict) else {}  # noqa: PLR2004 - the filter's place
-    found = filters.get(_FILTER)
-    text = found.value if isinstance(found, Described) else found
+    selector = filters.get(_FILTER)
+    text = selector.value if isinstance(selector, Described) else selector
     if isinstance(text, bytes):
         return text.decode("utf-8", "replace")
     return text if isinstance(text, str) else None

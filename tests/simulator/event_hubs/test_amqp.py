@@ -120,7 +120,7 @@ def test_any_bytes_are_a_value_or_a_codec_error(data: bytes) -> None:
 @given(VALUES, st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_truncated_value_is_a_codec_error(value: Any, data: st.DataObject) -> None:
-    """A value without its last bytes is never taken for a shorter one."""
+    """A value without its last bytes is never read as a shorter one."""
     encoded = encode(value)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(CodecError):
@@ -147,7 +147,7 @@ def test_a_truncated_value_is_a_codec_error(value: Any, data: st.DataObject) -> 
         ("00 53 24 45", Described(ULong(0x24), [])),
     ],
 )
-def test_the_specifications_encodings_are_read(data: str, value: Any) -> None:
+def test_the_encodings_of_the_specification_are_read(data: str, value: Any) -> None:
     """Every compact form of AMQP 1.0 part 1 that peers use is understood."""
     assert typed(decode(bytes.fromhex(data))[0]) == typed(value)
 
@@ -189,7 +189,7 @@ def test_nesting_is_bounded() -> None:
 @pytest.mark.parametrize(
     "value", [object(), {1}, UInt(-1), UByte(256), 2**63, Symbol("é"), "\ud800", Array([1, "a"]), Decimal(b"123")]
 )
-def test_what_amqp_cannot_carry_is_refused(value: Any) -> None:
+def test_values_without_an_amqp_type_are_refused(value: Any) -> None:
     """Encoding never writes something else than what it was given."""
     with pytest.raises(CodecError):
         encode(value)
@@ -215,7 +215,7 @@ def test_every_performative_is_written_with_all_its_fields(performative: Perform
     assert len(described.value) == fields == len(get_type_hints(type(performative)))
 
 
-@pytest.mark.parametrize("performative", [each for each, _ in PERFORMATIVES])
+@pytest.mark.parametrize("performative", [performative for performative, _ in PERFORMATIVES])
 def test_trailing_nulls_may_be_missing(performative: Performative) -> None:
     """A peer that leaves out trailing nulls, as AMQP allows, is understood."""
     described, _ = decode(frame(0, performative)[8:])

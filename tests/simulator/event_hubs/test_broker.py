@@ -33,7 +33,7 @@ NOON = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
 def test_events_arrive_as_they_were_sent(broker: Broker) -> None:
     """Body, id, content type, properties, key and order are the same in the broker and at each consumer group."""
 
-    async def story() -> list[list[tuple[str, EventData]]]:
+    async def work() -> list[list[tuple[str, EventData]]]:
         async with producer(broker.connection_string()) as client:
             properties = await client.get_eventhub_properties()
             assert (properties["eventhub_name"], properties["partition_ids"]) == (HUB, ["0", "1", "2", "3"])
@@ -43,34 +43,34 @@ def test_events_arrive_as_they_were_sent(broker: Broker) -> None:
         text = broker.connection_string()
         return await asyncio.gather(*(receive(text, lambda got: len(got) == 10, group=name) for name in ("a", "b")))
 
-    received, again = asyncio.run(story())
-    assert {one.message_id for _, one in received} == {one.message_id for _, one in again}
+    received, again = asyncio.run(work())
+    assert {got.message_id for _, got in received} == {got.message_id for _, got in again}
     stored = broker.wait_for(10, PATIENCE)
     for key in ("vm-a", "vm-b"):
-        mine = [message for message in stored if message.partition_key == key]
-        assert [message.body.decode() for message in mine] == [f"{key} {i} é" for i in range(5)]
-        assert [message.message_id for message in mine] == [f"id-{key}-{i}" for i in range(5)]
-        assert {message.content_type for message in mine} == {"application/cloudevents+json"}
-        assert all(message.application_properties == {"kind": "scheduled", "vm": key} for message in mine)
-        assert len({message.partition for message in mine}) == 1
-        theirs = [(partition, one) for partition, one in received if one.partition_key == key.encode()]
-        assert [one.body_as_str() for _, one in theirs] == [message.body.decode() for message in mine]
-        for (partition, one), message in zip(theirs, mine, strict=True):
-            assert (partition, one.sequence_number, one.offset) == (
+        messages = [message for message in stored if message.partition_key == key]
+        assert [message.body.decode() for message in messages] == [f"{key} {i} é" for i in range(5)]
+        assert [message.message_id for message in messages] == [f"id-{key}-{i}" for i in range(5)]
+        assert {message.content_type for message in messages} == {"application/cloudevents+json"}
+        assert all(message.application_properties == {"kind": "scheduled", "vm": key} for message in messages)
+        assert len({message.partition for message in messages}) == 1
+        events = [(partition, got) for partition, got in received if got.partition_key == key.encode()]
+        assert [got.body_as_str() for _, got in events] == [message.body.decode() for message in messages]
+        for (partition, got), message in zip(events, messages, strict=True):
+            assert (partition, got.sequence_number, got.offset) == (
                 message.partition,
                 message.sequence_number,
                 message.offset,
             )
-            assert (one.message_id, one.content_type) == (message.message_id, message.content_type)
-            assert one.properties == {b"kind": b"scheduled", b"vm": key.encode()}
-            assert one.enqueued_time is not None
-            assert abs(one.enqueued_time - message.enqueued_time) < timedelta(milliseconds=1)
+            assert (got.message_id, got.content_type) == (message.message_id, message.content_type)
+            assert got.properties == {b"kind": b"scheduled", b"vm": key.encode()}
+            assert got.enqueued_time is not None
+            assert abs(got.enqueued_time - message.enqueued_time) < timedelta(milliseconds=1)
 
 
-def test_a_key_always_means_the_same_partition() -> None:
+def test_a_partition_key_always_selects_the_same_partition() -> None:
     """Keys spread over partitions, and another broker puts each key where the first one did."""
 
-    async def story(broker: Broker) -> None:
+    async def work(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
             for number in (*range(12), *reversed(range(11))):
                 await send(client, [event(str(number))], partition_key=f"key-{number}")
@@ -78,13 +78,13 @@ def test_a_key_always_means_the_same_partition() -> None:
             for _ in range(4):
                 await send(client, [event("anywhere")])
 
-    async def both(one: Broker, other: Broker) -> None:
-        await asyncio.gather(story(one), story(other))
+    async def both(first: Broker, second: Broker) -> None:
+        await asyncio.gather(work(first), work(second))
 
     places = []
-    with Broker() as one, Broker() as other:
-        asyncio.run(both(one, other))
-        for broker in (one, other):
+    with Broker() as first, Broker() as second:
+        asyncio.run(both(first, second))
+        for broker in (first, second):
             stored = broker.messages(HUB)
             places.append({(message.partition_key, message.partition) for message in stored if message.partition_key})
             assert [message.partition for message in stored if message.body == b"to 3"] == ["3"]
@@ -95,7 +95,7 @@ def test_a_key_always_means_the_same_partition() -> None:
     assert {("key-0", "0"), ("key-1", "2")} <= places[0]  # the same in every process
 
 
-def test_a_consumer_begins_where_it_says() -> None:
+def test_a_consumer_begins_at_its_position() -> None:
     """Start, offset, sequence number, time, inclusive or not, and "@latest" give exactly what lies behind them."""
     seconds = itertools.count()
     with Broker(hubs={"hub": 1}, clock=lambda: NOON + timedelta(seconds=next(seconds))) as broker:
@@ -108,9 +108,9 @@ def test_a_consumer_begins_where_it_says() -> None:
                 starting_position_inclusive=inclusive,
                 meanwhile=meanwhile,
             )
-            return [one.body_as_str() for _, one in got if one.body_as_str() != "last"]
+            return [read.body_as_str() for _, read in got if read.body_as_str() != "last"]
 
-        async def story() -> list[list[str]]:
+        async def work() -> list[list[str]]:
             async with producer(broker.connection_string()) as client:
                 for number in range(5):
                     await send(client, [event(str(number))])
@@ -126,15 +126,15 @@ def test_a_consumer_begins_where_it_says() -> None:
                 return await asyncio.gather(*behind, *beyond)
 
         everything, after, including = list("01234"), list("34"), list("234")
-        assert asyncio.run(story()) == [everything, everything, *([after, including] * 3), [], []]
+        assert asyncio.run(work()) == [everything, everything, *([after, including] * 3), [], []]
         assert broker.unexpected_errors == []
 
 
-def test_large_messages_cross_in_several_frames(broker: Broker) -> None:
+def test_large_messages_are_sent_in_several_frames(broker: Broker) -> None:
     """A message beyond the frame size arrives whole in both directions; one beyond the limit is never sent."""
     body = bytes(range(256)) * (10 * MAX_FRAME_SIZE // 256)
 
-    async def story() -> bytes:
+    async def work() -> bytes:
         async with producer(broker.connection_string()) as client:
             await send(client, [EventData(body)])
             with pytest.raises(ValueError, match="size"):
@@ -142,25 +142,25 @@ def test_large_messages_cross_in_several_frames(broker: Broker) -> None:
         ((_, received),) = await receive(broker.connection_string(), lambda got: len(got) == 1)
         return received.body_as_str(encoding="latin-1").encode("latin-1")
 
-    assert asyncio.run(story()) == body
+    assert asyncio.run(work()) == body
     assert broker.messages()[0].body == body
 
 
-def test_many_clients_at_once(broker: Broker) -> None:
+def test_many_clients_are_served_at_once(broker: Broker) -> None:
     """A dozen SDK clients send while a hundred idle connections are open; all are counted, none is left behind."""
     peers = [Peer(broker.port) for _ in range(100)]
     for peer in peers:
         peer.begin()
 
-    async def one(name: str) -> None:
+    async def send_three(name: str) -> None:
         async with producer(broker.connection_string()) as client:
             for number in range(3):
                 await send(client, [event(f"{name} {number}")], partition_key=name)
 
-    async def story() -> None:
-        await asyncio.gather(*(one(f"vm-{number}") for number in range(12)))
+    async def work() -> None:
+        await asyncio.gather(*(send_three(f"vm-{number}") for number in range(12)))
 
-    asyncio.run(story())
+    asyncio.run(work())
     assert len(broker.wait_for(36, PATIENCE)) == 36
     broker.wait_connections(100, PATIENCE)
     assert broker.total_connections == 112
@@ -182,11 +182,11 @@ def certificate(folder: Path) -> tuple[ssl.SSLContext, str]:
 
 
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # the SDK's call of aiohttp
-def test_websocket_and_tls_carry_the_same(tmp_path: Path) -> None:
+def test_websocket_and_tls_carry_the_same_messages(tmp_path: Path) -> None:
     """Over websocket, TLS and both, the SDK sends and receives what it does without."""
     context, trusted = certificate(tmp_path)
 
-    async def story(broker: Broker, transport: TransportType, tls: bool) -> list[tuple[str, EventData]]:
+    async def work(broker: Broker, transport: TransportType, tls: bool) -> list[tuple[str, EventData]]:
         options = {"transport_type": transport, "custom_endpoint_address": f"sb://127.0.0.1:{broker.port}"}
         if tls:
             options["connection_verify"] = trusted
@@ -196,18 +196,18 @@ def test_websocket_and_tls_carry_the_same(tmp_path: Path) -> None:
         name = f"{transport}".encode()
         return await receive(
             broker.connection_string(),
-            lambda got: sum(one.partition_key == name for _, one in got) == 300,
+            lambda got: sum(read.partition_key == name for _, read in got) == 300,
             client_options=options,
         )
 
-    async def all_stories(plain: Broker, secure: Broker) -> list[list[tuple[str, EventData]]]:
+    async def all_works(plain: Broker, secure: Broker) -> list[list[tuple[str, EventData]]]:
         amqp, websocket = TransportType.Amqp, TransportType.AmqpOverWebsocket
-        stories = [story(plain, websocket, False), story(secure, amqp, True), story(secure, websocket, True)]
-        return await asyncio.gather(*stories)
+        works = [work(plain, websocket, False), work(secure, amqp, True), work(secure, websocket, True)]
+        return await asyncio.gather(*works)
 
     with Broker(hubs={"hub": 2}) as plain, Broker(hubs={"hub": 2}, ssl_context=context) as secure:
-        for received in asyncio.run(all_stories(plain, secure)):
-            assert {one.body_as_str() for _, one in received} == {"x" * 2000}
+        for received in asyncio.run(all_works(plain, secure)):
+            assert {got.body_as_str() for _, got in received} == {"x" * 2000}
         assert (len(plain.messages()), len(secure.messages())) == (300, 600)
         for broker in (plain, secure):
             broker.wait_connections(0, PATIENCE)
@@ -226,7 +226,7 @@ def test_websocket_and_tls_carry_the_same(tmp_path: Path) -> None:
 def test_other_http_requests_are_answered_with_a_sentence(
     broker: Broker, path: str, headers: dict[str, str], status: int
 ) -> None:
-    """Who comes with a browser or without the subprotocol is told what is expected here."""
+    """A browser, or a client without the subprotocol, gets a sentence with what is expected."""
     connection = http.client.HTTPConnection("127.0.0.1", broker.port, timeout=PATIENCE)
     connection.request("GET", path, headers=headers)
     with connection.getresponse() as response:
@@ -238,7 +238,7 @@ def test_other_http_requests_are_answered_with_a_sentence(
 def test_the_oldest_messages_are_dropped() -> None:
     """A broker that runs for long keeps the newest messages of each partition, and a consumer begins with those."""
 
-    async def story(broker: Broker) -> None:
+    async def work(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
             for number in range(30):
                 await send(client, [event(f"{number:03d}")])
@@ -246,7 +246,7 @@ def test_the_oldest_messages_are_dropped() -> None:
             assert (properties["beginning_sequence_number"], properties["last_enqueued_sequence_number"]) == (20, 29)
 
     with Broker(hubs={"hub": 1}, max_messages=10) as broker, Peer(broker.port) as peer:
-        asyncio.run(story(broker))
+        asyncio.run(work(broker))
         peer.begin()
         peer.put_token()
         peer.send(receiver("hub/ConsumerGroups/g/Partitions/0", 1, "amqp.annotation.x-opt-offset > '-1'"))
@@ -273,14 +273,14 @@ def test_a_partition_is_bounded_in_bytes_too() -> None:
 def test_stop_and_start_keep_port_and_messages() -> None:
     """A broker that is started again is at the same place with the same messages; a taken port is an OSError."""
 
-    async def story(broker: Broker) -> None:
+    async def work(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
             await send(client, [event("x")])
 
     broker = Broker()
     with broker:
         port = broker.port
-        asyncio.run(story(broker))
+        asyncio.run(work(broker))
         with pytest.raises(OSError, match="in use"):
             Broker(port=port).start()
     broker.stop()
@@ -288,7 +288,7 @@ def test_stop_and_start_keep_port_and_messages() -> None:
         broker.expire_token()
     with broker:
         assert broker.port == port
-        asyncio.run(story(broker))
+        asyncio.run(work(broker))
         assert len(broker.wait_for(2, PATIENCE)) == 2
         with pytest.raises(TimeoutError, match="2 of 3"):
             broker.wait_for(3, 0)

@@ -95,7 +95,7 @@ def seen() -> dict[tuple[str, ...], tuple[str | type[Exception], str, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case.faults) or "none")
-def test_the_sdk_sees_each_fault_as_what_it_is(
+def test_the_sdk_reports_each_fault_by_its_condition(
     case: Case, seen: dict[tuple[str, ...], tuple[str | type[Exception], str, int]]
 ) -> None:
     """Each fault reaches the SDK as the exception, hang or acknowledgement that it stands for."""
@@ -108,7 +108,7 @@ def test_the_sdk_sees_each_fault_as_what_it_is(
     assert (error, stored) == (case.error, case.stored)
 
 
-TROUBLE: dict[str, tuple[Callable[[Broker], None], str]] = {
+FAILURES: dict[str, tuple[Callable[[Broker], None], str]] = {
     "drop": (Broker.drop_connections, ""),  # the SDK's own second attempt hides it
     "expire": (Broker.expire_token, "unauthorized-access"),
     "delete": (lambda broker: broker.delete_hub("hub"), "not-found"),
@@ -116,8 +116,8 @@ TROUBLE: dict[str, tuple[Callable[[Broker], None], str]] = {
 }
 
 
-def test_a_client_in_the_middle_of_its_work_loses_its_footing() -> None:
-    """A warm client sees each trouble at its next send, and after it is over the same client sends again."""
+def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
+    """Each failure is seen by a connected client, and once it is over the same client sends again."""
 
     async def attempt(client: EventHubProducerClient) -> str:
         try:
@@ -126,11 +126,11 @@ def test_a_client_in_the_middle_of_its_work_loses_its_footing() -> None:
             return str(problem.error)
         return ""
 
-    async def story(trouble: Callable[[Broker], None]) -> str:
+    async def story(fail: Callable[[Broker], None]) -> str:
         with Broker(hubs={"hub": 1}) as broker:
             async with producer(broker.connection_string()) as client:
                 assert await attempt(client) == ""
-                trouble(broker)
+                fail(broker)
                 error = result = await attempt(client)
                 broker.create_hub("hub", 1)
                 broker.listen_again()
@@ -140,14 +140,14 @@ def test_a_client_in_the_middle_of_its_work_loses_its_footing() -> None:
         return error
 
     async def all_stories() -> list[str]:
-        stories = [story(trouble) for trouble, _ in TROUBLE.values()]
+        stories = [story(fail) for fail, _ in FAILURES.values()]
         return await asyncio.wait_for(asyncio.gather(*stories), PATIENCE)
 
-    assert asyncio.run(all_stories()) == [error for _, error in TROUBLE.values()]
+    assert asyncio.run(all_stories()) == [error for _, error in FAILURES.values()]
 
 
 def test_a_higher_owner_level_takes_the_partition_over() -> None:
-    """A consumer with an owner level is detached with link:stolen when one with a higher level comes."""
+    """A consumer with an owner level is detached with link:stolen when one with a higher level attaches."""
 
     async def story(broker: Broker) -> None:
         text = broker.connection_string()
@@ -163,7 +163,7 @@ def test_a_higher_owner_level_takes_the_partition_over() -> None:
         while not came:
             await asyncio.wait([loser], timeout=0.05)
         winner = await receive(text, lambda got: len(got) == 1, partition_id="0", owner_level=2)
-        assert [one.body_as_str() for _, one in winner] == ["x"]
+        assert [got.body_as_str() for _, got in winner] == ["x"]
         with pytest.raises(EventHubError) as stolen:
             await loser
         assert stolen.value.error == "link:stolen"
@@ -172,7 +172,7 @@ def test_a_higher_owner_level_takes_the_partition_over() -> None:
         asyncio.run(story(broker))
 
 
-def test_a_silent_management_is_silent() -> None:
+def test_a_silent_management_request_gets_no_reply() -> None:
     """A request on $management that is not answered leaves the SDK waiting, as a lost reply would."""
 
     async def story(broker: Broker) -> None:
@@ -205,13 +205,13 @@ def test_a_fault_is_read_as_it_is_written(text: str, fault: Fault, times: int) -
 @pytest.mark.parametrize(
     "text", ["", "explode", "released*0", "released*-1", "released:amqp:not-found", "silent *2", "*2"]
 )
-def test_other_words_are_refused_with_the_list(text: str) -> None:
+def test_unknown_faults_are_refused_with_the_list(text: str) -> None:
     """A misspelt fault never means that nothing goes wrong."""
     with pytest.raises(ValueError, match="fault"):
         Broker(faults=[text])
 
 
-def test_faults_are_used_up_in_their_order_and_stage_by_stage() -> None:
+def test_faults_are_consumed_in_their_order_and_stage_by_stage() -> None:
     """Each moment takes the first fault that concerns it, as often as was asked; `always` stays till cleared."""
     faults = Faults()
     for text in ("released*2", "cbs-refused", "modified*always"):

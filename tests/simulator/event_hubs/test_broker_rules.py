@@ -1,4 +1,4 @@
-"""The broker and peers that don't keep to the rules of AMQP: each is told which, and nobody else is harmed."""
+"""The broker and peers that violate AMQP: each gets the error condition, and no other client is affected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def management(peer: Peer, number: int, **properties: object) -> int:
     return status
 
 
-def test_management_takes_the_token_with_the_request(broker: Broker) -> None:
+def test_management_accepts_a_token_with_the_request(broker: Broker) -> None:
     """The SDK for Java puts no token on $cbs for it: it sends `security_token` beside operation, name and type."""
     with Peer(broker.port) as peer:
         peer.begin()
@@ -92,7 +92,7 @@ def test_management_takes_the_token_with_the_request(broker: Broker) -> None:
         ),
     ],
 )
-def test_links_that_lead_nowhere_are_detached_with_a_reason(broker: Broker, attach: Attach, expected: str) -> None:
+def test_links_to_unknown_addresses_are_detached_with_a_reason(broker: Broker, attach: Attach, expected: str) -> None:
     """A wrong name, partition, direction or position gets the condition that says so."""
     with Peer(broker.port) as peer:
         peer.begin()
@@ -101,14 +101,14 @@ def test_links_that_lead_nowhere_are_detached_with_a_reason(broker: Broker, atta
         assert condition(peer.expect(Detach).error) == expected
 
 
-def test_a_message_over_the_limit_costs_the_link() -> None:
+def test_a_message_over_the_limit_detaches_the_link() -> None:
     """Bytes beyond max-message-size are not collected: the link is detached with message-size-exceeded."""
     with Broker(max_message_size=100_000) as broker, Peer(broker.port) as peer:
         peer.begin()
         peer.put_token()
         peer.send(sender(HUB, 1))
-        for more in (True, True, False):
-            transfer = Transfer(UInt(1), UInt(1), b"1", UInt(0), more=more)
+        for has_more in (True, True, False):
+            transfer = Transfer(UInt(1), UInt(1), b"1", UInt(0), more=has_more)
             peer.write(frame(0, transfer, bytes(MAX_FRAME_SIZE - 200)))
         assert condition(peer.expect(Detach).error) == "amqp:link:message-size-exceeded"
         peer.send(Close())
@@ -117,7 +117,7 @@ def test_a_message_over_the_limit_costs_the_link() -> None:
         assert broker.unexpected_errors == []
 
 
-def test_a_message_that_is_none_is_rejected(broker: Broker) -> None:
+def test_what_is_no_message_is_rejected(broker: Broker) -> None:
     """Undecodable bytes are answered with the outcome rejected and not stored."""
     with Peer(broker.port) as peer:
         peer.begin()
@@ -155,7 +155,7 @@ def test_a_detach_after_end_is_tolerated(broker: Broker) -> None:
         (b"\xff" * 8, "amqp:decode-error"),
     ],
 )
-def test_who_breaks_the_rules_is_told_which(broker: Broker, broken: bytes, expected: str) -> None:
+def test_a_violation_closes_the_connection_with_its_condition(broker: Broker, broken: bytes, expected: str) -> None:
     """The connection of a peer that breaks AMQP's rules is closed with the condition that names the rule."""
     with Peer(broker.port) as peer:
         peer.begin()
@@ -166,14 +166,14 @@ def test_who_breaks_the_rules_is_told_which(broker: Broker, broken: bytes, expec
 @pytest.mark.parametrize(
     "greeting", [b"AMQP\x00\x00\x09\x01", b"HTTP/1.1", b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1", b"\x00" * 8]
 )
-def test_other_protocols_are_told_which_one_is_spoken(broker: Broker, greeting: bytes) -> None:
+def test_other_protocols_are_answered_with_the_header_of_amqp(broker: Broker, greeting: bytes) -> None:
     """A wrong protocol header is answered with the right one and the end of the connection."""
     with Peer(broker.port) as peer:
         peer.write(greeting)
         assert peer.read_all() == SASL_HEADER
 
 
-def test_random_frames_never_harm_anybody_else(broker: Broker) -> None:
+def test_random_frames_affect_no_other_client(broker: Broker) -> None:
     """Hundreds of connections that send damaged frames end, each alone, and the SDK's next event is stored."""
     chance = random.Random(20260301)  # noqa: S311 - damage must be the same in every run
     good = [
@@ -208,7 +208,7 @@ def test_random_frames_never_harm_anybody_else(broker: Broker) -> None:
     assert [message.body for message in broker.messages()] == [b"still here"]
 
 
-def test_a_slow_reader_is_not_buffered_for() -> None:
+def test_nothing_is_buffered_for_a_slow_reader() -> None:
     """A consumer that gives credit for all and reads nothing holds up nobody, and misses what is dropped meanwhile."""
 
     async def story(broker: Broker) -> None:
