@@ -32,7 +32,7 @@ from exporter.sinks.event_hubs.messages import MessageFormat, message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import collected, running_broker
 
-# The SDK forgets to close what it connected.
+# The SDK does not close all that it connected.
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
 _collect = pytest.fixture(autouse=True)(collected)
 broker = pytest.fixture(running_broker)
@@ -107,29 +107,29 @@ def test_a_hub_is_read_from_its_start_in_order_and_each_record_once(broker: Brok
 
 
 def test_json_lines_are_the_records_and_what_is_not_ours_is_counted(broker: Broker) -> None:
-    """`--format json` prints what was sent, byte for byte; the sample's shape is understood; strangers are counted."""
+    """`--format json` prints what was sent, byte for byte; the sample's format is read; other messages are counted."""
     send(broker, [a_record(1)])
     send(broker, [a_record(2, kind="started")], message_format="azure-sample")
-    strangers = [b"", b"\xff\xfe", b"[1]", b'{"specversion":"1.0"}', b'{"hello":"world"}', b"[" * 100_000]
-    broker_store(broker, strangers)
+    foreign = [b"", b"\xff\xfe", b"[1]", b'{"specversion":"1.0"}', b'{"hello":"world"}', b"[" * 100_000]
+    send_foreign(broker, foreign)
     code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "0.5", "--format", "json")
     assert code == 0
     assert lines[0].encode() == a_record(1).to_json()
     sample = json.loads(lines[1])
     assert (sample["id"], sample["type"]) == (a_record(2).id, "azure_scheduled_event.started.v1")
-    assert f"2 records, {len(strangers)} that are no record of ours" in err
+    assert f"2 records, {len(foreign)} that are no record of ours" in err
 
 
-def broker_store(broker: Broker, bodies: Sequence[bytes]) -> None:
-    """Messages of somebody else's on the hub, by Azure's own SDK."""
+def send_foreign(broker: Broker, bodies: Sequence[bytes]) -> None:
+    """Send messages that are no records, by Azure's own SDK."""
     from azure.eventhub import EventData, EventHubProducerClient
 
     with EventHubProducerClient.from_connection_string(broker.connection_string()) as producer:
         producer.send_batch([EventData(body) for body in bodies])
 
 
-def test_from_now_until_ctrl_c(broker: Broker) -> None:
-    """What was there before is not shown, nothing that comes once `tail` says that it reads is missed, Ctrl-C is 0."""
+def test_reading_from_now_misses_nothing_and_ctrl_c_ends_with_0(broker: Broker) -> None:
+    """Older messages are not shown, and none that comes after `tail` says that it reads is missed."""
     send(broker, [a_record(1)])
     with tailing("--consumer-group", "$Default", broker=broker) as process:
         assert process.stderr is not None
@@ -167,7 +167,7 @@ def tailing(*words: str, broker: Broker | None = None) -> Iterator[subprocess.Po
                 process.kill()
 
 
-def test_a_lost_connection_is_said_and_nothing_is_missed_or_shown_twice(broker: Broker) -> None:
+def test_after_a_lost_connection_nothing_is_missed_or_shown_twice(broker: Broker) -> None:
     """When every connection breaks, `tail` goes on where it was."""
     send(broker, [a_record(1), a_record(2)])
     with tailing("--from", "start", "--max", "4", broker=broker) as process:
@@ -180,8 +180,8 @@ def test_a_lost_connection_is_said_and_nothing_is_missed_or_shown_twice(broker: 
     assert "4 records" in err
 
 
-def test_an_unreachable_or_unknown_hub_is_a_sentence_and_1(broker: Broker) -> None:
-    """What can't be read ends at once with what is wrong, and no part of the secret."""
+def test_an_unreachable_or_unknown_hub_ends_with_a_sentence_and_1(broker: Broker) -> None:
+    """The reason is printed, and no part of the secret."""
     text = broker.connection_string().replace("EntityPath=scheduled-events", "EntityPath=nothing")
     code, out, err = run("--until-idle", "1", environ={SECRET: text})
     assert (code, out) == (1, "")
@@ -193,8 +193,8 @@ def test_an_unreachable_or_unknown_hub_is_a_sentence_and_1(broker: Broker) -> No
     assert "SharedAccessKey" not in err
 
 
-def test_bad_usage_is_2() -> None:
-    """What does not go together, or is no value, is said before anything is tried."""
+def test_bad_usage_ends_with_2() -> None:
+    """Flags that do not go together, and wrong values, are refused before anything is read."""
     with pytest.raises(ConfigError, match="nothing to read"):
         run()
     with pytest.raises(ConfigError, match="--follow: only with --outbox"):
@@ -225,32 +225,32 @@ def test_bad_usage_is_2() -> None:
         {"data": {"severity": "LOUD"}},
     ],
 )
-def test_a_message_that_only_looks_like_a_record_is_none(change: dict[str, Any]) -> None:
-    """Every field that the rest relies on is checked."""
+def test_a_message_with_a_malformed_field_is_no_record(change: dict[str, Any]) -> None:
+    """Every field that is used is checked."""
     good = a_record(1).to_cloudevent()
     assert record_of(json.dumps(good).encode(), {}, None, None) is not None
     assert record_of(json.dumps({**good, **change}).encode(), {}, None, None) is None
 
 
 def test_a_record_with_text_that_cannot_be_encoded_is_made_printable() -> None:
-    """A lone surrogate or NaN in somebody's message never breaks the output."""
-    body = a_record(1).to_json().replace(b"Reboot number 1", b"\\ud800 odd")
-    found = record_of(body, {}, None, None)
-    assert found is not None
-    assert "? odd" in json.loads(found.to_json())["data"]["message"]
+    """A lone surrogate or NaN in a message never breaks the output."""
+    body = a_record(1).to_json().replace(b"Reboot number 1", b"\\ud800 text")
+    record = record_of(body, {}, None, None)
+    assert record is not None
+    assert "? text" in json.loads(record.to_json())["data"]["message"]
     assert record_of(b'{"specversion":"1.0","x":NaN}', {}, None, None) is None
 
 
 def test_the_samples_fields_become_azures_again() -> None:
-    """Resources and NotBefore are spelled as Azure does, so that nothing downstream has to know the difference."""
+    """Resources and NotBefore are spelled as Azure does."""
     sent = message(a_record(7), "azure-sample")
-    found = record_of(sent.body, sent.properties, sent.message_id, AT)
-    assert found is not None
-    assert found.id == a_record(7).id
-    assert found.time == AT
-    assert found.data["event"]["Resources"] == ["vm-1", "vm-9"]
-    assert found.data["event"]["NotBefore"] == "Mon, 02 Mar 2026 09:15:20 GMT"
-    assert found.data["message"] == "Reboot number 7"
+    record = record_of(sent.body, sent.properties, sent.message_id, AT)
+    assert record is not None
+    assert record.id == a_record(7).id
+    assert record.time == AT
+    assert record.data["event"]["Resources"] == ["vm-1", "vm-9"]
+    assert record.data["event"]["NotBefore"] == "Mon, 02 Mar 2026 09:15:20 GMT"
+    assert record.data["message"] == "Reboot number 7"
 
 
 # -- the outbox
@@ -282,27 +282,27 @@ def test_the_outbox_is_read_while_its_agent_works_on_it(outbox: Outbox) -> None:
 
 
 def test_parked_records_are_shown_with_the_reason_of_each_destination(outbox: Outbox) -> None:
-    """`--parked` answers what was given up, by whom, and why; the record is in it whole."""
+    """`--parked` shows what was given up, by which destination, and why; with the whole record."""
     commit(outbox, 1, 2)
     outbox.park("otlp", outbox.next("otlp", 1)[0].seq, "rejected")
     _, out, _ = run("--outbox", str(outbox.path), "--parked")
     assert out.rstrip().endswith("[waits for event_hubs; parked by otlp: rejected]")
     _, out, _ = run("--outbox", str(outbox.path), "--parked", "--format", "json")
-    (found,) = map(json.loads, out.splitlines())
-    assert found == {"destination": "otlp", "reason": "rejected", "record": a_record(1).to_cloudevent()}
+    (parked,) = map(json.loads, out.splitlines())
+    assert parked == {"destination": "otlp", "reason": "rejected", "record": a_record(1).to_cloudevent()}
 
 
-def test_the_outbox_is_followed_also_when_another_takes_its_place(outbox: Outbox) -> None:
+def test_the_outbox_is_followed_also_when_another_file_takes_its_place(outbox: Outbox) -> None:
     """What is committed later is shown, and so is what comes after the file was set aside; nothing comes twice."""
     commit(outbox, 1)
     reader = OutboxReader(str(outbox.path))
-    assert [kept.record.id for kept in reader.new()] == [a_record(1).id]
+    assert [entry.record.id for entry in reader.new()] == [a_record(1).id]
     assert list(reader.new()) == []
     commit(outbox, 1, 2)
-    assert [kept.record.id for kept in reader.new()] == [a_record(2).id]
+    assert [entry.record.id for entry in reader.new()] == [a_record(2).id]
     outbox.renew("other-vm")
     commit(outbox, 3)
-    assert [kept.record.id for kept in reader.new()] == [a_record(3).id]
+    assert [entry.record.id for entry in reader.new()] == [a_record(3).id]
     reader.close()
 
 
@@ -322,8 +322,8 @@ def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:
         assert [line.split("  [")[0][-1] for line in out.splitlines()] == list(numbers)
 
 
-def test_sigterm_ends_following_with_0_and_a_summary(outbox: Outbox) -> None:
-    """A service manager ends it as Ctrl-C does: no traceback, and what was seen is summed up."""
+def test_sigterm_ends_tail_with_0_and_a_summary(outbox: Outbox) -> None:
+    """SIGTERM ends it as Ctrl-C does, without a traceback."""
     commit(outbox, 1)
     with tailing("--outbox", str(outbox.path), "--follow") as process:
         assert process.stdout is not None
@@ -334,7 +334,7 @@ def test_sigterm_ends_following_with_0_and_a_summary(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("begin", ["start", "now"])
-def test_follow_waits_for_a_file_that_is_still_to_come(tmp_path: Path, begin: str) -> None:
+def test_follow_waits_for_a_file_that_does_not_exist_yet(tmp_path: Path, begin: str) -> None:
     """It says so once, goes on, and shows what comes; also when a folder is missing, or the file is empty at first."""
     path = tmp_path / "later" / "outbox.db"
     with tailing("--outbox", str(path), "--follow", "--max", "1", "--from", begin) as process:
@@ -350,15 +350,15 @@ def test_follow_waits_for_a_file_that_is_still_to_come(tmp_path: Path, begin: st
     assert "Reboot number 1" in out
 
 
-def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
-    """Followed, it is waited for, from time to time; not followed, it is no outbox, and a missing one an error."""
+def test_an_empty_file_is_waited_for_only_when_followed(tmp_path: Path) -> None:
+    """Not followed, an empty file is no outbox, and a missing one an error."""
     path = tmp_path / "outbox.db"
     path.touch()
-    reader = OutboxReader(str(path), waits=True)
-    assert (list(reader.new()), reader.waiting) == ([], True)
+    reader = OutboxReader(str(path), wait_for_file=True)
+    assert (list(reader.new()), reader.file_missing) == ([], True)
     outbox = Outbox(path, 1 << 20, ("otlp",))
     commit(outbox, 1)
-    assert (len(list(reader.new())), reader.waiting) == (1, False)
+    assert (len(list(reader.new())), reader.file_missing) == (1, False)
     reader.close()
     outbox.close()
     (tmp_path / "empty.db").touch()
@@ -369,14 +369,32 @@ def test_an_empty_file_holds_nothing_yet(tmp_path: Path) -> None:
     assert (code, "waiting for it" in err) == (0, True)
 
 
-def test_follow_ends_when_idle_and_skips_history_from_now(outbox: Outbox) -> None:
-    """`--from now --follow` shows only what is committed while it follows."""
+def test_follow_from_now_skips_what_was_there(outbox: Outbox) -> None:
+    """`--from now --follow` shows only what is committed while it follows, whenever it begins."""
     commit(outbox, 1)
-    later = threading.Timer(0.3, commit, (outbox, 2))
-    later.start()
-    _, out, _ = run("--outbox", str(outbox.path), "--follow", "--from", "now", "--max", "1")
-    later.join()
-    assert [line.split("  [")[0][-1] for line in out.splitlines()] == ["2"]
+    done = threading.Event()
+
+    def commit_on() -> None:
+        number = 1
+        while not done.wait(0.1):
+            number += 1
+            commit(outbox, number)
+
+    committing = threading.Thread(target=commit_on)
+    committing.start()
+    try:
+        _, out, _ = run("--outbox", str(outbox.path), "--follow", "--from", "now", "--max", "1")
+    finally:
+        done.set()
+        committing.join()
+    (line,) = out.splitlines()
+    assert "Reboot number " in line
+    assert "Reboot number 1 " not in line
+
+
+def test_follow_ends_when_idle(outbox: Outbox) -> None:
+    """`--until-idle` ends it when nothing has come for so long; a time as its beginning skips what is older."""
+    commit(outbox, 1, 2)
     _, out, _ = run("--outbox", str(outbox.path), "--follow", "--until-idle", "0.1", "--from", "2026-03-02T09:00:22Z")
     assert [line.split("  [")[0][-1] for line in out.splitlines()] == ["2"]
 
@@ -399,7 +417,7 @@ def _empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_not_there, _no_database, _foreign, _empty])
-def test_what_is_no_outbox_is_a_sentence_and_1(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_outbox_ends_with_a_sentence_and_1(tmp_path: Path, make: Callable[[Path], None]) -> None:
     """The file is named, nothing is made or changed, and the exit code is 1."""
     path = tmp_path / "outbox.db"
     make(path)

@@ -1,4 +1,4 @@
-"""The command `tail`: reads the records back, from Event Hubs or from the outbox, as a timeline or as JSON lines."""
+"""`tail`: its flags, what goes together, and the loops that read from Event Hubs or from the outbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from exporter.commands.replay.entries import read_time
 from exporter.commands.tail.messages import record_of
-from exporter.commands.tail.outbox import OutboxError, OutboxReader
+from exporter.commands.tail.outbox import OutboxReader
 from exporter.commands.tail.view import View
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import EventHubsSettings
@@ -35,14 +35,17 @@ if TYPE_CHECKING:
     from exporter.sinks.event_hubs.consumer import EventHubsReader
 
 TICK_SECONDS: Final = 0.1
-SETTLE_SECONDS: Final = 0.3
-"""Partitions are read side by side: what comes within this time is put in order before it is shown,"""
-HELD_SECONDS: Final = 2.0
-HELD_RECORDS: Final = 5_000
-"""but not for longer, and not more."""
+"""How long one read from the hub waits."""
+QUIET_SECONDS: Final = 0.3
+"""Partitions are read concurrently: what comes until so long a pause is sorted by time before it is shown,"""
+MAX_HELD_SECONDS: Final = 2.0
+MAX_HELD_RECORDS: Final = 5_000
+"""but held for no longer, and no more of it."""
 FOLLOW_SECONDS: Final = 0.5
-LONGEST: Final = 500
-LONGEST_NUMBER: Final = 12
+"""Between two reads of an outbox that is followed."""
+MAX_SHOWN: Final = 500
+"""Characters of an error."""
+MAX_DIGITS: Final = 12
 EPILOG: Final = """\
 Without --outbox the records are read from Event Hubs, by the settings of `run`; the credential needs the claim Listen.
 Nothing is kept there: a consumer group's positions are neither used nor moved. Both message formats are understood;
@@ -109,54 +112,54 @@ def _begin(text: str) -> Begin:
     words: dict[str, Begin] = {"start": "start", "now": "now"}
     if text in words:
         return words[text]
-    found = read_time(text)
-    if found is None:
+    instant = read_time(text)
+    if instant is None:
         raise argparse.ArgumentTypeError(
             f"expected start, now or a time such as 2026-03-02T09:00:00Z, found {describe(text)}"
         )
-    return found
+    return instant
 
 
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > LONGEST_NUMBER or int(text) == 0:
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a positive integer, found {describe(text)}")
     return int(text)
 
 
 def _seconds(text: str) -> float:
     try:
-        found = float(text.removesuffix("s"))
+        seconds = float(text.removesuffix("s"))
     except ValueError:
-        found = 0.0
-    if not 0 < found <= threading.TIMEOUT_MAX:
+        seconds = 0.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
         raise argparse.ArgumentTypeError(f"expected seconds, such as 5, found {describe(text)}")
-    return found
+    return seconds
 
 
 def tail(args: argparse.Namespace) -> int:
-    """Runs the command. Answers the exit code."""
+    """Run the command; its exit code. Raises ConfigError for what does not go together."""
     sections = ("outbox",) if args.outbox is not None else ("event_hubs", "outbox")
     settings = load(args, environ_of(os.environ, sections))
     _check(args, settings.event_hubs)
     out = writable(sys.stdout)
     view = View(out, args, supports_colour(out, os.environ) and args.format == "timeline")
     try:
-        with _ends_on_sigterm(), captured_libraries(Log(None)):  # what the SDK logs is told by `Failure`
+        with _ends_on_sigterm(), captured_libraries(Log(None)):  # what the SDK logs is in the `Failure`
             if args.outbox is not None:
-                _read_outbox(args, OutboxReader(args.outbox or settings.outbox.path, waits=args.follow), view)
+                _read_outbox(args, OutboxReader(args.outbox or settings.outbox.path, wait_for_file=args.follow), view)
             else:
                 _read_hub(args, settings.event_hubs, view)
     except KeyboardInterrupt:
         pass
-    except (Failure, OutboxError) as error:
-        complain(clean(redact(str(getattr(error, "detail", "") or error)), LONGEST))
+    except Failure as error:
+        complain(clean(redact(error.detail or error.reason), MAX_SHOWN))
         return 1
     complain(view.summary())
     return 0
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
-    """What goes together. Raises `ConfigError`."""
+    """Whether flags and settings go together. Raises `ConfigError` if not."""
     errors = []
     if args.outbox is None:
         errors += [f"{flag}: only with --outbox" for flag in ("--follow", "--parked") if getattr(args, flag[2:])]
@@ -172,7 +175,7 @@ def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
 
 @contextmanager
 def _ends_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does."""
+    """Let SIGTERM end the command as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -188,25 +191,25 @@ def _ends_on_sigterm() -> Iterator[None]:
 
 def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> None:
     begin: Begin = args.begin or "start"
-    skipping = begin == "now"
-    last = time.monotonic()
-    said = False
+    skips = begin == "now"
+    last_record_at = time.monotonic()
+    announced = False
     try:
         while True:
-            for kept in reader.new():
-                last = time.monotonic()
-                late = not isinstance(begin, datetime) or kept.record.time >= begin
-                if late and not skipping and (kept.parked or not args.parked):
-                    view.show(kept.record, kept)
+            for entry in reader.new():
+                last_record_at = time.monotonic()
+                in_range = not isinstance(begin, datetime) or entry.record.time >= begin
+                if in_range and not skips and (entry.parked or not args.parked):
+                    view.show(entry.record, entry)
                 if view.full:
                     return
-            if reader.waiting and not said:
+            if reader.file_missing and not announced:
                 complain(f"{reader.path} is not there yet; waiting for it")
-                said = True
-            # What is in a file that came only now came after we had begun.
-            skipping = False
+                announced = True
+            # A file that is created only now has nothing from before the start.
+            skips = False
             view.foreign = reader.foreign
-            idle = args.until_idle is not None and time.monotonic() - last >= args.until_idle
+            idle = args.until_idle is not None and time.monotonic() - last_record_at >= args.until_idle
             if idle or not args.follow:
                 return
             time.sleep(FOLLOW_SECONDS)
@@ -240,47 +243,48 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
 
 
 class _Ordered:
-    """Messages of all partitions, in the order of their times as far as that can be had without waiting."""
+    """Shows the messages of all partitions, in the order of their times as far as that needs no waiting."""
 
     def __init__(self, reader: EventHubsReader, view: View, until_idle: float | None) -> None:
         self._reader = reader
         self._view = view
         self._until_idle = until_idle
         self._held: list[Record] = []
-        self._held_since = self._last = time.monotonic()
-        self._trouble = ""
+        self._held_since = self._last_message_at = time.monotonic()
+        self._failing = ""
 
     def run(self) -> None:
+        """Read until the view is full, or nothing has come for `until_idle` seconds."""
         while not self._view.full:
-            self._take()
+            self._read()
             now = time.monotonic()
             if not self._reader.caught_up:
-                self._last = now
-            quiet = now - self._last
-            late = now - self._held_since >= HELD_SECONDS or len(self._held) >= HELD_RECORDS
-            if self._held and (quiet >= SETTLE_SECONDS or late):
-                self._flush()
-            if self._until_idle is not None and not self._held and quiet >= self._until_idle:
+                self._last_message_at = now
+            quiet_seconds = now - self._last_message_at
+            is_late = now - self._held_since >= MAX_HELD_SECONDS or len(self._held) >= MAX_HELD_RECORDS
+            if self._held and (quiet_seconds >= QUIET_SECONDS or is_late):
+                self._show_held()
+            if self._until_idle is not None and not self._held and quiet_seconds >= self._until_idle:
                 return
 
-    def _take(self) -> None:
-        found = self._reader.get(TICK_SECONDS)
-        if found is None:
+    def _read(self) -> None:
+        message = self._reader.get(TICK_SECONDS)
+        if message is None:
             return
-        if isinstance(found, Failure):
-            if found.reason != self._trouble:
-                complain(f"{found.reason}: {clean(redact(found.detail), LONGEST)}; trying again")
-            self._trouble = found.reason
+        if isinstance(message, Failure):
+            if message.reason != self._failing:
+                complain(f"{message.reason}: {clean(redact(message.detail), MAX_SHOWN)}; trying again")
+            self._failing = message.reason
             return
-        self._last, self._trouble = time.monotonic(), ""
-        record = record_of(found.body, found.properties, found.message_id, found.enqueued)
+        self._last_message_at, self._failing = time.monotonic(), ""
+        record = record_of(message.body, message.properties, message.message_id, message.enqueued)
         if record is None:
             self._view.foreign += 1
             return
-        self._held_since = self._held_since if self._held else self._last
+        self._held_since = self._held_since if self._held else self._last_message_at
         self._held.append(record)
 
-    def _flush(self) -> None:
+    def _show_held(self) -> None:
         self._held.sort(key=lambda record: record.time)  # stable: one event's records came in their order
         for record in self._held:
             self._view.show(record)

@@ -1,4 +1,4 @@
-"""What `tail` shows of the records it reads, and how: filtered, each once, as a timeline or as JSON lines."""
+"""Printing records: filtered, each once, as a timeline or as JSON lines."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
-from exporter.commands.tail.outbox import Kept
+from exporter.commands.tail.outbox import Entry
 from exporter.core.folding import alike, folded
 from exporter.core.records import Record
 from exporter.text.format import clean, counted
 from exporter.text.terminal import say
 from exporter.text.timeline import record_lines
 
-IDS_KEPT: Final = 200_000
-LONGEST: Final = 500
+REMEMBERED_IDS: Final = 200_000
+MAX_SHOWN: Final = 500
+"""Characters of what an entry waits for."""
 
 
 @dataclass(slots=True)
 class View:
-    """What is shown, and what was not."""
+    """Prints to `out` what `args` ask for, and counts what it shows and what not."""
 
     out: TextIO
     args: argparse.Namespace
@@ -33,10 +34,11 @@ class View:
 
     @property
     def full(self) -> bool:
+        """As many records were shown as were asked for."""
         return self.args.max is not None and self.shown >= self.args.max
 
-    def show(self, record: Record, kept: Kept | None = None) -> None:
-        """Prints a record that is wanted and was not printed before."""
+    def show(self, record: Record, entry: Entry | None = None) -> None:
+        """Print a record, unless it is filtered out or was printed before. `entry` is where it is in the outbox."""
         if self.full or not self._wanted(record):
             return
         key = (record.source, record.id)
@@ -44,10 +46,10 @@ class View:
             self.duplicates += 1
             return
         self._seen[key] = None
-        if len(self._seen) > IDS_KEPT:
+        if len(self._seen) > REMEMBERED_IDS:
             del self._seen[next(iter(self._seen))]
         self.shown += 1
-        for text in _as_json(record, kept) if self.args.format == "json" else self._as_text(record, kept):
+        for text in _as_json(record, entry) if self.args.format == "json" else self._as_text(record, entry):
             say(text, self.out, colour=self.colour)
 
     def _wanted(self, record: Record) -> bool:
@@ -60,12 +62,13 @@ class View:
             return False
         return not args.kind or record.kind in args.kind
 
-    def _as_text(self, record: Record, kept: Kept | None) -> Iterator[str]:
+    def _as_text(self, record: Record, entry: Entry | None) -> Iterator[str]:
         first, *rest = record_lines(record, self.colour)
-        yield first + (f"  [{clean(_standing(kept), LONGEST)}]" if kept and (kept.waiting or kept.parked) else "")
+        yield first + (f"  [{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else "")
         yield from rest
 
     def summary(self) -> str:
+        """How many records were shown and not shown, for a person."""
         parts = [counted(self.shown, "record")]
         if self.duplicates:
             parts.append(f"{self.duplicates} that came again, not shown")
@@ -74,15 +77,15 @@ class View:
         return ", ".join(parts)
 
 
-def _standing(kept: Kept) -> str:
-    parked = [f"parked by {name}: {reason}" for name, reason in kept.parked]
-    return "; ".join([*([f"waits for {', '.join(kept.waiting)}"] if kept.waiting else []), *parked])
+def _delivery(entry: Entry) -> str:
+    parked = [f"parked by {name}: {reason}" for name, reason in entry.parked]
+    return "; ".join([*([f"waits for {', '.join(entry.waiting)}"] if entry.waiting else []), *parked])
 
 
-def _as_json(record: Record, kept: Kept | None) -> Iterator[str]:
-    if kept is None or not kept.parked:
+def _as_json(record: Record, entry: Entry | None) -> Iterator[str]:
+    if entry is None or not entry.parked:
         yield record.to_json().decode()
         return
-    for destination, reason in kept.parked:
-        found = {"destination": destination, "reason": reason, "record": record.to_cloudevent()}
-        yield json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    for destination, reason in entry.parked:
+        parked = {"destination": destination, "reason": reason, "record": record.to_cloudevent()}
+        yield json.dumps(parked, ensure_ascii=False, separators=(",", ":"))
