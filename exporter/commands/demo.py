@@ -5,9 +5,7 @@ record arrives over real AMQP and real OTLP. The timeline is printed from what a
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -19,12 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import httpx
 
 from exporter.agent.app import App
 from exporter.commands.simulate import listen_argument, speed
+from exporter.commands.tail.messages import record_in
 from exporter.config.schema import (
     ApprovalSettings,
     EventHubsSettings,
@@ -36,6 +35,7 @@ from exporter.config.schema import (
 )
 from exporter.config.types import path_argument, split_address
 from exporter.core.records import APPROVAL_DECIDED, Record
+from exporter.errors import Failure
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import Secret
@@ -47,6 +47,9 @@ from exporter.simulator.otlp_collector import Collector
 from exporter.text.terminal import complain, say, supports_colour, writable
 from exporter.text.timeline import record_lines
 
+if TYPE_CHECKING:
+    from exporter.sinks.event_hubs.consumer import EventHubsReader
+
 HUB: Final = "scheduled-events"
 POLL_SECONDS: Final = 0.25
 LONGEST_PLAY_SECONDS: Final = 3600.0
@@ -54,6 +57,7 @@ DELIVERY_SECONDS: Final = 15.0
 """How long the last records may take to every destination,"""
 CONSUMER_SECONDS: Final = 5.0
 """and then to the consumer."""
+TICK_SECONDS: Final = 0.1
 FAILED: Final = 1
 BAD_USAGE: Final = 2
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
@@ -89,10 +93,6 @@ def _listen_address(text: str) -> str:
 
 def demo(args: argparse.Namespace) -> int:
     """Play the scenario, then print a summary. The exit code: 0 when every output received every record."""
-    # Imported before the agent and the consumer would do so on two threads at once: its modules import each other in
-    # cycles, and one of the threads would get a module that is only half initialised.
-    importlib.import_module("azure.eventhub.aio")
-
     log = Log(None)
     ended = threading.Event()
     try:
@@ -100,6 +100,10 @@ def demo(args: argparse.Namespace) -> int:
     except ScenarioError as error:
         complain(f"demo: {error}")
         return BAD_USAGE
+    # Here, before the agent's thread: Azure's modules import each other in cycles, and of two threads that import them
+    # at once one would get a module that is only half initialised.
+    from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # `demo --help` does not need it
+
     with (
         _signals(ended),
         captured_libraries(log),
@@ -115,7 +119,7 @@ def demo(args: argparse.Namespace) -> int:
             complain(f"demo: {error.strerror or error}")
             return FAILED
         run = _Run(app, address, _StandIns(service, broker, collector), writable(sys.stdout))
-        return run.to_end(ended, keep_running=args.keep_running)
+        return run.to_end(ended, EventHubsReader(settings.event_hubs, "start"), keep_running=args.keep_running)
 
 
 @contextlib.contextmanager
@@ -186,13 +190,14 @@ class _Run:
         self._received = _Received()
         self._samples = 0
 
-    def to_end(self, ended: threading.Event, *, keep_running: bool) -> int:
+    def to_end(self, ended: threading.Event, reader: EventHubsReader, *, keep_running: bool) -> int:
+        """Run until the play is over or `ended` is set. The exit code."""
         self._print(f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}.")
         self._print(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
         self._print("")
         agent = threading.Thread(target=self._app.run, name="agent", daemon=True)
         agent.start()
-        with _Consumer(self._broker.connection_string(HUB), self._receive):
+        with _Consumer(reader, self._receive):
             _wait_until(lambda: ended.is_set() or self._service.finished(), LONGEST_PLAY_SECONDS)
             if keep_running and not ended.is_set():
                 self._print("")
@@ -278,37 +283,27 @@ def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 class _Consumer:
-    """Reads the hub with the official SDK, from the beginning, on a thread of its own; `receive` gets each record."""
+    """Reads the hub as `tail` does, from its start, on a thread of its own; `receive` gets each record."""
 
-    def __init__(self, connection_string: str, receive: Callable[[Record], None]) -> None:
-        self._connection_string = connection_string
+    def __init__(self, reader: EventHubsReader, receive: Callable[[Record], None]) -> None:
+        self._reader = reader
         self._receive = receive
-        self._loop = asyncio.new_event_loop()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
     def __enter__(self) -> _Consumer:
+        self._reader.open()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop)
-        self._thread.join(5.0)
-
-    def _stop(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+        self._ended.set()
+        self._thread.join(CONSUMER_SECONDS)
+        self._reader.close()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, contextlib.suppress(asyncio.CancelledError):
-            runner.run(self._read())
-
-    async def _read(self) -> None:
-        from azure.eventhub.aio import EventHubConsumerClient  # noqa: PLC0415  # `demo` has loaded it, `demo --help` need not
-
-        client = EventHubConsumerClient.from_connection_string(self._connection_string, consumer_group="$Default")
-        async with client:
-            await client.receive(self._on_event, starting_position="-1", max_wait_time=1)
-
-    async def _on_event(self, _partition: Any, event: Any) -> None:
-        if event is not None:
-            self._receive(Record.from_json(event.body_as_str().encode()))
+        while not self._ended.is_set():
+            message = self._reader.get(TICK_SECONDS)
+            record = None if message is None or isinstance(message, Failure) else record_in(message.body)
+            if record is not None:
+                self._receive(record)

@@ -1,4 +1,4 @@
-"""A small OTLP/HTTP log receiver for `demo`: takes what a collector would take, decodes it, and remembers the ids."""
+"""A small OTLP/HTTP log receiver for `demo`: accepts what a collector would, decodes it, and keeps the ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOBUF: Final = "application/x-protobuf"
 
 
 class Collector:
-    """A context manager; `endpoint` is the base URL, `ids` the `log.record.uid` of each record in order of arrival."""
+    """A context manager; `endpoint` is the base URL, `ids` the `log.record.uid` of the records in order of arrival."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -27,26 +27,26 @@ class Collector:
 
             def do_POST(self) -> None:
                 status = collector.take(self.path, self.headers.get("Content-Encoding", ""), self._body())
-                answer = ExportLogsServiceResponse().SerializeToString()
+                response = ExportLogsServiceResponse().SerializeToString()
                 self.send_response(status)
                 self.send_header("Content-Type", PROTOBUF)
-                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Content-Length", str(len(response)))
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(response)
 
             def _body(self) -> bytes:
                 length = self.headers.get("Content-Length", "")
                 return self.rfile.read(min(int(length), MAX_BODY)) if length.isdigit() else b""
 
             def log_message(self, *_: object) -> None:
-                """Nothing: the demo tells its own story."""
+                """Nothing: the demo prints its own output."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def take(self, path: str, encoding: str, body: bytes) -> int:
-        """Decodes one request. Answers the HTTP status."""
+        """Decode one request; the HTTP status to answer with."""
         if path != "/v1/logs":
             return 404
         request = ExportLogsServiceRequest()
@@ -61,9 +61,11 @@ class Collector:
         return 200
 
     def __enter__(self) -> Collector:
+        """Begin to answer."""
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="collector", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stop answering."""
         self._server.shutdown()
         self._server.server_close()
