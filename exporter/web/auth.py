@@ -1,4 +1,4 @@
-"""Basic authentication that tells nobody which users exist and sells no processor time for wrong passwords.
+"""Basic authentication that does not reveal which users exist, nor spends much processor time on wrong passwords.
 
 bcrypt is slow on purpose, so a flood of wrong passwords is a flood of work. Therefore:
 
@@ -210,7 +210,7 @@ class Passwords:
         begun = self.clock()
         try:
             matches = await in_thread(lambda: check.run(self.compare), "web-password")
-        except Exception:  # whatever went wrong, the worker goes on and nobody gets in
+        except Exception:  # whatever went wrong, the worker goes on and nobody is admitted
             await asyncio.sleep(FAILED_CHECK_PAUSE_SECONDS)
             return "busy"
         if matches:
@@ -237,7 +237,7 @@ def hashes_for(users: Mapping[bytes, bytes], user: bytes) -> tuple[bytes, ...]:
     """What a password of this user is compared with: its own hash or a dummy, and dummies up to equal work for all.
 
     The work doubles with each step of cost, so a hash of cost 10 takes dummies of costs 10 and 11 beside it to be as
-    much as one of cost 12, the costliest: time tells neither who is a user nor whose hash is cheap.
+    much as one of cost 12, the costliest: time reveals neither who is a user nor whose hash is cheap.
     """
     own = users.get(user)
     if own is None:

@@ -2,8 +2,8 @@
 
 As long as some peer has more connections than a scraper has, the scraper keeps its own, however many addresses the
 others come from. Among the connections of that peer (which may be the scraper's own address, behind a NAT) age alone
-would evict whoever needs more than one network round trip to send a request. So first goes a connection whose client
-does not read its response, then one that has read it and is idle, then the one that is in its present state longest.
+would evict a client that needs more than one network round trip to send a request. So first goes a connection whose
+client does not read its response, then one that has read it and is idle, then the one longest in its present state.
 """
 
 from __future__ import annotations

@@ -125,12 +125,12 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
         result, failure = None, None
         try:
             result = call()
-        except Exception as error:  # carried to whoever awaits the future
+        except Exception as error:  # raised again where the future is awaited
             failure = error
         try:
             loop.call_soon_threadsafe(settle, result, failure)
         except RuntimeError:
-            return  # the server was stopped meanwhile: nobody is waiting
+            return  # the server was stopped meanwhile
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future

@@ -205,7 +205,7 @@ class WebServer:
             await asyncio.sleep(RELOAD_SECONDS)
             try:
                 await in_thread(self._config.refresh, "web-config")
-            except Exception as error:  # the loop goes on: a file system may fail in ways nobody has listed
+            except Exception as error:  # the loop goes on, however a file system may fail
                 self._log.failing("web.config", "web.config_unseen", level="error", error=repr(error))
 
     async def _respond(self, request: Request) -> Response:

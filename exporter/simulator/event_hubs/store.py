@@ -101,7 +101,7 @@ class StoredMessage:
     hub: str
     partition: str
     sequence_number: int
-    offset: str  # opaque text, growing; never the sequence number, so that nobody takes one for the other
+    offset: str  # opaque text, growing; never equal to the sequence number, so that a mix-up is seen
     enqueued_time: datetime
     partition_key: str | None
     message_id: str | None

@@ -111,7 +111,7 @@ def documents(
 ) -> Iterator[tuple[datetime, dict[str, Any]]]:
     """Each changed document with its time, without a server; `start` defaults to the scenario's own.
 
-    What nobody can read (the service is switched off) is left out: a reader sees the number jump.
+    What can't be read (while the service is switched off) is left out: a reader sees the number jump.
     """
     for change in Platform(scenario, start or scenario.start, speed).timeline(approvals):
         if not change.silent:

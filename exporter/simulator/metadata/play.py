@@ -66,7 +66,7 @@ class Play:
             return tuple(change for change in (*self._past, *self._timeline) if after < change.at <= until)
 
     def next_change(self, now: datetime) -> datetime | None:
-        """When the document changes next if nobody approves anything; None if it does not."""
+        """When the document changes next without another approval; None if it does not."""
         with self._lock:
             return next((change.at for change in self._timeline if change.at > now), None)
 

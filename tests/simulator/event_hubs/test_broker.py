@@ -200,13 +200,13 @@ def test_websocket_and_tls_carry_the_same_messages(tmp_path: Path) -> None:
             client_options=options,
         )
 
-    async def all_works(plain: Broker, secure: Broker) -> list[list[tuple[str, EventData]]]:
+    async def work_on_all(plain: Broker, secure: Broker) -> list[list[tuple[str, EventData]]]:
         amqp, websocket = TransportType.Amqp, TransportType.AmqpOverWebsocket
-        works = [work(plain, websocket, False), work(secure, amqp, True), work(secure, websocket, True)]
-        return await asyncio.gather(*works)
+        coroutines = [work(plain, websocket, False), work(secure, amqp, True), work(secure, websocket, True)]
+        return await asyncio.gather(*coroutines)
 
     with Broker(hubs={"hub": 2}) as plain, Broker(hubs={"hub": 2}, ssl_context=context) as secure:
-        for received in asyncio.run(all_works(plain, secure)):
+        for received in asyncio.run(work_on_all(plain, secure)):
             assert {got.body_as_str() for _, got in received} == {"x" * 2000}
         assert (len(plain.messages()), len(secure.messages())) == (300, 600)
         for broker in (plain, secure):
