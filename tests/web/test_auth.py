@@ -6,12 +6,15 @@ import asyncio
 import base64
 import threading
 import time
+from random import Random
 
 import bcrypt
 import pytest
 
 from exporter.web.auth import (
     MAX_WAITING,
+    Check,
+    CheckQueue,
     Passwords,
     TokenBucket,
     bcrypt_matches,
@@ -258,6 +261,25 @@ def test_a_comparison_that_raises_admits_nobody_and_the_next_one_is_made() -> No
         return [await passwords.judge(USERS, header("alice", password), "peer") for password in ("broken", "right")]
 
     assert asyncio.run(ask()) == ["busy", "admitted"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_check_is_taken_or_given_up_exactly_once(seed: int) -> None:
+    """However checks come and are taken, none is lost, none comes twice, and the queue stays bounded."""
+    random, queue, loop = Random(seed), CheckQueue(), asyncio.new_event_loop()  # noqa: S311  # only an order
+    added, left = [], []
+    for number in range(4 * MAX_WAITING):
+        check = Check(b"%d" % number, f"peer {random.randrange(9)}", b"", (), False, loop.create_future())
+        check.retried = random.random() < 0.1
+        added.append(check)
+        left += [given_up for given_up in [queue.add(check)] if given_up is not None]
+        left += [taken for taken in [queue.take() if random.random() < 0.2 else None] if taken is not None]
+        assert len(added) - len(left) <= MAX_WAITING
+    while (taken := queue.take()) is not None:
+        left.append(taken)
+    loop.close()
+    assert len(left) == len(added)
+    assert {check.key for check in left} == {check.key for check in added}
 
 
 @pytest.mark.parametrize(
