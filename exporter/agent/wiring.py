@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exporter.agent.delivery import Destination
-from exporter.config.rules import RuleSettings
 from exporter.config.schema import Settings
 from exporter.core.lifecycle import HISTORY_BYTES
-from exporter.core.policy import Coordination, Mode, Policy, Rule
+from exporter.core.policy import Policy
 
 if TYPE_CHECKING:
     from exporter.sinks.otlp.sink import OtlpDestination
@@ -24,28 +23,10 @@ def boot_id() -> str:
         return ""
 
 
-def rule_from(settings: RuleSettings) -> Rule:
-    return Rule(
-        name=settings.name,
-        event_type=frozenset(settings.event_type),
-        event_source=frozenset(settings.event_source) or None,
-        min_duration=settings.min_duration,
-        max_duration=settings.max_duration,
-        settle=settings.settle or None,
-        require_file=settings.require_file,
-        when_quiet=settings.when_quiet,
-    )
-
-
 def policy_from(settings: Settings) -> Policy:
+    """The policy that `[approval]` describes."""
     approval = settings.approval
-    return Policy(
-        mode=Mode(approval.mode),
-        coordination=Coordination(approval.coordination),
-        takeover_after=approval.takeover_after,
-        hold_file=approval.hold_file,
-        rules=tuple(rule_from(rule) for rule in approval.rules),
-    )
+    return Policy(approval.mode, approval.coordination, approval.takeover_after, approval.hold_file, approval.rules)
 
 
 def history_bytes(settings: Settings) -> int:
@@ -55,12 +36,12 @@ def history_bytes(settings: Settings) -> int:
 
 def destinations_from(settings: Settings) -> dict[str, Callable[[], Destination]]:
     """How to make each configured destination. Making it imports its library, which is why it is not made here."""
-    found: dict[str, Callable[[], Destination]] = {}
+    factories: dict[str, Callable[[], Destination]] = {}
     if settings.event_hubs.configured:
-        found["event_hubs"] = lambda: _event_hubs(settings)
+        factories["event_hubs"] = lambda: _event_hubs(settings)
     if settings.otlp.configured:
-        found["otlp"] = lambda: otlp_destination(settings)
-    return found
+        factories["otlp"] = lambda: otlp_destination(settings)
+    return factories
 
 
 def _event_hubs(settings: Settings) -> Destination:

@@ -33,7 +33,8 @@ from exporter.config.schema import (
     SourceSettings,
     WebSettings,
 )
-from exporter.config.types import path_argument, split_address
+from exporter.config.types import path_argument
+from exporter.core.policy import Mode
 from exporter.core.records import APPROVAL_DECIDED, Record
 from exporter.errors import Failure
 from exporter.log.libraries import captured_libraries
@@ -46,6 +47,7 @@ from exporter.simulator.metadata.story import ScenarioError
 from exporter.simulator.otlp_collector import Collector
 from exporter.text.terminal import complain, say, supports_colour, writable
 from exporter.text.timeline import record_lines
+from exporter.text.values import split_address
 
 if TYPE_CHECKING:
     from exporter.sinks.event_hubs.consumer import EventHubsReader
@@ -136,7 +138,7 @@ def _signals(ended: threading.Event) -> Iterator[None]:
 def _settings(source: str, connection_string: str, collector: str, folder: str) -> Settings:
     return Settings(
         source=SourceSettings(url=source, poll_interval=POLL_SECONDS),
-        approval=ApprovalSettings(mode="enforce"),
+        approval=ApprovalSettings(mode=Mode.ENFORCE),
         event_hubs=EventHubsSettings(connection_string=Secret(connection_string), event_hub=HUB),
         otlp=OtlpSettings(endpoint=collector, logs_url=f"{collector}/v1/logs"),
         outbox=OutboxSettings(path=str(Path(folder) / "outbox.db")),

@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from exporter.config.types import InvalidValue, describe, path_argument, split_address, word_argument
+from exporter.config.types import path_argument, word_argument
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import FASTEST, SLOWEST
 from exporter.simulator.metadata.service import MetadataService, Post
 from exporter.simulator.metadata.story import Scenario, ScenarioError
 from exporter.text.terminal import complain, say
+from exporter.text.values import InvalidValue, describe, split_address
 
 _LOOPBACK = "127.0.0.1"
 _PORT = 8169

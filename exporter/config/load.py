@@ -1,10 +1,7 @@
-"""What the agent was told: settings from flags, environment and file, checked all at once.
+"""All settings at once: from flags, environment and file, checked one by one and together.
 
-    parser = FlagParser(...); add_flags(parser)            every setting as a flag, from the one definition
-    settings = load(parser.parse_args(), os.environ)       or ConfigError with every error, each a sentence
-
-`config_schema` holds the definition of every setting, `config_sources` where values come from, `config_kinds` and
-`config_checks` what they must look like.
+parser = FlagParser(...); add_flags(parser)            every setting as a flag, from the one definition
+settings = load(parser.parse_args(), os.environ)       or ConfigError with every error, each a sentence
 """
 
 from __future__ import annotations
@@ -15,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exporter.config.destinations import event_hubs, otlp, settings_of
+from exporter.capped_file import read_capped
+from exporter.config.event_hubs import read_event_hubs
+from exporter.config.otlp import read_otlp
 from exporter.config.places import MOUNTS, unseen
-from exporter.config.rules import read_rules, show_rules
+from exporter.config.rules import read_rules
 from exporter.config.schema import (
-    SECTIONS,
     ApprovalSettings,
     LogSettings,
     OutboxSettings,
@@ -28,17 +26,12 @@ from exporter.config.schema import (
     Settings,
     SourceSettings,
     WebSettings,
-    catalogue,
+    settings_of,
 )
-from exporter.config.sources import (
-    ReadFile,
-    Sources,
-    config_path,
-    given_flags,
-    read_capped,
-    read_toml,
-)
-from exporter.config.types import KNOWN_API_VERSIONS, InvalidValue
+from exporter.config.sources import ReadFile, Sources, config_path, given_flags, read_toml
+from exporter.config.types import KNOWN_API_VERSIONS
+from exporter.core.policy import Coordination, Mode
+from exporter.text.values import InvalidValue
 
 
 class ConfigError(Exception):
@@ -72,8 +65,8 @@ def load(
     settings = Settings(
         source=SourceSettings(**_values(sources, "source")),
         approval=_approval(sources),
-        event_hubs=event_hubs(sources, read_file),
-        otlp=otlp(sources),
+        event_hubs=read_event_hubs(sources, read_file),
+        otlp=read_otlp(sources),
         records=RecordsSettings(**_values(sources, "records")),
         outbox=OutboxSettings(**_values(sources, "outbox")),
         web=WebSettings(**_values(sources, "web")),
@@ -88,8 +81,8 @@ def load(
     return replace(settings, warnings=tuple(sources.warnings))
 
 
-def _values(sources: Sources, name: str) -> dict[str, Any]:
-    return {key: sources.pick(setting).value for key, setting in settings_of(name).items()}
+def _values(sources: Sources, section: str) -> dict[str, Any]:
+    return {key: sources.pick(setting).value for key, setting in settings_of(section).items()}
 
 
 def _approval(sources: Sources) -> ApprovalSettings:
@@ -104,16 +97,16 @@ def _approval(sources: Sources) -> ApprovalSettings:
 
 
 def _check_together(settings: Settings, sources: Sources) -> None:
-    """What is right alone and doubtful or wrong beside the rest."""
+    """Add what is right alone, and doubtful or wrong beside the rest."""
     source, approval, recorder = settings.source, settings.approval, settings.recorder
     if source.api_version not in KNOWN_API_VERSIONS:
         known = ", ".join(KNOWN_API_VERSIONS)
         sources.warnings.append(f"source.api_version: {source.api_version} is not one this version knows ({known})")
-    if approval.takeover_after is not None and approval.coordination != "leader":
+    if approval.takeover_after is not None and approval.coordination is not Coordination.LEADER:
         sources.warnings.append(
             f"approval.takeover_after: without effect while coordination is {approval.coordination}"
         )
-    if approval.mode == "enforce" and not approval.rules:
+    if approval.mode is Mode.ENFORCE and not approval.rules:
         sources.warnings.append("approval.rules: empty, so nothing is ever approved")
     if recorder.path and recorder.path == settings.outbox.path:
         sources.errors.append(
@@ -122,35 +115,8 @@ def _check_together(settings: Settings, sources: Sources) -> None:
 
 
 def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:
-    """Files that a person is to make from outside, where this process may not see them: an error where that is sure."""
+    """Add files that a person makes from outside where this process may not see them: errors where that is sure."""
     approval = settings.approval
     hold = sources.pick(settings_of("approval")["hold_file"]).origin if approval.hold_file else ""
     sentences, sure = unseen(approval, hold, sources.key("approval", "rules"), mounts)
     (sources.errors if sure else sources.warnings).extend(sentences)
-
-
-def settings_table() -> str:
-    """All settings as a Markdown table, for the README."""
-    lines = ["| setting | default | flag | environment | meaning |", "| --- | --- | --- | --- | --- |"]
-    for setting in catalogue():
-        flag = "never a flag" if setting.secret else f"`{setting.flag}`"
-        default = f"`{setting.kind.show(setting.default)}`"
-        meaning = setting.help.replace("|", "\\|")
-        lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
-        if setting.name == "approval.hold_file":
-            lines.append(
-                "| `approval.rules` | two rules | file only | file only | Tried in order: the first match approves. |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def to_toml(settings: Settings) -> str:
-    """The settings in force as a TOML file, secrets as a placeholder."""
-    blocks = []
-    for name in SECTIONS:
-        values = getattr(settings, name)
-        lines = [f"{key} = {setting.kind.show(getattr(values, key))}" for key, setting in settings_of(name).items()]
-        if name == "approval":
-            lines.append(f"rules = {show_rules(values.rules)}")
-        blocks.append("\n".join((f"[{name}]", *lines)))
-    return "\n\n".join(blocks) + "\n"

@@ -1,96 +1,56 @@
-"""The standard OTEL_* variables, as the OTLP exporter specification and the SDK's environment page read them."""
+"""`[otlp]`: what the section's settings mean together with the standard OTEL_* variables.
+
+The variables are read as the OTLP exporter specification and the SDK's environment page say.
+"""
 
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from exporter.config.types import Duration, InvalidValue
-from exporter.secrets import HIDDEN, Secret
+from exporter.config.schema import OTLP_TIMEOUT, OtlpSettings, Setting, settings_of
+from exporter.config.sources import Picked, Sources
+from exporter.config.types import Kind, Text, is_loopback, otlp_exact
+from exporter.secrets import Secret
+from exporter.text.format import format_duration
+from exporter.text.values import InvalidValue, describe
 
-_MAX_HEADERS = 64
-_GRPC_PORT = 4317
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
-
-
-@dataclass(frozen=True, slots=True)
-class HeadersKind:
-    """HTTP headers with secret values: `name=value,name=value` with percent-encoded values, or a TOML table."""
-
-    def from_text(self, text: str) -> tuple[tuple[str, Secret], ...]:
-        found: dict[str, Secret] = {}
-        for part in text.split(","):
-            if not part.strip():
-                continue
-            name, equals, value = part.partition("=")
-            if not equals:
-                raise InvalidValue('headers as "name=value,name=value"')
-            found[_header_name(unquote(name.strip()))] = _header_value(unquote(value.strip()))
-        return _capped(found)
-
-    def from_toml(self, value: object) -> tuple[tuple[str, Secret], ...]:
-        if isinstance(value, str):
-            return self.from_text(value)
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            raise InvalidValue('a table of strings or "name=value,name=value"')
-        return _capped({_header_name(name): _header_value(item) for name, item in value.items()})
-
-    def show(self, value: tuple[tuple[str, Secret], ...]) -> str:
-        return "{ " + ", ".join(f'"{name}" = "{HIDDEN}"' for name, _ in value) + " }" if value else "{}"
-
-
-def _header_name(name: str) -> str:
-    if not _TOKEN.fullmatch(name):
-        raise InvalidValue("header names of letters, digits and dashes")
-    return name.lower()
-
-
-def _header_value(value: str) -> Secret:
-    if not value.isascii() or not value.isprintable():
-        raise InvalidValue("header values of printable ASCII, on one line")
-    return Secret(value.strip())
-
-
-def _capped(found: dict[str, Secret]) -> tuple[tuple[str, Secret], ...]:
-    if len(found) > _MAX_HEADERS:
-        raise InvalidValue(f"at most {_MAX_HEADERS} headers")
-    return tuple(found.items())
-
-
-# One request's time limit: a stop has to end within 5 s, whatever the receiver does.
-TIMEOUT = Duration(0.1, 4.0)
+LOGS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"
+BASE_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
+RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+_GRPC_PORT: Final = 4317
 
 
 @dataclass(frozen=True, slots=True)
 class Milliseconds:
-    """OTEL_EXPORTER_OTLP_TIMEOUT. The specification says milliseconds, Python's SDK reads seconds; nobody means less
-    than 100 ms, so a smaller number is read as seconds. Kept within `TIMEOUT`; the specification's default is 10 s."""
+    """OTEL_EXPORTER_OTLP_TIMEOUT, as seconds within `OTLP_TIMEOUT`.
+
+    The specification says milliseconds, Python's SDK reads seconds; nobody means less than 100 ms, so a smaller number
+    is read as seconds. The specification's default is 10 s.
+    """
 
     def from_text(self, text: str) -> float:
+        """Seconds of a number of milliseconds. Raises `InvalidValue`."""
         try:
             number = float(text)
         except ValueError:
             number = 0.0
         if not 0 < number < float("inf"):
             raise InvalidValue("a number of milliseconds")
-        seconds = number / 1000 if number >= TIMEOUT.minimum * 1000 else number
-        return min(TIMEOUT.maximum, max(TIMEOUT.minimum, seconds))
+        seconds = number / 1000 if number >= OTLP_TIMEOUT.minimum * 1000 else number
+        return min(OTLP_TIMEOUT.maximum, max(OTLP_TIMEOUT.minimum, seconds))
 
     def from_toml(self, value: object) -> Any:
-        return TIMEOUT.from_toml(value)
+        """As the setting itself."""
+        return OTLP_TIMEOUT.from_toml(value)
 
     def show(self, value: Any) -> str:
-        return TIMEOUT.show(value)
-
-
-LOGS_ENDPOINT = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"
-BASE_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-SERVICE_NAME = "OTEL_SERVICE_NAME"
-RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
+        """As the setting itself."""
+        return OTLP_TIMEOUT.show(value)
 
 
 def variables(key: str) -> tuple[str, str]:
@@ -126,7 +86,7 @@ def logs_url(base: str) -> str:
 
 
 def endpoint_warnings(url: str, base: str) -> list[str]:
-    """What is probably meant otherwise."""
+    """What is legal in the URL for logs and its base, "" where there is none, and probably meant otherwise."""
     if not url:
         return []
     parts = urlsplit(url)
@@ -141,7 +101,7 @@ def endpoint_warnings(url: str, base: str) -> list[str]:
 
 
 def take_userinfo(url: str) -> tuple[str, Secret]:
-    """A URL without its user and password, and these as an Authorization header (empty if there are none)."""
+    """A URL without its user and password, and these as the value of an Authorization header, empty without them."""
     parts = urlsplit(url)
     userinfo, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -152,10 +112,107 @@ def take_userinfo(url: str) -> tuple[str, Secret]:
 
 def read_resource(text: str) -> tuple[tuple[str, str], ...] | None:
     """OTEL_RESOURCE_ATTRIBUTES decoded, or None if any of it is wrong: then all is left out [Resource SDK]."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for part in filter(str.strip, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             return None
-        found[unquote(name.strip())] = unquote(value.strip())
-    return tuple(found.items())
+        attributes[unquote(name.strip())] = unquote(value.strip())
+    return tuple(attributes.items())
+
+
+def read_otlp(sources: Sources) -> OtlpSettings:
+    """The section with the OTEL_* variables, which count only where an endpoint is given and nothing is switched off.
+
+    What is wrong is added to the errors of `sources`.
+    """
+    settings = settings_of("otlp")
+    endpoint, exact = _endpoint(sources, settings.pop("endpoint"))
+    disabled_by = switched_off(sources.environ)
+    wanted = bool(endpoint.value or not endpoint.ok)
+    if wanted and disabled_by:
+        sources.warnings.append(f"{endpoint.origin}: nothing is sent, since {disabled_by} is set")
+    enabled = wanted and not disabled_by
+    picked = {key: _pick(sources, setting, with_variables=enabled) for key, setting in settings.items()}
+    values: dict[str, Any] = {key: pick.value for key, pick in picked.items()}
+    if values["client_key"] and not values["client_certificate"]:
+        sources.errors.append(f"{picked['client_key'].origin}: expected client_certificate beside it, found none")
+    values["endpoint"] = "" if exact else take_userinfo(endpoint.value)[0]
+    if not enabled:
+        return OtlpSettings(**values)
+    _check_protocol(sources, endpoint)
+    _check_timeout(sources, picked["timeout"])
+    values |= _addressed(sources, endpoint, values["headers"], exact=exact)
+    values["resource_attributes"] = _resource(sources)
+    named = dict(values["resource_attributes"]).get("service.name")
+    if named and picked["service_name"].layer in ("file", "default"):
+        values["service_name"] = named
+    return OtlpSettings(**values)
+
+
+def _addressed(
+    sources: Sources, endpoint: Picked, headers: tuple[tuple[str, Secret], ...], *, exact: bool
+) -> dict[str, Any]:
+    """Where records go and with which headers: a user and password of the endpoint become a header."""
+    url, authorization = take_userinfo(endpoint.value)
+    if authorization:
+        sources.warnings.append(f"{endpoint.origin}: holds a user and password; otlp.headers is the place for them")
+        if "authorization" not in dict(headers):
+            headers += (("authorization", authorization),)
+    host = urlsplit(url).hostname or ""
+    if headers and urlsplit(url).scheme == "http" and not is_loopback(host):
+        what = "user and password" if authorization else "headers"
+        sources.warnings.append(
+            f"{endpoint.origin}: the {what} and every record go to {host} without TLS, for everybody on the way to "
+            "read; use https"
+        )
+    base = "" if exact else url
+    target = url if exact else logs_url(url)
+    sources.warnings += [f"{endpoint.origin}: {text}" for text in endpoint_warnings(target, base)]
+    return {"headers": headers, "endpoint": base, "logs_url": target}
+
+
+def _endpoint(sources: Sources, setting: Setting) -> tuple[Picked, bool]:
+    """The endpoint, and whether it is the whole URL for logs (else it is a base)."""
+    if not sources.environ.get(LOGS_ENDPOINT):
+        return sources.pick(setting, (BASE_ENDPOINT,)), False
+    picked = sources.pick(setting, (LOGS_ENDPOINT,), Text(check=otlp_exact))
+    return picked, picked.layer == "otel"
+
+
+def _pick(sources: Sources, setting: Setting, *, with_variables: bool) -> Picked:
+    if not with_variables:
+        return sources.pick(setting)
+    if setting.key == "service_name":
+        return sources.pick(setting, (SERVICE_NAME,))
+    kinds: dict[str, Kind] = {
+        key: Text(optional=True, path=True) for key in ("certificate", "client_certificate", "client_key")
+    }
+    kinds["timeout"] = Milliseconds()
+    return sources.pick(setting, variables(setting.key), kinds.get(setting.key))
+
+
+def _check_protocol(sources: Sources, endpoint: Picked) -> None:
+    name, sentence = refused_protocol(sources.environ)
+    if not name:
+        return
+    if endpoint.layer == "otel":
+        sources.errors.append(f"{name}: {sentence}, found {describe(sources.environ[name])}")
+    else:
+        sources.warnings.append(f"{name}: ignored; {endpoint.origin} is spoken to by http/protobuf")
+
+
+def _check_timeout(sources: Sources, timeout: Picked) -> None:
+    if timeout.layer != "otel" or not timeout.ok or timeout.value * 1000 == float(sources.environ[timeout.origin]):
+        return
+    sources.warnings.append(
+        f"{timeout.origin}: read as {format_duration(timeout.value)}: the variable is in milliseconds (below 100 taken "
+        "for seconds), and the limit here is from 100ms to 4s"
+    )
+
+
+def _resource(sources: Sources) -> tuple[tuple[str, str], ...]:
+    attributes = read_resource(sources.environ.get(RESOURCE, ""))
+    if attributes is None:
+        sources.warnings.append(f"{RESOURCE}: ignored, since it is not of the form name=value,name=value")
+    return attributes or ()

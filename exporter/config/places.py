@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from exporter.config.rules import RuleSettings
 from exporter.config.schema import ApprovalSettings
-from exporter.config.types import describe
+from exporter.core.policy import Rule
+from exporter.text.values import describe
 
 HOLD_FILE: Final = "/etc/azure-scheduled-events-exporter/hold"
 READY_FILE: Final = "/run/azure-scheduled-events-exporter/ready/{event_id}"
@@ -48,7 +48,7 @@ def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, moun
 
 
 def _files(
-    hold_file: str, rules: Iterable[RuleSettings], hold_origin: str, rules_origin: str
+    hold_file: str, rules: Iterable[Rule], hold_origin: str, rules_origin: str
 ) -> Iterator[tuple[str, str, str]]:
     """Where each file was set, its path, and the place that we ship for it."""
     if hold_file:

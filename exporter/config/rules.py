@@ -1,53 +1,24 @@
-"""The approval rules of the settings file: `[approval] rules`."""
+"""The approval rules of the settings file: `[approval] rules`, read into `core.policy.Rule`."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from exporter.config.types import (
-    Duration,
-    Integer,
-    InvalidValue,
-    Misplaced,
-    describe,
-    is_absolute,
-    quote,
-    refuse_secrets,
-)
+from exporter.config.types import Duration, Integer, is_absolute
+from exporter.core.document import KNOWN_SOURCES, KNOWN_TYPES
+from exporter.core.policy import Rule
+from exporter.text.values import InvalidValue, Misplaced, describe, quote, refuse_secrets, unknown_name
 
-# Words that match exactly. Others pass with a warning, since Azure may add words; a near miss is named in it.
-EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
-EVENT_SOURCES = ("Platform", "User")
-
-MAX_RULES = 100
-_MAX_WORDS = 20
-_MAX_PATH = 1024
-_SETTLE = Duration(0, 86400)
-_SECONDS = Integer(0, 2**31 - 1, "whole seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class RuleSettings:
-    """One rule. What is not asked for is empty, None, 0 or False. `settle` and the durations are in seconds."""
-
-    name: str
-    event_type: tuple[str, ...]
-    event_source: tuple[str, ...] = ()
-    min_duration: int | None = None
-    max_duration: int | None = None
-    settle: float = 0.0
-    require_file: str = ""
-    when_quiet: bool = False
-
-
-DEFAULT_RULES = (
-    RuleSettings("user-initiated", ("Reboot", "Redeploy"), event_source=("User",)),
-    RuleSettings("short-freeze", ("Freeze",), min_duration=0, max_duration=8),
-)
+MAX_RULES: Final = 100
+_MAX_WORDS: Final = 20
+_MAX_PATH: Final = 1024
+_NEAR: Final = 0.75
+_SETTLE: Final = Duration(0, 86400)
+_SECONDS: Final = Integer(0, 2**31 - 1, "whole seconds")
 
 
 def _name(value: object) -> str:
@@ -57,6 +28,7 @@ def _name(value: object) -> str:
 
 
 def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Any words: Azure may add some. `_warnings` names those that this version does not know."""
     expected = "a non-empty list of words, such as " + ", ".join(quote(word) for word in known)
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_WORDS:
         raise InvalidValue(expected)
@@ -66,26 +38,15 @@ def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
-def _hint(word: str, known: tuple[str, ...]) -> str:
-    near = _near_miss(word, known)
-    return f" (did you mean {quote(near)}? words match exactly)" if near else ""
-
-
-def _near_miss(word: str, known: tuple[str, ...]) -> str:
-    if word in known:
-        return ""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    return next((lowered[hit] for hit in difflib.get_close_matches(word.strip().lower(), lowered, 1, 0.75)), "")
-
-
-def _settle(value: object) -> float:
-    return _SETTLE.from_toml(value) or 0.0
+def _settle(value: object) -> float | None:
+    """Seconds; 0 asks for nothing."""
+    return _SETTLE.from_toml(value) or None
 
 
 def _require_file(value: object) -> str:
     """An absolute path in which `{event_id}` may stand once: as a whole folder name, or anywhere in the last name.
 
-    Whoever fills it in must still refuse an event id with a separator or `..` in it.
+    `core.policy.prepared_path` fills it in, and refuses an event id with a separator or `..` in it.
     """
     expected = (
         'an absolute path without "..", in which "{event_id}" may stand once, as a whole folder name or in the last '
@@ -108,23 +69,24 @@ def _boolean(value: object) -> bool:
     return value
 
 
-_READERS: Mapping[str, Any] = {
+_READERS: Final[Mapping[str, Any]] = {
     "name": _name,
-    "event_type": lambda value: _words(value, EVENT_TYPES),
-    "event_source": lambda value: _words(value, EVENT_SOURCES),
+    "event_type": lambda value: _words(value, KNOWN_TYPES),
+    "event_source": lambda value: _words(value, KNOWN_SOURCES),
     "min_duration": _SECONDS.from_toml,
     "max_duration": _SECONDS.from_toml,
     "settle": _settle,
     "require_file": _require_file,
     "when_quiet": _boolean,
 }
+"""How each key of a rule is read: the keys are the fields of `Rule`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RulesRead:
     """What became of the list: the rules that are right, and sentences about those that are not."""
 
-    rules: tuple[RuleSettings, ...]
+    rules: tuple[Rule, ...]
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -135,7 +97,7 @@ def read_rules(value: object, where: str) -> RulesRead:
         return RulesRead((), (f"{where}: expected a list of tables, found {describe(value)}",), ())
     if len(value) > MAX_RULES:
         return RulesRead((), (f"{where}: expected at most {MAX_RULES} rules, found {len(value)}",), ())
-    rules: list[RuleSettings] = []
+    rules: list[Rule] = []
     errors: list[str] = []
     for number, table in enumerate(value, 1):
         rule_errors, rule = _read_rule(table, f"{where} #{number}")
@@ -151,72 +113,45 @@ def read_rules(value: object, where: str) -> RulesRead:
     return RulesRead(tuple(rules), tuple(errors), tuple(_warnings(rules, where)))
 
 
-def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], RuleSettings | None]:
+def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], Rule | None]:
     errors = []
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in table.items():
         reader = _READERS.get(key)
         if reader is None:
-            errors.append(f"{where}: {unknown('key', key, _READERS)}")
+            errors.append(f"{where}: {unknown_name('key', key, _READERS)}")
             continue
         try:
             refuse_secrets(value, "a path" if key == "require_file" else "what belongs here")
-            found[key] = reader(value)
+            fields[key] = reader(value)
         except Misplaced as error:
             errors.append(f"{where}: {key}: {error}")
         except InvalidValue as error:
-            errors.append(f"{where}: {key}: expected {error}, found {describe(error.found or value)}")
+            errors.append(f"{where}: {key}: expected {error}, found {describe(value)}")
     errors += [
-        f"{where}: {field}: missing, every rule names its {'own name' if field == 'name' else 'event types'}"
-        for field in ("name", "event_type")
-        if field not in table
+        f"{where}: {key}: missing, every rule names its {'own name' if key == 'name' else 'event types'}"
+        for key in ("name", "event_type")
+        if key not in table
     ]
-    low, high = found.get("min_duration"), found.get("max_duration")
+    low, high = fields.get("min_duration"), fields.get("max_duration")
     if low is not None and high is not None and low > high:
         errors.append(f"{where}: min_duration: expected at most max_duration ({high}), found the integer {low}")
-    return errors, None if errors else RuleSettings(**found)
+    return errors, None if errors else Rule(**fields)
 
 
-def _warnings(rules: list[RuleSettings], where: str) -> list[str]:
+def _warnings(rules: list[Rule], where: str) -> list[str]:
     return [
-        f"{where}: rule {quote(rule.name)}: this version does not know {quote(word)}{_hint(word, known)};"
+        f"{where}: rule {quote(rule.name)}: this version does not know {quote(word)}{_near_miss(word, known)};"
         " such an event is never approved"
         for rule in rules
-        for known, words in ((EVENT_TYPES, rule.event_type), (EVENT_SOURCES, rule.event_source))
+        for known, words in ((KNOWN_TYPES, rule.event_type), (KNOWN_SOURCES, rule.event_source or ()))
         for word in words
         if word not in known
     ]
 
 
-def unknown(what: str, name: str, known: Mapping[str, object]) -> str:
-    """The sentence for a section or key that does not exist, with the nearest that does."""
-    hint = difflib.get_close_matches(name, list(known), 1)
-    listing = f"did you mean {hint[0]}?" if hint else "expected one of " + ", ".join(known)
-    return f"unknown {what} {describe(name)}; {listing}"
-
-
-def show_rules(rules: tuple[RuleSettings, ...]) -> str:
-    """The rules as TOML: a list of inline tables, without what a rule does not ask for."""
-    if not rules:
-        return "[]"
-    return "[\n" + "".join(f"  {_show_rule(rule)},\n" for rule in rules) + "]"
-
-
-def _show_rule(rule: RuleSettings) -> str:
-    parts = []
-    for field in fields(rule):
-        value = getattr(rule, field.name)
-        if value in (None, (), "", False, 0.0) and not (isinstance(value, int) and field.name.endswith("_duration")):
-            continue
-        parts.append(f"{field.name} = {_show_value(field.name, value)}")
-    return "{ " + ", ".join(parts) + " }"
-
-
-def _show_value(key: str, value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(quote(word) for word in value) + "]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if key == "settle":
-        return _SETTLE.show(value)
-    return quote(value) if isinstance(value, str) else str(value)
+def _near_miss(word: str, known: tuple[str, ...]) -> str:
+    """The known word that was probably meant, for the end of a sentence; nothing where none is near."""
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, _NEAR)
+    return f" (did you mean {quote(by_lower_case[near[0]])}? words match exactly)" if near else ""

@@ -1,6 +1,7 @@
 """Every setting, once: name, type, default, bounds, help.
 
 Flags, environment names, TOML keys, `--help` and the README's table all come from the fields below (`catalogue`).
+The rules alone are no setting of one value: `rules` reads them.
 """
 
 # ruff: noqa: RUF009 - `option` is `dataclasses.field`, which the rule would know by its own name
@@ -9,28 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
+from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
 from exporter.config import types as checks
-from exporter.config.event_hubs import ConnectionString
-from exporter.config.otlp import TIMEOUT, HeadersKind
-from exporter.config.rules import DEFAULT_RULES, RuleSettings
-from exporter.config.types import Choice, Duration, Hidden, Integer, Kind, Text, absolute_path
+from exporter.config.types import Choice, Duration, Headers, Hidden, Integer, Kind, Text, absolute_path
+from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Rule
 from exporter.secrets import Secret
+from exporter.text.values import split_address
 
-ENV_PREFIX = "SCHEDULED_EVENTS_"
+ENV_PREFIX: Final = "SCHEDULED_EVENTS_"
 
-Mode = Literal["off", "dry-run", "enforce"]
-Coordination = Literal["leader", "any", "single"]
-Transport = Literal["amqp", "websocket"]
-MessageFormat = Literal["cloudevents", "azure-sample"]
-Compression = Literal["none", "gzip"]
 Scope = Literal["own", "all"]
-Level = Literal["debug", "info", "warn", "error"]
-LogFormat = Literal["logfmt", "json"]
 
-_PATH = Text("a path, or nothing", absolute_path, optional=True, path=True)
-_SIZE = Integer(65536, 2**40, "bytes as an integer")
+OTLP_TIMEOUT: Final = Duration(0.1, 4.0)
+"""Of one request: a stop has to end within 5 s, whatever the receiver does."""
+_PATH: Final = Text("a path, or nothing", absolute_path, optional=True, path=True)
+_SIZE: Final = Integer(65536, 2**40, "bytes as an integer")
 
 
 def option(kind: Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
@@ -57,12 +53,10 @@ class SourceSettings:
 class ApprovalSettings:
     """Who may approve what. `takeover_after` in seconds, None for never."""
 
-    mode: Mode = option(
-        Choice(get_args(Mode)), "dry-run", "off, dry-run or enforce: only enforce ever sends an approval."
-    )
+    mode: Mode = option(Choice(Mode), Mode.DRY_RUN, "off, dry-run or enforce: only enforce ever sends an approval.")
     coordination: Coordination = option(
-        Choice(get_args(Coordination)),
-        "leader",
+        Choice(Coordination),
+        Coordination.LEADER,
         "When several VMs see an event: leader (the first name in Resources), any, or single (events of one VM alone).",
     )
     takeover_after: float | None = option(
@@ -73,7 +67,31 @@ class ApprovalSettings:
     hold_file: str = option(
         _PATH, "", "Nothing is approved unless this file is known to be absent. Empty: no such file."
     )
-    rules: tuple[RuleSettings, ...] = field(default=DEFAULT_RULES)
+    rules: tuple[Rule, ...] = field(default=DEFAULT_RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """What a connection string of Event Hubs says; `event_hubs.parse_connection_string` reads it.
+
+    `text` is all of it, for the SDK. `port` is None unless given, `other_fields` whether there are fields that we
+    ignore.
+    """
+
+    text: Secret
+    host: str
+    port: int | None
+    event_hub: str
+    key_name: str
+    key: Secret
+    signature: Secret
+    emulator: bool
+    other_fields: bool = False
+
+    @property
+    def uses_signature(self) -> bool:
+        """A shared access signature can't be renewed by us: it works until it expires."""
+        return bool(self.signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +157,13 @@ class OtlpSettings:
         Text(check=checks.otlp_base, optional=True), "", "Base URL of an OTLP/HTTP receiver; /v1/logs is appended."
     )
     headers: tuple[tuple[str, Secret], ...] = option(
-        HeadersKind(),
+        Headers(),
         (),
         'Headers for each request: in the file a table or "name=value,name=value". No flag.',
         secret=True,
     )
     timeout: float = option(
-        TIMEOUT, 2.0, "Time limit of one request, 100ms to 4s, so that a stop still ends within 5s."
+        OTLP_TIMEOUT, 2.0, "Time limit of one request, 100ms to 4s, so that a stop still ends within 5s."
     )
     certificate: str = option(_PATH, "", "CA certificates (PEM) to trust instead of the system's.")
     client_certificate: str = option(_PATH, "", "Client certificate (PEM).")
@@ -207,14 +225,14 @@ class WebSettings:
     @property
     def address(self) -> tuple[str, int]:
         """Host ("" for all addresses) and port (0 for a free one)."""
-        return checks.split_address(self.listen_address)
+        return split_address(self.listen_address)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """The agent's own log, on standard error."""
 
-    level: Level = option(Choice(get_args(Level)), "info", "debug, info, warn or error.")
+    level: LogLevel = option(Choice(get_args(LogLevel)), "info", "debug, info, warn or error.")
     format: LogFormat = option(Choice(get_args(LogFormat)), "logfmt", "logfmt or json.")
 
 
@@ -253,7 +271,7 @@ class Settings:
         return tuple(secret for secret in (hubs.connection_string, *parts, *headers, *tokens) if secret)
 
 
-SECTIONS: dict[str, type] = {
+SECTIONS: Final[dict[str, type]] = {
     "source": SourceSettings,
     "approval": ApprovalSettings,
     "event_hubs": EventHubsSettings,
@@ -298,3 +316,23 @@ def catalogue() -> Iterator[Setting]:
             meta = entry.metadata
             flag = "--" + (meta["flag"] or f"{section}.{entry.name}".replace("_", "-"))
             yield Setting(section, entry.name, meta["kind"], entry.default, meta["help"], meta["secret"], flag)
+
+
+def settings_of(section: str) -> dict[str, Setting]:
+    """The settings of a section, by key."""
+    return {setting.key: setting for setting in catalogue() if setting.section == section}
+
+
+def settings_table() -> str:
+    """All settings as a Markdown table, for the documentation."""
+    lines = ["| setting | default | flag | environment | meaning |", "| --- | --- | --- | --- | --- |"]
+    for setting in catalogue():
+        flag = "never a flag" if setting.secret else f"`{setting.flag}`"
+        default = f"`{setting.kind.show(setting.default)}`"
+        meaning = setting.help.replace("|", "\\|")
+        lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
+        if setting.name == "approval.hold_file":
+            lines.append(
+                "| `approval.rules` | two rules | file only | file only | Tried in order: the first match approves. |"
+            )
+    return "\n".join(lines) + "\n"

@@ -8,51 +8,45 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
-from exporter.config.rules import unknown
+from exporter.capped_file import TooLarge
 from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue
-from exporter.config.types import InvalidValue, Kind, Misplaced, describe, describe_type, refuse_unfit
+from exporter.config.types import Kind
 from exporter.secrets import redact
 from exporter.text.terminal import printable
+from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, refuse_misplaced, unknown_name
 
-CONFIG_FLAG = "--config.file"
-CONFIG_ENV = f"{ENV_PREFIX}CONFIG_FILE"
-RULES_ENV = f"{ENV_PREFIX}APPROVAL_RULES"
-MAX_CONFIG_BYTES = 1 << 20
-MAX_SECRET_BYTES = 64 << 10
+CONFIG_FLAG: Final = "--config.file"
+CONFIG_ENV: Final = f"{ENV_PREFIX}CONFIG_FILE"
+RULES_ENV: Final = f"{ENV_PREFIX}APPROVAL_RULES"
+MAX_CONFIG_BYTES: Final = 1 << 20
+MAX_SECRET_BYTES: Final = 64 << 10
 
-# What Kubernetes puts into every pod beside a Service whose name begins like ours.
-_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)\Z")
+_KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)\Z")
+"""What Kubernetes puts into every pod beside a Service whose name begins like ours."""
 
 ReadFile = Callable[[str, int], bytes]
+"""As `capped_file.read_capped`."""
 
 
 def environ_of(environ: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:
-    """The variables about these sections: a mistake in one about others is none of a command that has no use for it."""
+    """The variables of these sections: a command ignores mistakes in those that it has no use for."""
     wanted = (*(f"{ENV_PREFIX}{section}_".upper() for section in sections), CONFIG_ENV)
     return {name: value for name, value in environ.items() if name.startswith(wanted)}
-
-
-def read_capped(path: str, limit: int) -> bytes:
-    """At most `limit` + 1 bytes of a file: one more than allowed tells the caller that there are more."""
-    with open(path, "rb") as file:
-        return file.read(limit + 1)
 
 
 def read_text(path: str, limit: int, read_file: ReadFile) -> str:
     """A small UTF-8 file. Raises `InvalidValue` with a sentence that names the path and never the content."""
     try:
-        content = read_file(path, limit)
+        return read_file(path, limit).decode("utf-8-sig")
+    except TooLarge:
+        raise InvalidValue(f"{path}: expected at most {limit} bytes, found more") from None
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{path}: expected UTF-8, found another byte at offset {error.start}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
         raise InvalidValue(f"{path}: cannot be read: {reason}") from None
-    if len(content) > limit:
-        raise InvalidValue(f"{path}: expected at most {limit} bytes, found more")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"{path}: expected UTF-8, found another byte at offset {error.start}") from None
 
 
 def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
@@ -109,19 +103,22 @@ class Sources:
     def _text(self, setting: Setting, text: str, picked: Picked, kind: Kind) -> Picked:
         return self._read(setting, text, picked, kind.from_text)
 
-    def _read(self, setting: Setting, found: Any, picked: Picked, reader: Callable[[Any], Any]) -> Picked:
+    def _read(self, setting: Setting, given: Any, picked: Picked, reader: Callable[[Any], Any]) -> Picked:
         try:
-            return Picked(reader(found), picked.origin, picked.layer)
+            return Picked(reader(given), picked.origin, picked.layer)
         except Misplaced as error:
             self.errors.append(f"{picked.origin}: {error}")
             return Picked(setting.default, picked.origin, picked.layer, ok=False)
         except InvalidValue as error:
-            shown = f"{describe_type(found)} that is not shown" if setting.secret else describe(found)
+            shown = f"{describe_type(given)} that is not shown" if setting.secret else describe(given)
             self.errors.append(f"{picked.origin}: expected {error}, found {shown}")
             return Picked(setting.default, picked.origin, picked.layer, ok=False)
 
     def check_names(self) -> None:
-        """Unknown sections, keys and variables: the file's are errors, since a typing error there would be silent."""
+        """Add unknown sections and keys to the errors, since a typing error would be silent; variables to the warnings.
+
+        Others may use the prefix of our variables for theirs.
+        """
         known: dict[str, dict[str, None]] = {section: {} for section in SECTIONS}
         for setting in catalogue():
             known[setting.section][setting.key] = None
@@ -133,12 +130,12 @@ class Sources:
                 hint = f"; did you mean {homes}?" if homes else ""
                 self.errors.append(f"{where}: key {describe(section)} stands outside of any section{hint}")
             elif section not in known:
-                self.errors.append(f"{where}: {unknown('section', section, known)}")
+                self.errors.append(f"{where}: {unknown_name('section', section, known)}")
             elif not isinstance(table, dict):
                 self.errors.append(f"{where}: [{section}]: expected a table, found {describe(table)}")
             else:
                 self.errors.extend(
-                    f"{where}: [{section}]: {unknown('key', key, known[section])}"
+                    f"{where}: [{section}]: {unknown_name('key', key, known[section])}"
                     for key in table
                     if key not in known[section]
                 )
@@ -155,9 +152,9 @@ class Sources:
                 self.warnings.append(f"{name}: {unknown_variable(name, known)}")
 
 
-def unknown_variable(name: str, known: Mapping[str, object]) -> str:
-    """Not an error: whoever shares the prefix may set variables that are none of ours."""
-    hint = unknown("variable", name, known).partition("; did you mean ")[2]
+def unknown_variable(name: str, known: Iterable[str]) -> str:
+    """The sentence for a variable that is no setting: a warning, since others may use the prefix for theirs."""
+    hint = unknown_name("variable", name, known).partition("; did you mean ")[2]
     return "this variable is not a setting and is ignored" + (f"; did you mean {hint}" if hint else "")
 
 
@@ -180,8 +177,8 @@ class FlagParser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, "formatter_class": layout, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        said = printable(redact(message))
-        self.exit(2, f"{self.prog}: error: {said}\nTry '{self.prog} --help'.\n")
+        """End with exit code 2 and the message, without credentials and control characters."""
+        self.exit(2, f"{self.prog}: error: {printable(redact(message))}\nTry '{self.prog} --help'.\n")
 
 
 def add_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS)) -> None:
@@ -228,7 +225,7 @@ def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
     given: str | None = getattr(flags, "config.file", None)
     path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
     try:
-        refuse_unfit(path, "a path")
+        refuse_misplaced(path, "a path")
     except Misplaced as error:
         raise InvalidValue(f"{origin}: {error}") from None
     return path

@@ -1,65 +1,51 @@
 """The kinds of value a setting can have: each reads text (flag, environment) and TOML, and writes itself as TOML.
 
-A kind raises `InvalidValue` with what it expected, worded to follow "expected"; what was found is said by the caller,
-who knows whether it may be shown.
+A kind raises `InvalidValue` with what it expected, worded to follow "expected"; `sources` adds where the value was
+given and what was found, unless that must not be shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import ipaddress
-import json
 import ntpath
 import os
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Protocol
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Final, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from exporter.secrets import HIDDEN, Secret, is_connection_string, is_key, redact, unmasked, without_credentials
+from exporter.secrets import HIDDEN, Secret
 from exporter.text.format import format_duration, parse_duration
+from exporter.text.values import (
+    MAX_TEXT,
+    InvalidValue,
+    Misplaced,
+    is_host_name,
+    is_ipv6,
+    quote,
+    refuse_misplaced,
+    refuse_secrets,
+    split_address,
+)
 
-_MAX_TEXT = 4096
-_BREAKS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
-_MAX_SHOWN = 80  # of a value, in an error of one line
+KNOWN_API_VERSIONS: Final = (
+    "2017-03-01",
+    "2017-08-01",
+    "2017-11-01",
+    "2019-01-01",
+    "2019-04-01",
+    "2019-08-01",
+    "2020-07-01",
+)
+"""The api-versions of Scheduled Events that Microsoft documents [Endpoint discovery, Version history]."""
 
-
-class InvalidValue(ValueError):
-    """A value is not what a setting takes: the message says what was expected, `found` which part of it is wrong."""
-
-    def __init__(self, expected: str, found: object = None) -> None:
-        super().__init__(expected)
-        self.found = found
-
-
-class Misplaced(InvalidValue):
-    """What must not be shown, such as a secret where none belongs. The message is a whole sentence."""
-
-
-def refuse_secrets(value: object, instead_of: str) -> None:
-    """Raises `Misplaced` for a connection string or a key that was given as a path, a name or an address."""
-    if not isinstance(value, str):
-        return
-    if is_connection_string(value):
-        raise Misplaced(
-            f"this is a connection string, not {instead_of}; it belongs into a file of its own, named by "
-            "event_hubs.connection_string_file, or into the environment"
-        )
-    if is_key(value):
-        raise Misplaced(
-            f"this is a key or a certificate itself, not {instead_of}; it belongs into a file of its own, whose path "
-            "is given where a file is asked for"
-        )
-
-
-def refuse_unfit(text: str, instead_of: str) -> None:
-    """Raises `Misplaced` for what is no path and no name: a secret, or what has control characters."""
-    refuse_secrets(text, instead_of)
-    if _BREAKS.search(text):
-        raise Misplaced(f"expected {instead_of} on one line, found control characters in what is not shown")
+_MAX_HEADERS: Final = 64
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+"""A token [RFC 9110, 5.6.2]."""
 
 
 class Kind(Protocol):
@@ -75,47 +61,6 @@ class Kind(Protocol):
         """The value as one would write it in the TOML file; secrets as a placeholder."""
 
 
-def quote(text: str) -> str:
-    """A TOML basic string. JSON's escapes are TOML's, except that TOML also wants DEL escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def describe(value: object) -> str:
-    """What was found, for an error: short, on one line, without credentials, with its type if that is wrong."""
-    if isinstance(value, str):
-        if len(value) > _MAX_TEXT:
-            return f"a string of {len(value)} characters that is not shown"
-        if _BREAKS.search(value):
-            return "a string with control characters that is not shown"
-        if is_connection_string(value) or is_key(value):
-            return "a string that is not shown, since it looks like a secret"
-        text = without_credentials(value)
-        if HIDDEN not in text and redact(unmasked(value)) != unmasked(value):
-            return "a string that is not shown, since it looks like a secret"
-        shown = quote(text[:_MAX_SHOWN]) if text.isprintable() else ascii(text[:_MAX_SHOWN])
-        return shown + ("..." if len(text) > _MAX_SHOWN else "")
-    if isinstance(value, bool):
-        return f"the boolean {str(value).lower()}"
-    if isinstance(value, int):
-        return f"the integer {value}" if abs(value) < 10**20 else "a very long integer"
-    if isinstance(value, float):
-        return f"the number {value}"
-    return "an empty list" if value == [] else describe_type(value)
-
-
-def describe_type(value: object) -> str:
-    """The TOML type alone, for values that must not be shown."""
-    names = (
-        (str, "a string"),
-        (bool, "a boolean"),
-        (int, "an integer"),
-        (float, "a number"),
-        (dict, "a table"),
-        (list, "a list"),
-    )
-    return next((name for cls, name in names if isinstance(value, cls)), "a date or time")
-
-
 @dataclass(frozen=True, slots=True)
 class Text:
     """A string, checked and perhaps rewritten by `check`, which raises `InvalidValue`. Empty passes when `optional`."""
@@ -126,10 +71,11 @@ class Text:
     path: bool = False
 
     def from_text(self, text: str) -> str:
+        """The checked text. Raises `Misplaced` for a secret, and for what could not be shown on one line."""
         refuse_secrets(text, "a path" if self.path else "what belongs here")
-        if len(text) > _MAX_TEXT or not text.isprintable():
+        if len(text) > MAX_TEXT or not text.isprintable():
             raise Misplaced(
-                f"expected {self.expected}, without control characters, at most {_MAX_TEXT} characters; what was found "
+                f"expected {self.expected}, without control characters, at most {MAX_TEXT} characters; what was found "
                 "is not shown"
             )
         if text == "" and self.optional:
@@ -137,30 +83,36 @@ class Text:
         return self.check(text)
 
     def from_toml(self, value: object) -> str:
+        """The checked text of a TOML string."""
         if not isinstance(value, str):
             raise InvalidValue("a string")
         return self.from_text(value)
 
     def show(self, value: str) -> str:
+        """A TOML string."""
         return quote(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a closed set of words."""
+    """One of a closed set of words: the members of an enumeration, or plain strings."""
 
-    words: Sequence[str]
+    words: Iterable[str]
 
     def from_text(self, text: str) -> str:
-        if text not in self.words:
-            raise InvalidValue("one of " + ", ".join(quote(word) for word in self.words))
-        return text
+        """The member that is written so."""
+        for word in self.words:
+            if word == text:
+                return word
+        raise InvalidValue("one of " + ", ".join(quote(str(word)) for word in self.words))
 
     def from_toml(self, value: object) -> str:
+        """The member that is written so, as a TOML string."""
         return self.from_text(value if isinstance(value, str) else "")
 
     def show(self, value: str) -> str:
-        return quote(value)
+        """A TOML string."""
+        return quote(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +125,12 @@ class Duration:
 
     @property
     def expected(self) -> str:
+        """What an error says was expected."""
         bounds = f"a duration from {format_duration(self.minimum)} to {format_duration(self.maximum)}"
         return f'"never" or {bounds}' if self.never else bounds
 
     def from_text(self, text: str) -> float | None:
+        """Seconds within the bounds, or None for never."""
         if self.never and text == "never":
             return None
         try:
@@ -190,17 +144,19 @@ class Duration:
         return seconds
 
     def from_toml(self, value: object) -> float | None:
+        """The same of a TOML string: a number would leave its unit open."""
         if not isinstance(value, str):
             raise InvalidValue(f"{self.expected}, as a string with a unit")
         return self.from_text(value)
 
     def show(self, value: float | None) -> str:
+        """A TOML string."""
         return quote("never" if value is None else format_duration(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number within bounds, without a unit."""
+    """A whole number within bounds, without a unit. `what` says in an error what is counted."""
 
     minimum: int
     maximum: int
@@ -208,19 +164,23 @@ class Integer:
 
     @property
     def expected(self) -> str:
+        """What an error says was expected."""
         return f"{self.what} from {self.minimum} to {self.maximum}"
 
     def from_text(self, text: str) -> int:
+        """The number within the bounds, of decimal digits alone."""
         if not re.fullmatch(r"[0-9]{1,18}", text):
             raise InvalidValue(self.expected)
         return self.from_toml(int(text))
 
     def from_toml(self, value: object) -> int:
+        """The number within the bounds; a boolean is none."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
             raise InvalidValue(self.expected)
         return value
 
     def show(self, value: int) -> str:
+        """A TOML integer."""
         return str(value)
 
 
@@ -231,30 +191,80 @@ class Hidden:
     expected: str = "a string"
 
     def from_text(self, text: str) -> Secret:
+        """The secret without white space around it."""
         return Secret(text.strip())
 
     def from_toml(self, value: object) -> Secret:
+        """The secret of a TOML string."""
         if not isinstance(value, str):
             raise InvalidValue(self.expected)
         return self.from_text(value)
 
     def show(self, value: Secret) -> str:
+        """A TOML string that is a placeholder, empty where there is no secret."""
         return quote(str(value)) if value else '""'
 
 
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """HTTP headers with secret values: `name=value,name=value` with percent-encoded values, or a TOML table."""
+
+    def from_text(self, text: str) -> tuple[tuple[str, Secret], ...]:
+        """Names in lower case with their values, as OTEL_EXPORTER_OTLP_HEADERS is written [OTLP exporter]."""
+        headers: dict[str, Secret] = {}
+        for part in text.split(","):
+            if not part.strip():
+                continue
+            name, equals, value = part.partition("=")
+            if not equals:
+                raise InvalidValue('headers as "name=value,name=value"')
+            headers[_header_name(unquote(name.strip()))] = _header_value(unquote(value.strip()))
+        return _few_headers(headers)
+
+    def from_toml(self, value: object) -> tuple[tuple[str, Secret], ...]:
+        """The same, or a table whose values stand for themselves."""
+        if isinstance(value, str):
+            return self.from_text(value)
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise InvalidValue('a table of strings or "name=value,name=value"')
+        return _few_headers({_header_name(name): _header_value(item) for name, item in value.items()})
+
+    def show(self, value: tuple[tuple[str, Secret], ...]) -> str:
+        """A TOML table whose values are placeholders."""
+        return "{ " + ", ".join(f'"{name}" = "{HIDDEN}"' for name, _ in value) + " }" if value else "{}"
+
+
+def _header_name(name: str) -> str:
+    if not _HEADER_NAME.fullmatch(name):
+        raise InvalidValue("header names of letters, digits and dashes")
+    return name.lower()
+
+
+def _header_value(value: str) -> Secret:
+    if not value.isascii() or not value.isprintable():
+        raise InvalidValue("header values of printable ASCII, on one line")
+    return Secret(value.strip())
+
+
+def _few_headers(headers: dict[str, Secret]) -> tuple[tuple[str, Secret], ...]:
+    if len(headers) > _MAX_HEADERS:
+        raise InvalidValue(f"at most {_MAX_HEADERS} headers")
+    return tuple(headers.items())
+
+
 def path_argument(text: str) -> str:
-    """A path on the command line of a command, for argparse: nothing that is a secret."""
+    """A path on the command line of a command. Raises `argparse.ArgumentTypeError` for a secret."""
     return _argument(text, "a path")
 
 
 def word_argument(text: str) -> str:
-    """A name or a word on the command line of a command, for argparse: nothing that is a secret."""
+    """A name or a word on the command line of a command. Raises `argparse.ArgumentTypeError` for a secret."""
     return _argument(text, "what belongs here")
 
 
 def _argument(text: str, instead_of: str) -> str:
     try:
-        refuse_unfit(text, instead_of)
+        refuse_misplaced(text, instead_of)
     except Misplaced as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
@@ -275,13 +285,6 @@ def absolute_path(path: str) -> str:
     return path if is_absolute(path) else os.path.abspath(path)
 
 
-# The api-versions of Scheduled Events that Microsoft documents [Endpoint discovery, Version history].
-KNOWN_API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
-
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252})")
-_MAX_PORT = 65535
-
-
 def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult:
     """A URL with a host and a usable port. Raises `InvalidValue` with `expected`, which never repeats the URL."""
     try:
@@ -291,16 +294,9 @@ def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult
         raise InvalidValue(expected) from None
     if parts.scheme not in schemes or not parts.hostname or port == 0 or any(ch.isspace() for ch in text):
         raise InvalidValue(expected)
-    if not _HOST.fullmatch(parts.hostname) and not _is_ipv6(parts.hostname):
+    if not is_host_name(parts.hostname) and not is_ipv6(parts.hostname):
         raise InvalidValue(expected)
     return parts
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).version == 6  # noqa: PLR2004 - the protocol's own name
-    except ValueError:
-        return False
 
 
 def is_loopback(host: str) -> bool:
@@ -315,7 +311,7 @@ def is_loopback(host: str) -> bool:
 
 
 def source_url(text: str) -> str:
-    """The metadata service's base: scheme, host and port alone, without a slash at the end."""
+    """The metadata service's base: scheme, host and port alone, without a slash at the end. Raises `InvalidValue`."""
     expected = 'an http or https URL without path, query or user, such as "http://169.254.169.254"'
     parts = split_url(text, ("http", "https"), expected)
     if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or text.endswith(("?", "#")):
@@ -324,7 +320,7 @@ def source_url(text: str) -> str:
 
 
 def otlp_base(text: str) -> str:
-    """A collector's base URL, as given; `/v1/logs` is appended elsewhere."""
+    """A collector's base URL, as given; `otlp.logs_url` appends /v1/logs. Raises `InvalidValue`."""
     expected = 'an http or https URL without query, such as "http://127.0.0.1:4318"'
     parts = split_url(text, ("http", "https"), expected)
     if parts.query or parts.fragment:
@@ -333,7 +329,10 @@ def otlp_base(text: str) -> str:
 
 
 def otlp_exact(text: str) -> str:
-    """A collector's whole URL for logs, used as is; without a path it means the root [OTLP exporter, Endpoint URLs]."""
+    """A collector's whole URL for logs, used as is; without a path it means the root [OTLP exporter, Endpoint URLs].
+
+    Raises `InvalidValue`.
+    """
     parts = split_url(text, ("http", "https"), 'an http or https URL, such as "http://127.0.0.1:4318/v1/logs"')
     if parts.fragment:
         raise InvalidValue("a URL without a fragment")
@@ -341,7 +340,7 @@ def otlp_exact(text: str) -> str:
 
 
 def api_version(text: str) -> str:
-    """A calendar date as Azure writes its api-versions."""
+    """A calendar date as Azure writes its api-versions. Raises `InvalidValue`."""
     try:
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             raise ValueError
@@ -351,58 +350,46 @@ def api_version(text: str) -> str:
     return text
 
 
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, `[::]:port` or `:port`; an empty host is every address. Raises `InvalidValue`."""
-    expected = '"host:port", "[::]:port" or ":port", such as "0.0.0.0:10169"'
-    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]*)):([0-9]{1,5})", text)
-    if match is None or int(match[3]) > _MAX_PORT:
-        raise InvalidValue(expected)
-    if match[1] is not None and not _is_ipv6(match[1]):
-        raise InvalidValue(expected)
-    if match[2] and not _HOST.fullmatch(match[2]):
-        raise InvalidValue(expected)
-    return match[1] or match[2] or "", int(match[3])
-
-
 def listen_address(text: str) -> str:
-    """An address to listen on, as given."""
+    """An address to listen on, as given. Raises `InvalidValue`."""
     split_address(text)
     return text
 
 
 def namespace(text: str) -> str:
-    """The host name of an Event Hubs namespace."""
-    expected = 'a host name alone, without "sb://", port or slash, such as "contoso.servicebus.windows.net"'
-    if not _HOST.fullmatch(text) or "." not in text:
-        raise InvalidValue(expected)
+    """The host name of an Event Hubs namespace. Raises `InvalidValue`."""
+    if not is_host_name(text) or "." not in text:
+        raise InvalidValue(
+            'a host name alone, without "sb://", port or slash, such as "contoso.servicebus.windows.net"'
+        )
     return text
 
 
 def hub_name(text: str) -> str:
-    """The name of an event hub: the rules are Azure's own."""
+    """The name of an event hub, by Azure's own rules. Raises `InvalidValue`."""
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?", text):
         raise InvalidValue("the name of an event hub: letters, digits, dots, dashes and underscores")
     return text
 
 
 def consumer_group(text: str) -> str:
-    """The name of a consumer group."""
+    """The name of a consumer group. Raises `InvalidValue`."""
     if not re.fullmatch(r"\$Default|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", text):
         raise InvalidValue('the name of a consumer group, such as "$Default"')
     return text
 
 
 def custom_endpoint(text: str) -> str:
-    """Where to connect instead of the namespace's own name (a private endpoint, a gateway)."""
+    """Where to connect instead of the namespace's own name (a private endpoint, a gateway). Raises `InvalidValue`."""
     expected = 'a URL of scheme and host, such as "sb://10.1.2.3:5671"'
     parts = split_url(text if "//" in text else f"sb://{text}", ("sb", "amqps", "https"), expected)
-    if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or _is_ipv6(parts.hostname or ""):
+    if parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc or is_ipv6(parts.hostname or ""):
         raise InvalidValue(expected)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def service_name(text: str) -> str:
-    """OpenTelemetry's `service.name`: anything but nothing."""
+    """OpenTelemetry's `service.name`: anything but nothing. Raises `InvalidValue`."""
     if not text.strip():
         raise InvalidValue("a name")
     return text.strip()

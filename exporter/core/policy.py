@@ -80,11 +80,14 @@ NOT_PUBLISHED: Final = frozenset({Reason.NOT_SCHEDULED, Reason.ALREADY_APPROVED}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an event must be to be approved. Words match exactly; durations are seconds; None asks for nothing."""
+    """What an event must be to be approved, as the settings file says it: `[approval] rules`.
+
+    Words match exactly and keep the order in which they were given; durations are seconds; None asks for nothing.
+    """
 
     name: str
-    event_type: frozenset[str]
-    event_source: frozenset[str] | None = None
+    event_type: tuple[str, ...]
+    event_source: tuple[str, ...] | None = None
     min_duration: int | None = None
     max_duration: int | None = None
     settle: float | None = None
@@ -121,8 +124,8 @@ class Rule:
 
 
 DEFAULT_RULES: Final = (
-    Rule("user-initiated", frozenset({"Reboot", "Redeploy"}), frozenset({"User"})),
-    Rule("short-freeze", frozenset({"Freeze"}), min_duration=0, max_duration=8),
+    Rule("user-initiated", ("Reboot", "Redeploy"), ("User",)),
+    Rule("short-freeze", ("Freeze",), min_duration=0, max_duration=8),
 )
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from exporter.config.sources import read_capped, read_text
-from exporter.config.types import InvalidValue, Misplaced, refuse_unfit
+from exporter.capped_file import read_capped
+from exporter.config.sources import read_text
+from exporter.text.values import InvalidValue, Misplaced, refuse_misplaced
 from exporter.web.tls import (
     CIPHERS,
     CLIENT_AUTH,
@@ -167,7 +168,7 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
             section.report(f"{key}_file", f"missing, expected {key} or {key}_file")
         return inline
     try:
-        refuse_unfit(name, "a path")
+        refuse_misplaced(name, "a path")
     except Misplaced as error:
         section.report(f"{key}_file", str(error))
         return ""

@@ -25,8 +25,8 @@ import sys
 import threading
 from typing import Final
 
-from exporter.config.types import split_address
 from exporter.log.protocol import Logger, NullLogger
+from exporter.text.values import split_address
 from exporter.web.auth import Passwords, TokenBucket
 from exporter.web.config import WebConfig
 from exporter.web.config_file import WebSettings

@@ -14,11 +14,11 @@ from exporter.core.records import Vm, VmIdentity
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import FREEZE, NAME, REBOOT, TIMEOUT, VM, World, apart, document, event, policy, started
 
-USER = Rule("user", frozenset({"Reboot"}), frozenset({"User"}))
+USER = Rule("user", ("Reboot",), ("User",))
 
 
 def ruled(**more: Any) -> tuple[Rule, ...]:
-    return (Rule("mine", frozenset({"Reboot"}), **more),)
+    return (Rule("mine", ("Reboot",), **more),)
 
 
 # -- holding

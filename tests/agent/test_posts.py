@@ -183,7 +183,7 @@ def test_what_says_prepared_is_looked_at_once_more_before_the_post(tmp_path: Pat
     """It was taken back between the decision and the POST, while the disk took its time."""
     ready = tmp_path / "ready"
     ready.touch()
-    rules = (Rule("mine", frozenset({"Reboot"}), require_file=str(ready)),)
+    rules = (Rule("mine", ("Reboot",), require_file=str(ready)),)
     with World(tmp_path, policy(rules=rules)) as world:
         world.outbox.takes = lambda: ready.unlink(missing_ok=True)
         world.see(document(2, event()), 8)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.config.schema import catalogue
-from exporter.config.types import describe
 from exporter.secrets import redact
+from exporter.text.values import describe
 from tests.commands.test_cli_secrets import PATHS, TEXT, is_silent_of_the_key, run
 from tests.support.configuration import errors
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.config.load import ConfigError, load, to_toml
+from exporter.config.load import ConfigError, load
 from exporter.secrets import Secret, redact
-from tests.support.configuration import CONNECTION, KEY, refused
+from tests.support.configuration import CONNECTION, KEY, refused, to_toml
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,8 @@ def policy_of(house: oracle.House) -> Policy:
         rules.append(
             Rule(
                 name=f"rule-{number}",
-                event_type=frozenset(asked["event_type"]),
-                event_source=frozenset(source) if source else None,
+                event_type=tuple(asked["event_type"]),
+                event_source=tuple(source) if source else None,
                 min_duration=asked.get("min_duration"),
                 max_duration=asked.get("max_duration"),
                 settle=asked.get("settle"),

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from exporter.config.load import to_toml
 from exporter.config.schema import Settings
 from exporter.simulator.metadata.platform import documents
 from exporter.simulator.metadata.scenario import load, names
 from tests.fuzz.document_target import document, story
 from tests.fuzz.settings_target import configuration, environment, webconfig
 from tests.fuzz.web_target import web
+from tests.support.configuration import to_toml
 
 TESTDATA: Final = Path(__file__).parent.parent / "testdata"
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {

@@ -6,10 +6,11 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from exporter.config.load import ConfigError, load, to_toml
+from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings, catalogue
 from exporter.config.sources import FlagParser, add_flags
 from exporter.web.config_file import read_web_file
+from tests.support.configuration import reader_of, to_toml
 
 NAMES: Final = (
     *sorted(setting.env for setting in catalogue()),
@@ -44,7 +45,7 @@ def configuration(data: bytes) -> None:
     """A settings file: taken whole or refused with sentences; what is taken can be written down and read again."""
 
     def read(path: str, limit: int) -> bytes:
-        return data[: limit + 1] if path == "settings.toml" else _nothing_there(path, limit)
+        return reader_of(data)(path, limit) if path == "settings.toml" else _nothing_there(path, limit)
 
     try:
         settings = load(WITH_FILE, {}, read)
@@ -57,7 +58,7 @@ def configuration(data: bytes) -> None:
 
 def _same_again(settings: Settings) -> None:
     text = to_toml(settings).encode()
-    again = load(WITH_FILE, {}, lambda _path, limit: text[: limit + 1])
+    again = load(WITH_FILE, {}, reader_of(text))
     assert to_toml(again).encode() == text
 
 

@@ -29,6 +29,7 @@ from exporter.config.schema import (
     WebSettings,
 )
 from exporter.config.sources import FlagParser
+from exporter.core.policy import Mode
 from exporter.core.records import Record, Vm
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
@@ -353,7 +354,7 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
     with MetadataService(load_scenario(story), speed=speed, clock=Unhurried(0.03)) as service:
         settings = Settings(
             source=SourceSettings(url=service.url, poll_interval=0.03),
-            approval=ApprovalSettings(mode="enforce"),
+            approval=ApprovalSettings(mode=Mode.ENFORCE),
             outbox=OutboxSettings(path=str(outbox)),
             web=WebSettings(listen_address="127.0.0.1:0"),
             recorder=RecorderSettings(path=str(path)),

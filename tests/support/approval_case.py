@@ -12,7 +12,7 @@ from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, 
 from exporter.core.state import Approval, Reset, State
 from tests.support.core_documents import KEY, NOON, Watcher, event, started
 
-ANY_REBOOT = Rule("all", frozenset({"Reboot"}))
+ANY_REBOOT = Rule("all", ("Reboot",))
 OURS = DecisionContext("vm-0")
 UNTRIED = Approval()
 ENFORCE = Policy(Mode.ENFORCE, Coordination.LEADER, rules=(ANY_REBOOT,))
@@ -67,7 +67,7 @@ SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
     Reason.UNKNOWN_TYPE: lambda case: replace(case, fields={**case.fields, "ResourceType": "Disk"}),
     Reason.ALREADY_APPROVED: lambda case: replace(case, approval=Approval(1, accepted_at=NOON)),
     Reason.SOURCE_RESET: lambda case: replace(case, number_restarted=True),
-    Reason.NO_RULE: lambda case: case.rules(event_type=frozenset({"Freeze"})),
+    Reason.NO_RULE: lambda case: case.rules(event_type=("Freeze",)),
     Reason.SEVERAL_RESOURCES: lambda case: replace(
         case,
         fields={"Resources": ["vm-1", "vm-0"]} | dict(case.fields),

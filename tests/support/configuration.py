@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 
+from exporter.capped_file import TooLarge, read_capped
 from exporter.config.load import ConfigError, load
-from exporter.config.schema import Settings
-from exporter.config.sources import FlagParser, add_flags, read_capped
+from exporter.config.schema import SECTIONS, Settings, settings_of
+from exporter.config.sources import FlagParser, ReadFile, add_flags
+from exporter.core.policy import Rule
+from exporter.text.format import format_duration
+from exporter.text.values import quote
 
 DATA = Path(__file__).parents[1] / "testdata" / "config"
 KEY = "Zm9vYmFyYmF6cXV4"
@@ -30,12 +34,24 @@ def read(path: str, limit: int) -> bytes:
     return read_capped(str(DATA / path), limit)
 
 
+def reader_of(content: bytes) -> ReadFile:
+    """Reads this content, whatever the path."""
+
+    def read_content(path: str, limit: int) -> bytes:
+        del path
+        if len(content) > limit:
+            raise TooLarge(limit)
+        return content
+
+    return read_content
+
+
 def loaded(*flags: str, environ: Mapping[str, str] | None = None, toml: str | None = None) -> Settings:
     """Settings from flags, variables and the text of a file named `settings.toml`."""
     if toml is None:
         return load(parser().parse_args(flags), environ or {}, read)
     arguments = parser().parse_args(["--config.file=settings.toml", *flags])
-    return load(arguments, environ or {}, lambda _, limit: (toml or "").encode()[: limit + 1])
+    return load(arguments, environ or {}, reader_of(toml.encode()))
 
 
 def errors(*flags: str, environ: Mapping[str, str] | None = None, toml: str | None = None) -> tuple[str, ...]:
@@ -52,3 +68,34 @@ def refused(*flags: str) -> str:
         parser().parse_args(flags)
     assert caught.value.code == 2
     return out.getvalue()
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings as a TOML file, secrets as a placeholder."""
+    blocks = []
+    for section in SECTIONS:
+        values = getattr(settings, section)
+        lines = [f"{key} = {setting.kind.show(getattr(values, key))}" for key, setting in settings_of(section).items()]
+        if section == "approval":
+            lines.append("rules = [" + "".join(f"\n  {_rule_table(rule)}," for rule in values.rules) + "]")
+        blocks.append("\n".join((f"[{section}]", *lines)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _rule_table(rule: Rule) -> str:
+    """The rule as an inline table, without what it does not ask for."""
+    values = {
+        "name": quote(rule.name),
+        "event_type": _words(rule.event_type),
+        "event_source": None if rule.event_source is None else _words(rule.event_source),
+        "min_duration": rule.min_duration,
+        "max_duration": rule.max_duration,
+        "settle": None if rule.settle is None else quote(format_duration(rule.settle)),
+        "require_file": quote(rule.require_file) if rule.require_file else None,
+        "when_quiet": "true" if rule.when_quiet else None,
+    }
+    return "{ " + ", ".join(f"{key} = {value}" for key, value in values.items() if value is not None) + " }"
+
+
+def _words(words: Iterable[str]) -> str:
+    return "[" + ", ".join(quote(word) for word in words) + "]"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.cli import main
-from exporter.config.load import settings_table
+from exporter.config.schema import settings_table
 from exporter.sinks.prometheus.catalogue import metrics_table
 
 ROOT: Final = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.config.types import InvalidValue
 from exporter.log.log import Log
+from exporter.text.values import InvalidValue
 from exporter.web.connection import Limits
 from exporter.web.responses import Accept, Response, choose_accept, takes_gzip
 from exporter.web.server import WebServer

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from exporter.capped_file import TooLarge, read_capped
 from exporter.commands.check.report import World
-from exporter.config.destinations import event_hubs, otlp, settings_of
-from exporter.config.otlp import variables
-from exporter.config.schema import Setting, Settings
-from exporter.config.sources import Sources, config_path, given_flags, read_capped, read_toml
-from exporter.config.types import InvalidValue, Text
+from exporter.config.event_hubs import read_event_hubs
+from exporter.config.otlp import read_otlp, variables
+from exporter.config.schema import Setting, Settings, settings_of
+from exporter.config.sources import Sources, config_path, given_flags, read_toml
+from exporter.config.types import Text
+from exporter.text.values import InvalidValue
 from exporter.web.config import WebConfig, WebConfigError
-from exporter.web.config_file import read_web_file
+from exporter.web.config_file import MAX_BYTES, read_web_file
 
 NO_IDENTITY: Final = (
     "signing in with an Azure identity needs the extra `identity`, which is not installed: "
@@ -43,10 +45,10 @@ def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[st
     errors: list[str] = []
     errors += _web_errors(sources)
     errors += _outbox_errors(sources)
-    if event_hubs(_scratch(sources), read_capped).configured:
+    if read_event_hubs(_scratch(sources), read_capped).configured:
         picked = sources.pick(settings_of("event_hubs")["certificate"])
         errors += _ca_errors(picked.value, picked.origin)
-    if otlp(_scratch(sources)).configured:
+    if read_otlp(_scratch(sources)).configured:
         errors += _certificate_errors(sources)
     return errors
 
@@ -180,8 +182,8 @@ def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
     if found is not None and found.users:
         yield str(path), "hashes of passwords"
     for file in files:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if "PRIVATE KEY-----" in file.read_text(encoding="ascii"):
+        with contextlib.suppress(OSError, ValueError, TooLarge):
+            if b"PRIVATE KEY-----" in read_capped(file, MAX_BYTES):
                 yield str(file), "a private key"
 
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
-from exporter.config.rules import RuleSettings
 from exporter.config.schema import EventHubsSettings, Settings
+from exporter.core.policy import Coordination, Mode, Rule
 from exporter.text.format import format_duration
 from exporter.web.config_file import read_web_file
 
 Line = tuple[str, str]
 
-_MIB = 1 << 20
-_MODES = {
-    "off": "off: decides nothing and sends nothing",
-    "dry-run": "dry-run: says what it would approve, and sends nothing",
-    "enforce": "enforce: APPROVES events by the rules below",
+_MIB: Final = 1 << 20
+_MODES: Final[Mapping[Mode, str]] = {
+    Mode.OFF: "off: decides nothing and sends nothing",
+    Mode.DRY_RUN: "dry-run: says what it would approve, and sends nothing",
+    Mode.ENFORCE: "enforce: APPROVES events by the rules below",
 }
-_COORDINATIONS = {
-    "leader": "leader: only the first name in Resources approves",
-    "any": "any: every VM that an event names may approve it",
-    "single": "single: only events that name this VM alone are approved",
+_COORDINATIONS: Final[Mapping[Coordination, str]] = {
+    Coordination.LEADER: "leader: only the first name in Resources approves",
+    Coordination.ANY: "any: every VM that an event names may approve it",
+    Coordination.SINGLE: "single: only events that name this VM alone are approved",
 }
 
 
@@ -37,7 +38,7 @@ def summary(settings: Settings) -> Iterator[Line]:
     )
     yield "this VM", source.vm_name or "its name is asked of the metadata service"
     yield "approval", _MODES[approval.mode]
-    if approval.mode != "off":
+    if approval.mode is not Mode.OFF:
         yield from _approval(settings)
     yield "records", "of events that name this VM" if settings.records.scope == "own" else "of all events (a witness)"
     yield from _destinations(settings)
@@ -52,7 +53,7 @@ def summary(settings: Settings) -> Iterator[Line]:
 def _approval(settings: Settings) -> Iterator[Line]:
     approval = settings.approval
     takeover = ""
-    if approval.takeover_after is not None and approval.coordination == "leader":
+    if approval.takeover_after is not None and approval.coordination is Coordination.LEADER:
         takeover = f"; events of users also the next name, each {format_duration(approval.takeover_after)} later"
     yield "coordination", _COORDINATIONS[approval.coordination] + takeover
     for number, rule in enumerate(approval.rules, 1):
@@ -63,7 +64,7 @@ def _approval(settings: Settings) -> Iterator[Line]:
         yield "hold file", f"{approval.hold_file}: nothing is approved unless it is known to be absent"
 
 
-def _rule(rule: RuleSettings) -> str:
+def _rule(rule: Rule) -> str:
     parts = [f"{rule.name}: {' or '.join(rule.event_type)}"]
     if rule.event_source:
         parts.append(f"from {' or '.join(rule.event_source)}")

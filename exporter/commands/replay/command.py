@@ -24,7 +24,7 @@ from exporter.commands.replay.table import as_values, table
 from exporter.config.load import load
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags, environ_of
-from exporter.config.types import describe, path_argument, word_argument
+from exporter.config.types import path_argument, word_argument
 from exporter.core.folding import folded
 from exporter.core.policy import Policy, Presence
 from exporter.core.records import Record
@@ -33,6 +33,7 @@ from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean, counted
 from exporter.text.terminal import complain, say, supports_colour, writable
 from exporter.text.timeline import record_lines
+from exporter.text.values import describe
 
 SECTIONS: Final = ("source", "approval", "records")
 NAMES_SHOWN: Final = 20

@@ -22,7 +22,7 @@ from exporter.commands.tail.view import View
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import EventHubsSettings
 from exporter.config.sources import add_flags, environ_of
-from exporter.config.types import describe, path_argument, word_argument
+from exporter.config.types import path_argument, word_argument
 from exporter.core.records import KINDS, Record
 from exporter.errors import Failure
 from exporter.log.libraries import captured_libraries
@@ -30,6 +30,7 @@ from exporter.log.log import Log
 from exporter.secrets import redact
 from exporter.text.format import clean, counted
 from exporter.text.terminal import complain, supports_colour, writable
+from exporter.text.values import describe
 
 if TYPE_CHECKING:
     from exporter.sinks.event_hubs.consumer import EventHubsReader

@@ -38,6 +38,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from exporter.capped_file import TooLarge, read_capped
 from exporter.core.folding import folded
 from exporter.simulator.metadata.story import (
     DEFAULT_START,
@@ -78,8 +79,9 @@ def load(name_or_path: str) -> Scenario:
         return parse(name_or_path, (resources.files(__package__) / "scenarios" / f"{name_or_path}.json").read_bytes())
     path = Path(name_or_path)
     try:
-        with path.open("rb") as file:
-            body = file.read(MAX_BYTES + 1)
+        body = read_capped(path, MAX_BYTES)
+    except TooLarge as error:
+        raise ScenarioError(f"{path.name.removesuffix('.json')}: larger than {MAX_BYTES} bytes") from error
     except OSError as error:
         known = ", ".join(names())
         reason = error.strerror or "not readable"

@@ -167,7 +167,8 @@ def test_azure_identity_is_missing() -> None:
     with a_port_of_ours(listening=True) as port:
         program = (
             "import sys; sys.modules['azure.identity'] = sys.modules['azure.identity.aio'] = None\n"
-            "from exporter.config.load import FlagParser, add_flags, load\n"
+            "from exporter.config.load import load\n"
+            "from exporter.config.sources import FlagParser, add_flags\n"
             "from exporter.commands.check.event_hubs import probe_event_hubs\n"
             "from exporter.commands.check.report import World\n"
             "parser = FlagParser(); add_flags(parser)\n"

@@ -405,8 +405,8 @@ def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: ra
     def a_rule(name: str) -> Rule:
         return Rule(
             name,
-            frozenset({some(["Freeze", "Reboot"])}),
-            some([None, frozenset({"User"}), frozenset({"Platform"})]),
+            (some(["Freeze", "Reboot"]),),
+            some([None, ("User",), ("Platform",)]),
             min_duration=some([None, 0, 9]),
             settle=some([None, 0.0, 30.0]),
             require_file=some(["", "/f/{event_id}"]),
