@@ -31,13 +31,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Literal, TextIO
+from typing import Final, TextIO
 
+from exporter.choices import LogFormat, LogLevel
 from exporter.secrets import Secret, Sieve
 from exporter.text.terminal import printable
-
-Level = Literal["debug", "info", "warn", "error"]
-Format = Literal["logfmt", "json"]
 
 MAX_LINE: Final = 4000
 """Bytes. A pipe that polls writable takes PIPE_BUF (4096 on Linux) at once, without blocking or mixing two writers."""
@@ -95,8 +93,8 @@ class Log:
         self,
         stream: TextIO | None,
         *,
-        level: Level = "info",
-        format: Format = "logfmt",
+        level: LogLevel = "info",
+        format: LogFormat = "logfmt",
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         hide: Iterable[Secret] = (),
@@ -129,7 +127,7 @@ class Log:
         """Something was lost, or needs a person."""
         self._log("error", event, fields)
 
-    def failing(self, key: str, event: str, level: Level = "warn", **fields: object) -> None:
+    def failing(self, key: str, event: str, level: LogLevel = "warn", **fields: object) -> None:
         """A failure that may repeat: reported when it begins, when its `reason` field is a new one, then each hour."""
         reason = _text(fields.get("reason", ""))[:64]
         now = self._monotonic()
@@ -176,7 +174,7 @@ class Log:
         lasted = round(failure.ended - failure.began, 3)
         self._log("info", event, {**fields, "failures": failure.count, "lasted_seconds": lasted})
 
-    def _log(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
+    def _log(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> None:
         if _RANK[level] < self._rank:
             return
         now = self._clock()
@@ -190,7 +188,7 @@ class Log:
             if not self._output.write(self._line(now, level, event, fields)):
                 self._output.lost += 1
 
-    def _line(self, now: float, level: Level, event: str, fields: Mapping[str, object]) -> bytes:
+    def _line(self, now: float, level: LogLevel, event: str, fields: Mapping[str, object]) -> bytes:
         shown = {"ts": _timestamp(now), "level": level, "event": self._clean(event)}
         for key, value in fields.items():
             shown[f"{key}_" if key in _RESERVED else _key(key)] = self._clean(value)

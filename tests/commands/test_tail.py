@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from exporter.choices import MessageFormat
 from exporter.commands.tail.command import add_arguments, tail
 from exporter.commands.tail.messages import record_of
 from exporter.commands.tail.outbox import OutboxReader
@@ -28,7 +29,7 @@ from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.outbox.store import Outbox
 from exporter.simulator.event_hubs.broker import Broker
-from exporter.sinks.event_hubs.messages import MessageFormat, message
+from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import collected, running_broker
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.choices import LogFormat
 from exporter.log.libraries import REPEAT_SECONDS, captured_libraries
-from exporter.log.log import MAX_LINE, REMIND_SECONDS, Format, Log
+from exporter.log.log import MAX_LINE, REMIND_SECONDS, Log
 from exporter.secrets import Secret
 
 START = 1767225600.0  # 2026-01-01T00:00:00Z
@@ -93,7 +94,7 @@ def test_levels_below_the_chosen_one_are_silent(stream: io.StringIO) -> None:
 
 
 @given(st.text(max_size=200), st.sampled_from(["logfmt", "json"]))
-def test_outside_text_never_makes_a_second_line(text: str, form: Format) -> None:
+def test_outside_text_never_makes_a_second_line(text: str, form: LogFormat) -> None:
     """Whatever a Description holds, one call is one printable line, and JSON gives the text back."""
     stream = io.StringIO()
     Log(stream, format=form).info("event.seen", description=text, after=1)
@@ -115,7 +116,7 @@ def test_json_gives_ordinary_text_back(log: Log, stream: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("form", ["logfmt", "json"])
-def test_long_values_and_lines_are_capped(stream: io.StringIO, form: Format) -> None:
+def test_long_values_and_lines_are_capped(stream: io.StringIO, form: LogFormat) -> None:
     """A huge value is cut, a line that has no room leaves fields out and says so; the line stays whole."""
     Log(stream, format=form).info("a", **{f"f{n}": "é\n" * 10**6 for n in range(9)}, last=7)
     written = stream.getvalue()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from azure.eventhub import TransportType
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 
 from exporter import __version__
+from exporter.choices import Transport
 from exporter.errors import Retryable
-
-Transport = Literal["amqp", "websocket"]
 
 _TRANSPORTS: Final = {"amqp": TransportType.Amqp, "websocket": TransportType.AmqpOverWebsocket}
 _PORTS: Final = {"amqp": 5671, "websocket": 443}

@@ -7,11 +7,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from exporter.choices import MessageFormat
 from exporter.core.records import CONTENT_TYPE, Record
-
-MessageFormat = Literal["cloudevents", "azure-sample"]
 
 # The service takes partition keys of up to 128 characters:
 # https://learn.microsoft.com/dotnet/api/azure.messaging.eventhubs.producer.createbatchoptions.partitionkey

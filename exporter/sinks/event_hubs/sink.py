@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from azure.eventhub import EventData, EventDataBatch
 from azure.eventhub.aio import EventHubProducerClient
 
+from exporter.choices import MessageFormat, Transport
 from exporter.errors import Failure, Permanent, Retryable
-from exporter.sinks.event_hubs.address import Address, Transport, default_credential
+from exporter.sinks.event_hubs.address import Address, default_credential
 from exporter.sinks.event_hubs.errors import translate
 from exporter.sinks.event_hubs.event_loop import Interrupted, LoopThread, Stuck
-from exporter.sinks.event_hubs.messages import Message, MessageFormat, message, partition_key
+from exporter.sinks.event_hubs.messages import Message, message, partition_key
 
 if TYPE_CHECKING:
     from exporter.core.records import Record
