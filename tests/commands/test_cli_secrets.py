@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.commands.check.report import World
+from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.schema import EventHubsSettings, Settings, catalogue
 from exporter.log.log import Log
 from exporter.secrets import Secret, is_connection_string
@@ -163,6 +163,6 @@ def test_neither_repr_nor_log_nor_summary_holds_a_key() -> None:
     log.warn(
         "odd", whole=TEXT, part=f"the key {KEY}", encoded=f"the key {encoded}", lower=encoded.replace("%2F", "%2f")
     )
-    held = World(environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": TEXT})
+    held = ProbeEnvironment(environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": TEXT})
     assert is_silent_of_the_key(f"{settings!r} {address!r} {held!r}")
     assert is_silent_of_the_key(said.getvalue())

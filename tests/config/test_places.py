@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from exporter.commands.check.command import validated
-from exporter.commands.check.report import World
+from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.load import ConfigError, load
 from exporter.config.places import has_private_tmp
 from exporter.config.schema import Settings
@@ -141,8 +141,8 @@ def test_check_looks_where_it_runs(tmp_path: Path) -> None:
     """`check` judges by the mounts of its own process, which a test may give it."""
     args = parser().parse_args(["--approval.hold-file=/tmp/hold"])
     with pytest.raises(ConfigError, match="PrivateTmp"):
-        validated(args, World(mounts=mounted(tmp_path, PRIVATE["on a tmpfs"])))
-    assert len(validated(args, World(mounts=mounted(tmp_path, ""))).warnings) == 1
+        validated(args, ProbeEnvironment(mounts=mounted(tmp_path, PRIVATE["on a tmpfs"])))
+    assert len(validated(args, ProbeEnvironment(mounts=mounted(tmp_path, ""))).warnings) == 1
 
 
 def test_without_such_a_file_nothing_is_asked(tmp_path: Path) -> None:

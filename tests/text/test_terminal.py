@@ -170,11 +170,11 @@ def test_errors_escape_what_they_quote(words: tuple[str, ...]) -> None:
 
 def test_check_escapes_its_summary_and_its_findings(tmp_path: Path) -> None:
     """Paths and whatever a peer answered."""
-    from exporter.commands.check.command import _say_findings  # the one way of a finding to the terminal
+    from exporter.commands.check.command import print_findings  # the one way of a finding to the terminal
 
     out = io.StringIO()
     with redirect_stdout(out):
-        _say_findings((fail("metadata", ATTACK),), ())
+        print_findings((fail("metadata", ATTACK),), ())
     assert safe(out.getvalue())
     folder = tmp_path / "a\u202e\x9b"
     folder.mkdir()

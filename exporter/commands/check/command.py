@@ -9,8 +9,8 @@ from typing import Final
 
 from exporter.commands.check.files import file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import Finding, Patience, Verdict, World
-from exporter.commands.check.summary import Line, summary
+from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
+from exporter.commands.check.summary import summary
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags
@@ -21,64 +21,64 @@ from exporter.text.terminal import say
 
 _SHORTEST_HIDDEN: Final = 4
 """Characters: a shorter secret would blank out half of every sentence."""
-_TOTAL: Final = Patience().total
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `check`: those of `run`, and `--probe`."""
+    """Add the flags of `check`: those of `run`, and `--probe`."""
     parser.add_argument(
         "--probe",
         action="store_true",
         help="Also try the metadata service, each configured destination, the outbox and the address to listen on, for "
-        f"at most {_TOTAL:g} s. Approves and publishes nothing; asking for events switches Scheduled Events on for "
-        "the VM, as any reader does. Exit code 1 if anything fails.",
+        f"at most {Timeouts().total:g} s. Approves and publishes nothing; asking for events switches Scheduled Events "
+        "on for the VM, as any reader does. Exit code 1 if anything fails.",
     )
     add_flags(parser)
 
 
-def check(args: argparse.Namespace, world: World | None = None) -> int:
-    """Prints what was found; answers 0 or, when a probe failed, 1. Raises `ConfigError` with all errors."""
-    if world is None:
-        world = World(os.environ)
-    settings = validated(args, world)
-    _say("configuration is valid", settings.secrets)
-    _say_lines(summary(settings), settings.secrets)
-    for warning in (*settings.warnings, *readable_secrets(settings, world), *missing_packages(settings)):
-        _say(f"warning: {warning}", settings.secrets)
+def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None) -> int:
+    """Run the command. Returns the exit code, 1 when a probe failed. Raises `ConfigError` with all errors.
+
+    `environment` is what lies outside of the settings, by default that of this process.
+    """
+    if environment is None:
+        environment = ProbeEnvironment(os.environ)
+    settings = validated(args, environment)
+    _print("configuration is valid", settings.secrets)
+    for name, text in summary(settings):
+        _print(f"  {name:<13} {text}", settings.secrets)
+    for warning in (*settings.warnings, *readable_secrets(settings, environment), *missing_packages(settings)):
+        _print(f"warning: {warning}", settings.secrets)
     if not args.probe:
         return 0
-    _say("", ())
-    _say(f"probing, for at most {world.patience.total:g} s; nothing is approved or published", settings.secrets)
+    _print("", ())
+    total = environment.timeouts.total
+    _print(f"probing, for at most {total:g} s; nothing is approved or published", settings.secrets)
     with captured_libraries(Log(None)):
-        findings = run_probes(settings, world)
-    _say_findings(findings, settings.secrets)
+        findings = run_probes(settings, environment)
+    print_findings(findings, settings.secrets)
     return 1 if any(finding.verdict is Verdict.FAIL for finding in findings) else 0
 
 
-def validated(args: argparse.Namespace, world: World) -> Settings:
-    """The settings; `ConfigError` with the errors of the settings and of all files that they name."""
+def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settings:
+    """The settings. Raises `ConfigError` with the errors of the settings and of all files that they name."""
     errors: tuple[str, ...] = ()
     settings = Settings()
     try:
-        settings = load(args, world.environ, mounts=world.mounts)
+        settings = load(args, environment.environ, mounts=environment.mounts)
     except ConfigError as error:
         errors = error.errors
-    errors += tuple(error for error in file_errors(args, world.environ) if error not in errors)
+    errors += tuple(error for error in file_errors(args, environment.environ) if error not in errors)
     if errors:
         raise ConfigError(errors)
     return settings
 
 
-def _say_lines(lines: Iterable[Line], secrets: Iterable[Secret]) -> None:
-    for name, text in lines:
-        _say(f"  {name:<13} {text}", secrets)
-
-
-def _say_findings(findings: Iterable[Finding], secrets: Iterable[Secret]) -> None:
+def print_findings(findings: Iterable[Finding], secrets: Iterable[Secret]) -> None:
+    """Print one line for each finding, without any of these secrets."""
     for finding in findings:
-        _say(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}", secrets)
+        _print(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}", secrets)
 
 
-def _say(text: str, secrets: Iterable[Secret]) -> None:
+def _print(text: str, secrets: Iterable[Secret]) -> None:
     """One line, without any secret in it, whoever wrote it."""
     say(Sieve(secrets, _SHORTEST_HIDDEN)(text))

@@ -1,4 +1,4 @@
-"""Tries Event Hubs: name, port, identity, and the link on which records would be sent. Nothing is sent on it."""
+"""Probes Event Hubs: name, port, identity, and the link on which records would be sent. Nothing is sent on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from exporter.commands.check.network import REACH_WORDS, Reach, reach
-from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
+from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.event_hubs import AMQP_PORT, AMQPS_PORT
 from exporter.config.schema import EventHubsSettings, Settings
 from exporter.errors import Failure
@@ -25,24 +25,24 @@ SCOPE: Final = "https://eventhubs.azure.net/.default"
 _ROLE: Final = "the role Azure Event Hubs Data Sender on the event hub or its namespace"
 
 
-def probe_event_hubs(settings: Settings, world: World) -> Report:
-    """Done a second before `patience.total`: connecting, signing in with an identity, opening the link."""
-    end = time.monotonic() + world.patience.total - 1
+def probe_event_hubs(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """Connect, sign in with an identity, open the link; done a second before `timeouts.total` has passed."""
+    end = time.monotonic() + environment.timeouts.total - 1
     hubs = settings.event_hubs
     host, port = address_of(hubs)
-    found = reach(host, port, world.patience.connect)
-    if found is not Reach.OPEN:
-        return Report((fail(TOPIC, unreachable(found, host, port, hubs)),))
+    reached = reach(host, port, environment.timeouts.connect)
+    if reached is not Reach.OPEN:
+        return Report((fail(TOPIC, unreachable(reached, host, port, hubs)),))
     try:
-        make_credential = (world.credential or default_credential()) if hubs.fully_qualified_namespace else None
+        make_credential = (environment.credential or default_credential()) if hubs.fully_qualified_namespace else None
     except ValueError as error:
         return Report((fail(TOPIC, str(error)),))
     if make_credential is not None:
-        refusal = _sign_in(make_credential, world.patience.answer)
+        refusal = _sign_in(make_credential, environment.timeouts.answer)
         if refusal:
             return Report((fail(TOPIC, refusal),))
     left = max(0.5, end - time.monotonic() - 1)  # closing takes up to a second
-    return Report((_link(hubs, f"{host}:{port}", min(world.patience.answer, left), make_credential),))
+    return Report((_link(hubs, f"{host}:{port}", min(environment.timeouts.answer, left), make_credential),))
 
 
 def address_of(hubs: EventHubsSettings) -> tuple[str, int]:
@@ -59,14 +59,14 @@ def address_of(hubs: EventHubsSettings) -> tuple[str, int]:
     return connection.host, connection.port or usual
 
 
-def unreachable(found: Reach, host: str, port: int, hubs: EventHubsSettings) -> str:
+def unreachable(reached: Reach, host: str, port: int, hubs: EventHubsSettings) -> str:
     """Why no connection can be made, and what to do."""
-    if found is Reach.UNKNOWN_NAME:
+    if reached is Reach.UNKNOWN_NAME:
         return (
             f"the name {host} is not known to this machine's DNS: correct the name of the namespace; with a private "
             "endpoint, link the zone privatelink.servicebus.windows.net to this network"
         )
-    what = REACH_WORDS[found]
+    what = REACH_WORDS[reached]
     if hubs.connection is not None and hubs.connection.emulator:
         return f"{host}:{port} {what}: start the emulator there, or correct Endpoint in the connection string"
     if hubs.transport == "amqp":

@@ -1,4 +1,4 @@
-"""The files that settings name: there, readable, what they should be, and their secrets for nobody else to read."""
+"""Judges the files that settings name: they exist, can be read, hold what they should, and hide their secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.capped_file import TooLarge, read_capped
-from exporter.commands.check.report import World
+from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp, variables
 from exporter.config.schema import Setting, Settings, settings_of
@@ -32,36 +32,36 @@ _SECRET_KEYS: Final = (("event_hubs", "connection_string"), ("otlp", "headers"))
 
 
 def is_installed(package: str) -> bool:
-    """Whether it could be imported, without importing it."""
+    """Whether the package could be imported, without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # of the package above it
+    except ModuleNotFoundError:  # the package above it is not installed
         return False
 
 
 def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
-    """What is wrong with the files that the settings name, also of settings that have other errors."""
+    """What is wrong with the files that the settings name, a sentence each, whatever else is wrong with the settings."""
     sources = _sources(args, environ)
     errors: list[str] = []
     errors += _web_errors(sources)
     errors += _outbox_errors(sources)
-    if read_event_hubs(_scratch(sources), read_capped).configured:
+    if read_event_hubs(_without_errors(sources), read_capped).configured:
         picked = sources.pick(settings_of("event_hubs")["certificate"])
         errors += _ca_errors(picked.value, picked.origin)
-    if read_otlp(_scratch(sources)).configured:
+    if read_otlp(_without_errors(sources)).configured:
         errors += _certificate_errors(sources)
     return errors
 
 
 def missing_packages(settings: Settings, installed: Callable[[str], bool] = is_installed) -> list[str]:
-    """What the settings need that is not installed, as a sentence each. Not an error: the check may run elsewhere."""
+    """What the settings need that is not installed, a sentence each. No error: the agent may run on another machine."""
     if not settings.event_hubs.fully_qualified_namespace or installed("azure.identity"):
         return []
     return [f"event_hubs.fully_qualified_namespace: {NO_IDENTITY}"]
 
 
 def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
-    """Where values come from. A settings file that can't be read is an error elsewhere, and here an empty one."""
+    """Where values come from. A settings file that can't be read counts as empty: `load` has the error."""
     path, document = "", {}
     with contextlib.suppress(InvalidValue):
         path = config_path(args, environ)
@@ -69,8 +69,8 @@ def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
     return Sources(given_flags(args), environ, document, path)
 
 
-def _scratch(sources: Sources) -> Sources:
-    """The same sources; what is wrong in them was said already."""
+def _without_errors(sources: Sources) -> Sources:
+    """The same sources with lists of their own for errors: those of the settings are the business of `load`."""
     return Sources(sources.flags, sources.environ, sources.document, sources.path)
 
 
@@ -86,7 +86,7 @@ def _web_errors(sources: Sources) -> list[str]:
 
 
 def _outbox_errors(sources: Sources) -> list[str]:
-    """The shape of the path alone: whether it can be written is for the machine that the agent runs on."""
+    """Judges the path alone: whether it can be written shows only on the machine that the agent runs on."""
     picked = sources.pick(settings_of("outbox")["path"])
     if picked.value.endswith(("/", "\\")) or os.path.isdir(picked.value):
         return [f"{picked.origin}: expected the path of a file, found the folder {picked.value}"]
@@ -94,25 +94,25 @@ def _outbox_errors(sources: Sources) -> list[str]:
 
 
 def _certificate_errors(sources: Sources) -> Iterator[str]:
-    """What TLS would say when the first record is sent."""
+    """What would fail when the first record is sent."""
     settings = settings_of("otlp")
     ca, certificate, key = (
         _path(sources, settings[name]) for name in ("certificate", "client_certificate", "client_key")
     )
     yield from _ca_errors(*ca)
     for path, origin in (certificate, key):
-        if path and (why := _unreadable(path)):
-            yield f"{origin}: {path}: {why}"
+        if path and (reason := _unreadable(path)):
+            yield f"{origin}: {path}: {reason}"
     if certificate[0] and not any(_unreadable(path) for path in (certificate[0], key[0]) if path):
         yield from _pair_errors(certificate, key)
 
 
 def _ca_errors(path: str, origin: str) -> Iterator[str]:
-    """Whether the CA certificates of a destination can be used."""
+    """Why the CA certificates of a destination can't be used."""
     if not path:
         return
-    if why := _unreadable(path):
-        yield f"{origin}: {path}: {why}"
+    if reason := _unreadable(path):
+        yield f"{origin}: {path}: {reason}"
         return
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -121,6 +121,7 @@ def _ca_errors(path: str, origin: str) -> Iterator[str]:
 
 
 def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator[str]:
+    """Why a client certificate and its key, each a path and where it was given, can't be used together."""
     where = f"{certificate[1]}: {certificate[0]}"
     try:
         # The password is never asked for on a terminal: an encrypted key is an error.
@@ -136,36 +137,40 @@ def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator
 
 
 def _path(sources: Sources, setting: Setting) -> tuple[str, str]:
-    """The path and where it was given."""
+    """The path, and where it was given."""
     picked = sources.pick(setting, variables(setting.key), Text(optional=True, path=True))
     return picked.value, picked.origin
 
 
 def _unreadable(path: str) -> str:
+    """Why the file can't be opened; "" when it can."""
     try:
         with open(path, "rb"):
             return ""
-    except (OSError, ValueError) as error:
-        return f"cannot be read: {getattr(error, 'strerror', None) or 'not a usable path'}"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or 'not a usable path'}"
+    except ValueError:
+        return "cannot be read: not a usable path"
 
 
-def readable_secrets(settings: Settings, world: World) -> list[str]:
+def readable_secrets(settings: Settings, environment: ProbeEnvironment) -> list[str]:
     """Warnings about files with secrets that every user of the machine can read.
 
     Not in Kubernetes, whose mounts of secrets are like that and whose pods have no other users.
     """
-    if sys.platform == "win32" or world.in_kubernetes:
+    if sys.platform == "win32" or environment.in_kubernetes:
         return []
     return [
         f"{path}: holds {what} and can be read by every user of this machine: chmod o-r it"
-        for path, what in dict(_secret_files(settings, world)).items()
+        for path, what in dict(_secret_files(settings, environment)).items()
         if _open_to_all(path)
     ]
 
 
-def _secret_files(settings: Settings, world: World) -> Iterator[tuple[str, str]]:
+def _secret_files(settings: Settings, environment: ProbeEnvironment) -> Iterator[tuple[str, str]]:
+    """Path and content, in words, of each file that holds a secret."""
     if settings.config_file:
-        sources = _sources(argparse.Namespace(**{"config.file": settings.config_file}), world.environ)
+        sources = _sources(argparse.Namespace(**{"config.file": settings.config_file}), environment.environ)
         tables = {name: table for name, table in sources.document.items() if isinstance(table, dict)}
         if any(tables.get(name, {}).get(key) for name, key in _SECRET_KEYS):
             yield settings.config_file, "a secret"
@@ -178,8 +183,8 @@ def _secret_files(settings: Settings, world: World) -> Iterator[tuple[str, str]]
 
 
 def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
-    found, _, files = read_web_file(path)
-    if found is not None and found.users:
+    web, _, files = read_web_file(path)
+    if web is not None and web.users:
         yield str(path), "hashes of passwords"
     for file in files:
         with contextlib.suppress(OSError, ValueError, TooLarge):

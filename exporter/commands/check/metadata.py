@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
-from exporter.commands.check.report import ClockReading, Finding, Report, World, fail, ok, warn
+from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.folding import alike
@@ -41,25 +41,27 @@ class _Asked(Generic[T]):
     took: float
 
 
-def probe_metadata(settings: Settings, world: World) -> Report:
-    """At most `patience.connect` + `patience.answer` seconds."""
+def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """At most `timeouts.connect` + `timeouts.answer` seconds."""
     parts = urlsplit(settings.source.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    reached = reach(parts.hostname or "", port, world.patience.connect)
-    proxies = _proxies(world)
+    reached = reach(parts.hostname or "", port, environment.timeouts.connect)
+    proxies = _proxies(environment)
     if reached is not Reach.OPEN:
-        return Report((fail(TOPIC, unreachable(reached, settings.source.url, world)), *proxies))
+        return Report((fail(TOPIC, unreachable(reached, settings.source.url, environment)), *proxies))
     with ThreadPoolExecutor(2) as pool:
-        asking_who = pool.submit(_ask, settings, world, MetadataClient.instance)
-        events = _ask(settings, world, lambda client: client.fetch().body)
+        asking_who = pool.submit(_ask, settings, environment, MetadataClient.instance)
+        events = _ask(settings, environment, lambda client: client.fetch().body)
         who = asking_who.result()
-    findings = [*_events(events, who, settings, world), *_identity(who, events, settings)]
+    findings = [*_events(events, who, settings, environment), *_identity(who, events, settings)]
     return Report((*findings, *proxies), who.clocks or events.clocks, who.value.id if who.value else "")
 
 
-def _ask(settings: Settings, world: World, question: Callable[[MetadataClient], T]) -> _Asked[T]:
-    source, answer = settings.source, world.patience.answer
-    client = MetadataClient(source.url, source.api_version, deadline=answer, first_deadline=answer, clock=world.wall)
+def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Asked[T]:
+    source, answer = settings.source, environment.timeouts.answer
+    client = MetadataClient(
+        source.url, source.api_version, deadline=answer, first_deadline=answer, clock=environment.wall
+    )
     began = time.monotonic()
     value, error = None, None
     try:
@@ -69,23 +71,23 @@ def _ask(settings: Settings, world: World, question: Callable[[MetadataClient], 
     finally:
         client.close()
     took = time.monotonic() - began
-    clocks = clock_of("the metadata service", client.headers.get("date", ""), world.wall(), took)
+    clocks = clock_of("the metadata service", client.headers.get("date", ""), environment.wall(), took)
     return _Asked(value, error, client.headers, clocks, took)
 
 
-def _proxies(world: World) -> tuple[Finding, ...]:
-    names = [name for name in _PROXY_VARIABLES if world.environ.get(name)]
+def _proxies(environment: ProbeEnvironment) -> tuple[Finding, ...]:
+    names = [name for name in _PROXY_VARIABLES if environment.environ.get(name)]
     if not names:
         return ()
     return (ok("proxy", f"{' and '.join(names)} is set and not used for the metadata service, as it must be"),)
 
 
-def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, world: World) -> list[Finding]:
+def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, environment: ProbeEnvironment) -> list[Finding]:
     url = settings.source.url
     if events.error is not None:
         if events.error.reason == "timeout":
-            return [only_late(url, world.patience.answer, who.error is None)]
-        return [explained(events.error, events.headers, settings, world)]
+            return [only_late(url, environment.timeouts.answer, who.error is None)]
+        return [explained(events.error, events.headers, settings, environment)]
     try:
         document = parse_document(events.value or b"")
     except DocumentError as error:
@@ -167,19 +169,19 @@ _PROXY: Final = (
 )
 
 
-def unreachable(reached: Reach, url: str, world: World) -> str:
+def unreachable(reached: Reach, url: str, environment: ProbeEnvironment) -> str:
     """Why no connection can be made, most likely."""
     if reached is Reach.UNKNOWN_NAME:
         return f"the name in source.url ({url}) is not known: correct it, or leave it out to use 169.254.169.254"
     sentence = f"{url} {REACH_WORDS[reached]}"
     if "169.254.169.254" not in url:
         return f"{sentence}: nothing listens there; correct source.url, or leave it out to use 169.254.169.254"
-    if world.in_kubernetes:
+    if environment.in_kubernetes:
         return (
             f"{sentence}: this pod has no host network, and Azure answers the node alone; set hostNetwork: true and "
             "dnsPolicy: ClusterFirstWithHostNet in the pod's spec"
         )
-    if _chassis(world) == AZURE_CHASSIS:
+    if _chassis(environment) == AZURE_CHASSIS:
         return (
             f"{sentence}, although this is an Azure VM: let this process reach 169.254.169.254 port 80 past the "
             "firewall rules, VPN and routes of this machine"
@@ -190,9 +192,9 @@ def unreachable(reached: Reach, url: str, world: World) -> str:
     )
 
 
-def _chassis(world: World) -> str:
+def _chassis(environment: ProbeEnvironment) -> str:
     try:
-        return world.chassis.read_text(encoding="ascii").strip()
+        return environment.chassis.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
 
@@ -237,34 +239,40 @@ def not_a_document(error: DocumentError, body: bytes, headers: Mapping[str, str]
     return f"{url} answers with what is no document of events ({error.detail}): {tail}"
 
 
-def explained(error: MetadataError, headers: Mapping[str, str], settings: Settings, world: World) -> Finding:
+def explained(
+    error: MetadataError, headers: Mapping[str, str], settings: Settings, environment: ProbeEnvironment
+) -> Finding:
     """The finding for an answer that the client does not take."""
     url, other = settings.source.url, stranger(headers)
     if other.startswith("it is"):
         return fail(TOPIC, f"{url}: {other}, so this is not an Azure VM: there are no Scheduled Events here")
     if other:
         return fail(TOPIC, f"{url} answers {other} with HTTP {error.status_code}: {_PROXY}")
-    sentence = _SENTENCES.get(error.reason, _unexpected)(error, settings, world)
+    sentence = _SENTENCES.get(error.reason, _unexpected)(error, settings, environment)
     verdict = warn if error.reason in _PASSING else fail
     return verdict(TOPIC, f"{url} {sentence}")
 
 
-def _unexpected(error: MetadataError, settings: Settings, world: World) -> str:
-    del settings, world
+def _unexpected(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
+    del settings, environment
     return f"failed ({error.reason}: {one_line(error.detail)}): {_PROXY}, or correct source.url"
 
 
-def _forbidden(error: MetadataError, settings: Settings, world: World) -> str:
+def _forbidden(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
     del settings
-    pod = "; in a pod on AKS, metadata restriction does the same: set hostNetwork: true" if world.in_kubernetes else ""
+    pod = (
+        "; in a pod on AKS, metadata restriction does the same: set hostNetwork: true"
+        if environment.in_kubernetes
+        else ""
+    )
     return (
         f"refuses this process (HTTP {error.status_code}): the Metadata Security Protocol of this VM lets only named "
         f"processes and users ask; add this program and its user to the VM's allow list for the metadata service{pod}"
     )
 
 
-def _bad_request(error: MetadataError, settings: Settings, world: World) -> str:
-    del world
+def _bad_request(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
+    del environment
     newest = re.findall(r"\b20\d\d-\d\d-\d\d\b", error.detail)
     if newest or "api-version" in error.detail:
         version = settings.source.api_version
@@ -273,18 +281,18 @@ def _bad_request(error: MetadataError, settings: Settings, world: World) -> str:
     return f"refuses the request ({one_line(error.detail)}): it may be no metadata service; correct source.url"
 
 
-def _redirect(error: MetadataError, settings: Settings, world: World) -> str:
-    del settings, world
+def _redirect(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
+    del settings, environment
     return f"answers with a redirection (HTTP {error.status_code}), which Azure never does: {_PROXY}"
 
 
-def _not_found(error: MetadataError, settings: Settings, world: World) -> str:
-    del error, settings, world
+def _not_found(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
+    del error, settings, environment
     return "knows no Scheduled Events (HTTP 404): it is not Azure's metadata service; correct source.url"
 
 
-def _passing(error: MetadataError, settings: Settings, world: World) -> str:
-    del settings, world
+def _passing(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
+    del settings, environment
     reasons = {
         "throttled": "is asked too often (HTTP 429): all processes of this VM share 5 requests a second; find who else "
         "asks, or raise source.poll_interval",
@@ -295,15 +303,15 @@ def _passing(error: MetadataError, settings: Settings, world: World) -> str:
     return reasons[error.reason]
 
 
-def _tls(error: MetadataError, settings: Settings, world: World) -> str:
-    del settings, world
+def _tls(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
+    del settings, environment
     return (
         f"does not agree on TLS ({one_line(error.detail)}): Azure's metadata service is plain http; correct source.url"
     )
 
 
 _PASSING: Final = frozenset({"throttled", "gone", "server-error"})
-_SENTENCES: Final[Mapping[str, Callable[[MetadataError, Settings, World], str]]] = {
+_SENTENCES: Final[Mapping[str, Callable[[MetadataError, Settings, ProbeEnvironment], str]]] = {
     "forbidden": _forbidden,
     "status-400": _bad_request,
     "redirect": _redirect,

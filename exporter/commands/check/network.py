@@ -1,4 +1,4 @@
-"""Whether an address can be reached at all, asked below every protocol: a firewall is not to be mistaken for a peer."""
+"""Whether an address can be reached at all, tried below every protocol, so that a firewall is not taken for a peer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ REACH_WORDS: Final[Mapping[Reach, str]] = {
     Reach.TIMEOUT: "does not answer",
     Reach.UNREACHABLE: "has no route from here",
 }
-"""What an address does that has one."""
+"""What an address does that could not be connected to, for a sentence that begins with it."""
 
 
 def reach(host: str, port: int, seconds: float) -> Reach:
-    """Connect and close, on a thread that can be left behind: a name lookup cannot be interrupted."""
-    said: queue.SimpleQueue[Reach] = queue.SimpleQueue()
+    """Connect and close, within `seconds` for the name lookup and the connection together.
+
+    On a thread that can be left behind: a name lookup cannot be interrupted.
+    """
+    result: queue.SimpleQueue[Reach] = queue.SimpleQueue()
     looked_up = threading.Event()
-    threading.Thread(target=lambda: said.put(_reach(host, port, seconds, looked_up)), daemon=True).start()
+    threading.Thread(target=lambda: result.put(_reach(host, port, seconds, looked_up)), daemon=True).start()
     try:
-        return said.get(timeout=seconds + 0.1)
+        return result.get(timeout=seconds + 0.1)
     except queue.Empty:
         return Reach.TIMEOUT if looked_up.is_set() else Reach.UNKNOWN_NAME
 
@@ -66,7 +69,7 @@ def _reach(host: str, port: int, seconds: float, looked_up: threading.Event) -> 
 
 
 def speaks_only_http2(host: str, port: int, seconds: float) -> bool:
-    """Whether a plain-text peer answers HTTP/2's greeting with its own, as a receiver of gRPC does."""
+    """Whether a peer without TLS answers HTTP/2's connection preface in kind, as a receiver of gRPC does."""
     try:
         with socket.create_connection((host, port), timeout=seconds) as sock:
             sock.sendall(_PREFACE)
@@ -79,7 +82,10 @@ def speaks_only_http2(host: str, port: int, seconds: float) -> bool:
 
 
 def clock_of(peer: str, date: str, ours: float, took: float) -> tuple[ClockReading, ...]:
-    """What an answer's Date header (whole seconds) says, for one that came at `ours` after `took` seconds."""
+    """The reading that an answer's Date header (whole seconds) gives; none where it is no date.
+
+    The answer came at `ours`, in Unix seconds of this machine, `took` seconds after the request.
+    """
     try:
         theirs = parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError, OSError):

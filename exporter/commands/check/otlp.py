@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from exporter.agent.wiring import otlp_destination
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach, speaks_only_http2
-from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
+from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.errors import Failure
 from exporter.http.proxies import environment_proxy
@@ -18,15 +18,15 @@ TOPIC: Final = "otlp"
 _GREETING_SECONDS: Final = 1.0
 
 
-def probe_otlp(settings: Settings, world: World) -> Report:
-    """At most `patience.connect` seconds, twice, and `otlp.timeout`."""
+def probe_otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """At most `timeouts.connect` seconds, twice, and `otlp.timeout`."""
     url = settings.otlp.logs_url
     parts = urlsplit(url)
     shown, host = origin(url), parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    environment = environment_proxy(url, world.environ)
-    proxy = environment.variable if environment else ""
-    reached = Reach.OPEN if proxy else reach(host, port, world.patience.connect)
+    proxy_of_environment = environment_proxy(url, environment.environ)
+    proxy = proxy_of_environment.variable if proxy_of_environment else ""
+    reached = Reach.OPEN if proxy else reach(host, port, environment.timeouts.connect)
     if reached is not Reach.OPEN:
         return Report((fail(TOPIC, _unreachable(reached, shown, host)),))
     began = time.monotonic()
@@ -38,7 +38,7 @@ def probe_otlp(settings: Settings, world: World) -> Report:
         if failure.reason in ("connect", "timeout") and plain and speaks_only_http2(host, port, _GREETING_SECONDS):
             finding = fail(TOPIC, _grpc(shown))
         return Report((finding,))
-    clocks = clock_of("the collector", headers.get("Date", ""), world.wall(), time.monotonic() - began)
+    clocks = clock_of("the collector", headers.get("Date", ""), environment.wall(), time.monotonic() - began)
     through = f" through the proxy that {proxy} names" if proxy else ""
     return Report((ok(TOPIC, f"{shown} took an empty request{through}; no record was sent"),), clocks)
 

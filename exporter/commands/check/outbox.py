@@ -1,4 +1,4 @@
-"""Looks at the files: the outbox, the recording, the hold file. Writes only a file of its own, which it removes."""
+"""Probes the files: the outbox, the recording, the hold file. Writes only a temporary file of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
+from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.core.state_codec import load_state
 from exporter.outbox.file import fault_within, is_corrupt
@@ -35,15 +35,15 @@ _OS_SENTENCES: Final[Mapping[int, str]] = {
 }
 
 
-def probe_outbox(settings: Settings, world: World) -> Report:
-    """Whether the agent could work with its outbox, and whose it is."""
-    del world
+def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """Whether the agent could work with its outbox, and which VM the outbox belongs to."""
+    del environment
     path = Path(settings.outbox.path)
     try:
-        held = _held(path)
+        in_use = _is_in_use(path)
     except OSError as error:
-        return Report((fail(TOPIC, f"{path}.lock {_why(error)}"),))
-    if held:
+        return Report((fail(TOPIC, f"{path}.lock {_reason(error)}"),))
+    if in_use:
         return Report((ok(TOPIC, f"{path} is in use: an agent is running on it"),))
     finding = try_folder(TOPIC, path.parent, "outbox.path")
     if finding is not None:
@@ -52,8 +52,8 @@ def probe_outbox(settings: Settings, world: World) -> Report:
     return Report((finding, *_space(path, settings.outbox.max_bytes)), vm_id=owner)
 
 
-def _held(path: Path) -> bool:
-    """Whether an agent has it. The lock's file is never made here: it would be of the user who checks."""
+def _is_in_use(path: Path) -> bool:
+    """Whether an agent runs on it. The lock's file is never made here: it would belong to the user who checks."""
     lock_file = path.with_name(path.name + ".lock")
     if not lock_file.exists():
         return False
@@ -65,7 +65,10 @@ def _held(path: Path) -> bool:
 
 
 def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
-    """Writes a file and removes it, in the folder or where the folder would be made; None when that goes well."""
+    """Write a file and remove it, in the folder or where the folder would be made; None when that succeeds.
+
+    `key` names the setting in the finding.
+    """
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
@@ -75,15 +78,16 @@ def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return fail(topic, f"{folder} {_why(error)} ({key})")
+        return fail(topic, f"{folder} {_reason(error)} ({key})")
     return None
 
 
-def _why(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return _OS_SENTENCES.get(error.errno or 0, f"cannot be used: {error.strerror}")
 
 
 def _space(path: Path, max_bytes: int) -> list[Finding]:
+    """A warning when the outbox could fill the disk before its own bound."""
     existing = next(folder for folder in path.parents if folder.exists())
     free = shutil.disk_usage(existing).free
     used = path.stat().st_size if path.exists() else 0
@@ -99,8 +103,8 @@ def _space(path: Path, max_bytes: int) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
-    """What the file holds: `fault` as the agent would call it, the VM it belongs to, and how much waits in it."""
+class _Content:
+    """What the outbox holds: `fault` as the agent would call it, the VM it belongs to, and its undelivered records."""
 
     fault: str = ""
     vm_id: str = ""
@@ -109,46 +113,47 @@ class _Inside:
 
 
 def _content(path: Path) -> tuple[Finding, str]:
+    """The finding about the file, and the vmId that it belongs to, "" where it has none."""
     as_root = ", tried as root" if hasattr(os, "geteuid") and os.geteuid() == 0 else ""
     if not path.exists():
         return ok(TOPIC, f"{path} does not exist yet and can be made{as_root}"), ""
     if not path.is_file():
         return fail(TOPIC, f"{path} is not a file: correct outbox.path"), ""
     try:
-        inside = _look(path)
+        content = _read_outbox(path)
     except OSError as error:
-        return fail(TOPIC, f"{path} {_why(error)}"), ""
-    if inside.fault:
+        return fail(TOPIC, f"{path} {_reason(error)}"), ""
+    if content.fault:
         return warn(
             TOPIC,
-            f"{path} is {inside.fault}: at its start the agent sets it aside under another name and begins a new one; "
+            f"{path} is {content.fault}: at its start the agent sets it aside under another name and begins a new one; "
             "correct outbox.path if the file is somebody else's",
         ), ""
-    parked = f", {inside.parked} parked" if inside.parked else ""
-    return ok(TOPIC, f"{path} is writable{as_root}; {inside.waiting} undelivered{parked}"), inside.vm_id
+    parked = f", {content.parked} parked" if content.parked else ""
+    return ok(TOPIC, f"{path} is writable{as_root}; {content.waiting} undelivered{parked}"), content.vm_id
 
 
-def _look(path: Path) -> _Inside:
-    """Reads the file without touching it. OSError when it can't be read."""
-    with _still(path) as uri:
+def _read_outbox(path: Path) -> _Content:
+    """Read the file without changing it. Raises OSError when it can't be read."""
+    with _unchanging(path) as uri:
         if not uri:
-            return _Inside()
+            return _Content()
         db = sqlite3.connect(uri, uri=True)
         try:
-            return _read(db)
+            return _content_of(db)
         except sqlite3.DatabaseError as error:
             if is_corrupt(error):
-                return _Inside(fault="corrupt")
+                return _Content(fault="corrupt")
             raise OSError(errno.EIO, str(error)) from error
         except ValueError:
-            return _Inside(fault="corrupt")
+            return _Content(fault="corrupt")
         finally:
             db.close()
 
 
 @contextlib.contextmanager
-def _still(path: Path) -> Iterator[str]:
-    """A URI to read the database by, "" when it is too large to look into.
+def _unchanging(path: Path) -> Iterator[str]:
+    """A URI to read the database by, "" when it is too large to be read.
 
     SQLite itself would leave files of this user beside it. Without a journal it is read as immutable; with one, which a
     crash leaves behind, a copy of both is.
@@ -169,21 +174,21 @@ def _still(path: Path) -> Iterator[str]:
         yield copy.as_uri()
 
 
-def _read(db: sqlite3.Connection) -> _Inside:
-    """Judges as the agent does when it opens the file. ValueError for a state that is none."""
+def _content_of(db: sqlite3.Connection) -> _Content:
+    """What the agent would make of it when it opens the file. Raises ValueError for a state that is none."""
     if db.execute("PRAGMA schema_version").fetchone()[0] == 0:
-        return _Inside()
-    if why := fault_within(db):
-        return _Inside(fault=why)
+        return _Content()
+    if fault := fault_within(db):
+        return _Content(fault=fault)
     row = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
     state = load_state(row[0]) if row else None
     waiting, parked = db.execute("SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue").fetchone()
-    return _Inside("", state.vm_id if state else "", waiting, parked)
+    return _Content("", state.vm_id if state else "", waiting, parked)
 
 
-def probe_hold_file(settings: Settings, world: World) -> Report:
-    """Whether the hold file holds."""
-    del world
+def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """Whether the hold file is there, or can't be told not to be, and so holds every approval."""
+    del environment
     path = settings.approval.hold_file
     try:
         os.lstat(path)
@@ -193,22 +198,17 @@ def probe_hold_file(settings: Settings, world: World) -> Report:
             return Report((warn("hold_file", missing),))
         return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "not a usable path"
-        return Report(
-            (
-                warn(
-                    "hold_file", f"{path} cannot be looked at ({why}), which holds every approval: let this user see it"
-                ),
-            )
-        )
+        reason = (error.strerror if isinstance(error, OSError) else "") or "not a usable path"
+        sentence = f"{path} cannot be looked at ({reason}), which holds every approval: let this user see it"
+        return Report((warn("hold_file", sentence),))
     return Report((warn("hold_file", f"{path} is there: nothing is approved until it is removed"),))
 
 
-def probe_recorder(settings: Settings, world: World) -> Report:
+def probe_recorder(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Whether a recording could be written."""
-    del world
+    del environment
     path = Path(settings.recorder.path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         return Report((fail("recorder", f"{path} is a link or no regular file, which is not written to: correct it"),))
-    found = try_folder("recorder", path.parent, "recorder.path")
-    return Report((found or ok("recorder", f"{path} can be written"),))
+    refusal = try_folder("recorder", path.parent, "recorder.path")
+    return Report((refusal or ok("recorder", f"{path} can be written"),))

@@ -1,4 +1,4 @@
-"""The doctor: everything that the settings point at, tried at once, within a bound, and said in sentences.
+"""Runs the probes: everything that the settings point at is tried at once, within a time limit.
 
 Nothing that matters is changed: no approval is sent, no record is published, no file stays behind. What is touched:
 Azure switches Scheduled Events on for a VM that asks for the first time, Event Hubs sees a connection, the collector a
@@ -11,90 +11,100 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder
-from exporter.commands.check.report import ClockReading, Finding, Report, World, fail, ok, warn
+from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
 from exporter.core.folding import alike
 
-Probe = Callable[[Settings, World], Report]
+Probe = Callable[[Settings, ProbeEnvironment], Report]
 
-CLOCK_WARN_SECONDS = 2.0
-CLOCK_FAIL_SECONDS = 30.0
+CLOCK_WARN_SECONDS: Final = 2.0
+CLOCK_FAIL_SECONDS: Final = 30.0
 
 
 def probes_for(settings: Settings) -> dict[str, Probe]:
-    """What is to be tried, by topic, in the order in which it is told. A destination's library is imported by it."""
-    found: dict[str, Probe] = {"metadata": probe_metadata}
+    """The probes that these settings ask for, by topic, in the order in which their findings are printed."""
+    probes: dict[str, Probe] = {"metadata": probe_metadata}
     if settings.event_hubs.configured:
-        found["event_hubs"] = _event_hubs
+        probes["event_hubs"] = _event_hubs
     if settings.otlp.configured:
-        found["otlp"] = _otlp
-    found["outbox"] = probe_outbox
+        probes["otlp"] = _otlp
+    probes["outbox"] = probe_outbox
     if settings.approval.hold_file:
-        found["hold_file"] = probe_hold_file
+        probes["hold_file"] = probe_hold_file
     if settings.recorder.path:
-        found["recorder"] = probe_recorder
-    found["web"] = probe_web
-    return found
+        probes["recorder"] = probe_recorder
+    probes["web"] = probe_web
+    return probes
 
 
-def _event_hubs(settings: Settings, world: World) -> Report:
+def _event_hubs(settings: Settings, environment: ProbeEnvironment) -> Report:
     from exporter.commands.check.event_hubs import probe_event_hubs  # noqa: PLC0415  # only what is configured is imported
 
-    return probe_event_hubs(settings, world)
+    return probe_event_hubs(settings, environment)
 
 
-def _otlp(settings: Settings, world: World) -> Report:
+def _otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
     from exporter.commands.check.otlp import probe_otlp  # noqa: PLC0415  # only what is configured is imported
 
-    return probe_otlp(settings, world)
+    return probe_otlp(settings, environment)
 
 
-def run_probes(settings: Settings, world: World, probes: Mapping[str, Probe] | None = None) -> tuple[Finding, ...]:
-    """Every finding, in the order of the probes, after at most `patience.total` seconds.
+def run_probes(
+    settings: Settings, environment: ProbeEnvironment, probes: Mapping[str, Probe] | None = None
+) -> tuple[Finding, ...]:
+    """Every finding, in the order of the probes, after at most `timeouts.total` seconds.
 
-    A probe that is not done by then is left behind on its daemon thread, and said to be late.
+    `probes` are by default those that the settings ask for. One that is not done in time is left behind on its daemon
+    thread, and there is a finding that it was late.
     """
-    named = probes_for(settings) if probes is None else probes
-    end = time.monotonic() + world.patience.total
-    done: queue.SimpleQueue[tuple[str, Report]] = queue.SimpleQueue()
-    for topic, probe in named.items():
-        threading.Thread(target=_run, args=(topic, probe, settings, world, done), daemon=True).start()
+    if probes is None:
+        probes = probes_for(settings)
+    end = time.monotonic() + environment.timeouts.total
+    results: queue.SimpleQueue[tuple[str, Report]] = queue.SimpleQueue()
+    for topic, probe in probes.items():
+        threading.Thread(target=_run, args=(topic, probe, settings, environment, results), daemon=True).start()
     reports: dict[str, Report] = {}
-    while len(reports) < len(named):
+    while len(reports) < len(probes):
         try:
-            topic, report = done.get(timeout=max(0.0, end - time.monotonic()))
+            topic, report = results.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
             break
         reports[topic] = report
-    return _told(named, reports, world.patience.total)
+    return _all_findings(tuple(probes), reports, environment.timeouts.total)
 
 
 def _run(
-    topic: str, probe: Probe, settings: Settings, world: World, done: queue.SimpleQueue[tuple[str, Report]]
+    topic: str,
+    probe: Probe,
+    settings: Settings,
+    environment: ProbeEnvironment,
+    results: queue.SimpleQueue[tuple[str, Report]],
 ) -> None:
     try:
-        report = probe(settings, world)
-    except Exception as error:  # the end of a thread: what it could not do is said, and the others go on
+        report = probe(settings, environment)
+    except Exception as error:  # the outermost frame of this thread: one probe's mistake must not hide the others
         report = Report((fail(topic, f"could not be tried ({type(error).__name__}: {error}); please report this"),))
-    done.put((topic, report))
+    results.put((topic, report))
 
 
-def _told(named: Mapping[str, Probe], reports: Mapping[str, Report], total: float) -> tuple[Finding, ...]:
+def _all_findings(topics: tuple[str, ...], reports: Mapping[str, Report], total: float) -> tuple[Finding, ...]:
     findings: list[Finding] = []
-    for topic in named:
+    for topic in topics:
         late = (fail(topic, f"no result within {total:g} s: something on the way is silent; try again"),)
         findings += reports[topic].findings if topic in reports else late
     metadata, outbox = reports.get("metadata", Report()), reports.get("outbox", Report())
-    findings += _ownership(metadata.vm_id, outbox.vm_id)
-    readings = [reading for topic in named if topic in reports for reading in reports[topic].clocks]
-    return (*findings, *_clock(readings))
+    findings += _compare_owners(metadata.vm_id, outbox.vm_id)
+    readings = [reading for topic in topics if topic in reports for reading in reports[topic].clocks]
+    return (*findings, *_compare_clocks(readings))
 
 
-def _ownership(vm_id: str, owner: str) -> list[Finding]:
+def _compare_owners(vm_id: str, owner: str) -> list[Finding]:
+    """A warning when the outbox belongs to another VM than this one."""
     if not vm_id or not owner or alike(vm_id, owner):
         return []
     return [
@@ -106,8 +116,8 @@ def _ownership(vm_id: str, owner: str) -> list[Finding]:
     ]
 
 
-def _clock(readings: list[ClockReading]) -> list[Finding]:
-    """The most trustworthy comparison, judged only by what lies beyond its error; nothing when nobody told the time."""
+def _compare_clocks(readings: list[ClockReading]) -> list[Finding]:
+    """The reading with the least error, judged only by what lies beyond that error; nothing without any reading."""
     if not readings:
         return []
     best = min(readings, key=lambda reading: reading.error)

@@ -1,4 +1,4 @@
-"""What a probe has to say: findings, each one sentence with what to do, and the few facts that others draw from."""
+"""What a probe answers with: findings, each one sentence with what to do, and the facts that probes are compared by."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from exporter.config.places import MOUNTS
+
 
 class Verdict(StrEnum):
-    """How bad it is. Only FAIL makes `check --probe` end with 1."""
+    """How bad a finding is. Only FAIL makes `check --probe` end with 1."""
 
     OK = "ok"
     WARN = "warn"
@@ -20,7 +22,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor. `topic` is the thing that was tried."""
+    """One line of `check --probe`. `topic` is what was probed, `sentence` what was found and what to do about it."""
 
     verdict: Verdict
     topic: str
@@ -29,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """How far `peer`'s clock is ahead of ours, in seconds, give or take `error`."""
+    """How far the clock of `peer` is ahead of ours, in seconds, give or take `error` seconds."""
 
     peer: str
     ahead: float
@@ -38,7 +40,10 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that one probe found. `vm_id`: of this VM as Azure says it, or of the VM that an outbox belongs to."""
+    """All that one probe found.
+
+    `vm_id` is that of this VM where the metadata service was probed, that of the outbox's owner where the outbox was.
+    """
 
     findings: tuple[Finding, ...] = ()
     clocks: tuple[ClockReading, ...] = ()
@@ -46,8 +51,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds: for a connection, for an answer on it, and for all of `--probe`."""
+class Timeouts:
+    """Seconds for a connection, for an answer on it, and for all probes together."""
 
     connect: float = 3.0
     answer: float = 5.0
@@ -55,30 +60,38 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What lies outside of the settings. `credential` makes an asyncio credential of Azure (None: azure-identity's)."""
+class ProbeEnvironment:
+    """What lies outside of the settings.
+
+    `wall` gives Unix seconds. `credential` makes an asyncio credential of Azure, None takes azure-identity's.
+    `chassis`, `processes` and `mounts` are files of Linux: the chassis' asset tag, the folder of the processes, and
+    what this process has mounted.
+    """
 
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     wall: Callable[[], float] = time.time
     credential: Callable[[], Any] | None = None
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()
     chassis: Path = Path("/sys/class/dmi/id/chassis_asset_tag")
     processes: Path = Path("/proc")
-    mounts: Path = Path("/proc/self/mountinfo")
+    mounts: Path = MOUNTS
 
     @property
     def in_kubernetes(self) -> bool:
-        """Kubernetes tells every pod where its own service is."""
+        """Whether this is a pod: Kubernetes gives every pod the address of its own service."""
         return bool(self.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
 def ok(topic: str, sentence: str) -> Finding:
+    """A finding that all is well."""
     return Finding(Verdict.OK, topic, sentence)
 
 
 def warn(topic: str, sentence: str) -> Finding:
+    """A finding that somebody should know of, with which the agent works."""
     return Finding(Verdict.WARN, topic, sentence)
 
 
 def fail(topic: str, sentence: str) -> Finding:
+    """A finding with which the agent, or one of its outputs, does not work."""
     return Finding(Verdict.FAIL, topic, sentence)

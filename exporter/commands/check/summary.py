@@ -29,7 +29,7 @@ _COORDINATIONS: Final[Mapping[Coordination, str]] = {
 
 
 def summary(settings: Settings) -> Iterator[Line]:
-    """Name and text of each line."""
+    """Name and text of each line, in the order in which they are printed."""
     source, approval = settings.source, settings.approval
     yield "settings", settings.config_file or "no file: defaults, environment and flags"
     yield (
@@ -107,13 +107,13 @@ def _event_hubs(hubs: EventHubsSettings) -> str:
 def _protection(settings: Settings) -> str:
     if not settings.web.config_file:
         return "without TLS, open to whoever reaches it"
-    found, _, _ = read_web_file(Path(settings.web.config_file))
-    if found is None:
+    web, _, _ = read_web_file(Path(settings.web.config_file))
+    if web is None:
         return f"as {settings.web.config_file} says"
-    tls = "TLS" if found.tls is not None else "without TLS"
-    asked = []
-    if found.tls is not None and found.tls.verify_mode is ssl.CERT_REQUIRED:
-        asked.append("a client certificate")
-    if found.users:
-        asked.append(f"passwords of {len(found.users)} user{'' if len(found.users) == 1 else 's'}")
-    return f"{tls}, {' and '.join(asked) or 'open to whoever reaches it'}"
+    tls = "TLS" if web.tls is not None else "without TLS"
+    required = []
+    if web.tls is not None and web.tls.verify_mode is ssl.CERT_REQUIRED:
+        required.append("a client certificate")
+    if web.users:
+        required.append(f"passwords of {len(web.users)} user{'' if len(web.users) == 1 else 's'}")
+    return f"{tls}, {' and '.join(required) or 'open to whoever reaches it'}"

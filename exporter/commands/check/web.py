@@ -1,4 +1,4 @@
-"""Tries the address to listen on: free, ours already, or whose."""
+"""Probes the address to listen on: whether it is free, already served by this agent, or taken by another program."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.check.report import Finding, Report, World, fail, ok, warn
+from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.metadata.errors import one_line
 from exporter.web.server import CHALLENGE, listen
 
 TOPIC: Final = "web"
-_OURS: Final = b"azure_scheduled_events_build_info"
+_OUR_METRIC: Final = b"azure_scheduled_events_build_info"
 _READ_AT_MOST: Final = 1 << 20
 _LISTENING: Final = "0A"
 """The state of a listening socket in /proc/net/tcp [proc(5)]."""
 _UNPRIVILEGED: Final = 1024
 
 
-def probe_web(settings: Settings, world: World) -> Report:
-    """Binds the address and gives it back."""
+def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
+    """Bind the address and free it again."""
     host, port = settings.web.address
     address = settings.web.listen_address
     try:
         listen(host, port).close()
     except OSError as error:
-        return Report((_refused(error, host, port, settings, world),))
+        return Report((_refused(error, host, port, settings, environment),))
     return Report((ok(TOPIC, f"{address} is free to listen on"),))
 
 
-def _refused(error: OSError, host: str, port: int, settings: Settings, world: World) -> Finding:
+def _refused(error: OSError, host: str, port: int, settings: Settings, environment: ProbeEnvironment) -> Finding:
     if error.errno == errno.EADDRINUSE:
-        return _taken(host, port, settings, world)
+        return _taken(host, port, settings, environment)
     return fail(TOPIC, refusal(error, settings.web.listen_address, port))
 
 
 def refusal(error: OSError, address: str, port: int) -> str:
-    """Why nobody can listen there."""
+    """Why `port` of the configured `address` can't be listened on, for errors other than that it is taken."""
     if error.errno in (errno.EACCES, errno.EPERM) and port < _UNPRIVILEGED:
         return (
             f"{address}: a port below {_UNPRIVILEGED} is for root alone: choose a higher one, such as 10169, or give "
@@ -57,24 +58,33 @@ def refusal(error: OSError, address: str, port: int) -> str:
     return f"{address} cannot be listened on ({error.strerror}): choose another web.listen_address"
 
 
-def _taken(host: str, port: int, settings: Settings, world: World) -> Finding:
+def _taken(host: str, port: int, settings: Settings, environment: ProbeEnvironment) -> Finding:
     address = settings.web.listen_address
     local = host if host not in ("", "0.0.0.0", "::") else "127.0.0.1"  # noqa: S104  # compared, not bound
-    answered = _ask(local, port, bool(settings.web.config_file), world.patience.connect)
-    if answered == "ours":
+    occupant, name = _identify(local, port, bool(settings.web.config_file), environment.timeouts.connect)
+    if occupant is _Occupant.AGENT:
         return ok(TOPIC, f"{address} is served by this agent, which is running")
-    if answered == "locked":
+    if occupant is _Occupant.LOCKED:
         return warn(TOPIC, f"{address} is taken by what wants a client certificate: most likely this agent, running")
-    owner = owner_of(port, world.processes)
-    who = f"by {owner}" if owner else f"by another program{answered}"
+    owner = owner_of(port, environment.processes)
+    named = f" that calls itself {name}" if name else ""
+    who = f"by {owner}" if owner else f"by another program{named}"
     return fail(
         TOPIC, f"{address} is taken {who}: stop that, or set web.listen_address to another port (and tell Prometheus)"
     )
 
 
-def _ask(host: str, port: int, encrypted: bool, seconds: float) -> str:
-    """What listens there: "ours" when it answers as this agent does, "locked" when it wants a client certificate, which
-    we have none of, else what it calls itself, as the end of a sentence."""
+class _Occupant(Enum):
+    """What listens on an address that is taken."""
+
+    AGENT = auto()
+    LOCKED = auto()
+    """Something that wants a client certificate, which we have none of."""
+    OTHER = auto()
+
+
+def _identify(host: str, port: int, encrypted: bool, seconds: float) -> tuple[_Occupant, str]:
+    """What listens there, judged by its answer to a scrape, and what another program calls itself."""
     connection: http.client.HTTPConnection
     if encrypted:
         # Whose certificate it is does not matter: nothing is told to it, and its answer is only shown.
@@ -86,21 +96,20 @@ def _ask(host: str, port: int, encrypted: bool, seconds: float) -> str:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         if answer.status == http.client.UNAUTHORIZED and answer.headers.get(CHALLENGE[0]) == CHALLENGE[1]:
-            return "ours"
-        if answer.status == http.client.OK and _OURS in answer.read(_READ_AT_MOST):
-            return "ours"
-        server = one_line(answer.headers.get("Server", ""))[:60]
-        return f" that calls itself {server}" if server else ""
+            return _Occupant.AGENT, ""
+        if answer.status == http.client.OK and _OUR_METRIC in answer.read(_READ_AT_MOST):
+            return _Occupant.AGENT, ""
+        return _Occupant.OTHER, one_line(answer.headers.get("Server", ""))[:60]
     except ssl.SSLError as error:
-        return "locked" if "CERTIFICATE_REQUIRED" in str(error.reason) else ""
+        return (_Occupant.LOCKED if "CERTIFICATE_REQUIRED" in str(error.reason) else _Occupant.OTHER), ""
     except (OSError, http.client.HTTPException):
-        return ""
+        return _Occupant.OTHER, ""
     finally:
         connection.close()
 
 
 def owner_of(port: int, processes: Path) -> str:
-    """Name and id of the process that listens on this port, as far as this user may see it; Linux alone."""
+    """Name and id of the process that listens on this port, "" where this user may not see it; Linux alone."""
     inodes = {f"socket:[{inode}]" for inode in _listening(port, processes)}
     if not inodes:
         return ""
@@ -113,6 +122,7 @@ def owner_of(port: int, processes: Path) -> str:
 
 
 def _listening(port: int, processes: Path) -> Iterator[str]:
+    """The inodes of the sockets that listen on this port [proc(5), /proc/net/tcp]."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (processes / "net" / table).read_text(encoding="ascii").splitlines()[1:]:

@@ -16,7 +16,7 @@ import pytest
 
 from exporter.commands.check.command import add_arguments, check
 from exporter.commands.check.files import is_installed, missing_packages
-from exporter.commands.check.report import World
+from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.load import ConfigError, load
 from exporter.config.sources import FlagParser
 from tests.support.certificates import self_signed, write
@@ -34,7 +34,7 @@ def arguments(*flags: str) -> argparse.Namespace:
 
 def checked(capsys: pytest.CaptureFixture[str], *flags: str, **environ: str) -> str:
     """What a check without errors prints."""
-    assert check(arguments(*flags), World(environ)) == 0
+    assert check(arguments(*flags), ProbeEnvironment(environ)) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return out
@@ -43,7 +43,7 @@ def checked(capsys: pytest.CaptureFixture[str], *flags: str, **environ: str) -> 
 def refused(*flags: str, **environ: str) -> str:
     """The errors of a check, one a line."""
     with pytest.raises(ConfigError) as caught:
-        check(arguments(*flags), World(environ))
+        check(arguments(*flags), ProbeEnvironment(environ))
     return "\n".join(caught.value.errors)
 
 

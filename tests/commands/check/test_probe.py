@@ -1,4 +1,4 @@
-"""The doctor: each thing that can be wrong with the machine, provoked, and said in a sentence with what to do."""
+"""`check --probe`: each thing that can be wrong, provoked, and said in a sentence with what to do."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ import pytest
 from exporter.commands.check.metadata import AZURE_CHASSIS, probe_metadata, unreachable
 from exporter.commands.check.network import Reach, reach
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import Report, Verdict, World, ok
+from exporter.commands.check.report import ProbeEnvironment, Report, Verdict, ok
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
-from tests.support.doctor import HURRIED, QUICK, WORLD, a_port_of_ours, doctor, line, only, says, source
+from tests.support.probing import (
+    ENVIRONMENT,
+    HURRIED_ENVIRONMENT,
+    SHORT_TIMEOUTS,
+    findings_of,
+    printed_line,
+    reserved_port,
+    run_check,
+    sentence_of,
+    settings_for,
+)
 from tests.support.raw_server import Peer, RawServer, answers, response
 from tests.support.raw_server import ok as http_ok
 
@@ -41,11 +51,11 @@ def service() -> Iterator[MetadataService]:
 
 def test_a_good_service(service: MetadataService) -> None:
     """Azure that answers is ok, and a probe asks without ever approving."""
-    settings = source(service.url)
-    findings = only(probe_metadata, settings, replace(WORLD, environ={"HTTP_PROXY": "http://proxy:1"}))
-    says(findings, OK, "metadata", service.url, "answered in")
-    says(findings, OK, "identity", "this VM is WestNO_0 of the scale set WestNO in westeurope")
-    says(findings, OK, "proxy", "HTTP_PROXY is set and not used for the metadata service")
+    settings = settings_for(service.url)
+    findings = findings_of(probe_metadata, settings, replace(ENVIRONMENT, environ={"HTTP_PROXY": "http://proxy:1"}))
+    sentence_of(findings, OK, "metadata", service.url, "answered in")
+    sentence_of(findings, OK, "identity", "this VM is WestNO_0 of the scale set WestNO in westeurope")
+    sentence_of(findings, OK, "proxy", "HTTP_PROXY is set and not used for the metadata service")
     assert len(service.requests) == 2
     assert not service.posts
 
@@ -70,23 +80,25 @@ def test_a_good_service(service: MetadataService) -> None:
 def test_answers_that_are_not_azures(service: MetadataService, fault: str, verdict: Verdict, words: str) -> None:
     """Each bad answer of the simulated service is one sentence that says what stands behind it."""
     service.fault(f"all/{fault}")
-    says(only(probe_metadata, source(service.url)), verdict, "metadata", service.url, words)
+    sentence_of(findings_of(probe_metadata, settings_for(service.url)), verdict, "metadata", service.url, words)
 
 
 def test_an_unknown_api_version(service: MetadataService) -> None:
     """A refused api-version is named, with those that the service offers."""
-    findings = only(probe_metadata, source(service.url, "--source.api-version=2031-01-01"))
-    says(findings, FAIL, "metadata", "does not take api-version 2031-01-01 (it names 20", "set source.api_version")
+    findings = findings_of(probe_metadata, settings_for(service.url, "--source.api-version=2031-01-01"))
+    sentence_of(
+        findings, FAIL, "metadata", "does not take api-version 2031-01-01 (it names 20", "set source.api_version"
+    )
 
 
 def test_a_service_that_is_late(service: MetadataService) -> None:
     """Events that do not come in time may be Azure's two minutes: a warning when it says who we are, else a failure."""
     service.fault("hang")
-    findings = only(probe_metadata, source(service.url), HURRIED)
-    says(findings, WARN, "metadata", "gave no events within 2 s", "takes up to 2 minutes")
+    findings = findings_of(probe_metadata, settings_for(service.url), HURRIED_ENVIRONMENT)
+    sentence_of(findings, WARN, "metadata", "gave no events within 2 s", "takes up to 2 minutes")
     service.fault("all/hang")
-    findings = only(probe_metadata, source(service.url), HURRIED)
-    says(findings, FAIL, "metadata", "gave no answer within 2 s", "may take 2 minutes")
+    findings = findings_of(probe_metadata, settings_for(service.url), HURRIED_ENVIRONMENT)
+    sentence_of(findings, FAIL, "metadata", "gave no answer within 2 s", "may take 2 minutes")
     assert len(findings) == 1
 
 
@@ -100,9 +112,15 @@ def test_a_service_that_is_late(service: MetadataService) -> None:
 def test_a_transparent_proxy(header: str, words: str) -> None:
     """A proxy that shows in the headers is a warning where it lets the answer by, and a failure where it does not."""
     with RawServer(answers(http_ok(DOCUMENT, header))) as server:
-        says(only(probe_metadata, source(server.url)), WARN, "metadata", words)
+        sentence_of(findings_of(probe_metadata, settings_for(server.url)), WARN, "metadata", words)
     with RawServer(answers(response("503 Unavailable", b"<html>", header))) as server:
-        says(only(probe_metadata, source(server.url)), FAIL, "metadata", words, "take the metadata service out of it")
+        sentence_of(
+            findings_of(probe_metadata, settings_for(server.url)),
+            FAIL,
+            "metadata",
+            words,
+            "take the metadata service out of it",
+        )
 
 
 PAGE = b"\r\n <!DOCTYPE html><html><head><title>404</title></head><body><h1>No such thing</h1></body></html>"
@@ -120,7 +138,7 @@ def test_no_page_is_repeated(status: str, media: str, events: bool) -> None:
         peer.send(response(status, PAGE, f"Content-Type: {media}") if page else http_ok(DOCUMENT))
 
     with RawServer(script) as server:
-        findings = only(probe_metadata, source(server.url))
+        findings = findings_of(probe_metadata, settings_for(server.url))
     said = " ".join(finding.sentence for finding in findings)
     assert "<" not in said
     assert "No such thing" not in said
@@ -131,53 +149,67 @@ def test_no_page_is_repeated(status: str, media: str, events: bool) -> None:
 def test_another_cloud(header: str, words: str) -> None:
     """Another cloud's metadata service is recognised: this is not an Azure VM."""
     with RawServer(answers(response("404 Not Found", b"", header))) as server:
-        says(only(probe_metadata, source(server.url)), FAIL, "metadata", words, "this is not an Azure VM")
+        sentence_of(
+            findings_of(probe_metadata, settings_for(server.url)), FAIL, "metadata", words, "this is not an Azure VM"
+        )
 
 
 def test_nobody_there() -> None:
     """A refused port and an unknown name of a configured address are told apart."""
-    with a_port_of_ours(listening=False) as port:
-        findings = only(probe_metadata, source(f"http://127.0.0.1:{port}"))
-    says(findings, FAIL, "metadata", "refuses connections: nothing listens there; correct source.url")
-    findings = only(probe_metadata, source("http://no-such-host.invalid"))
-    says(findings, FAIL, "metadata", "the name in source.url", "is not known")
+    with reserved_port(listening=False) as port:
+        findings = findings_of(probe_metadata, settings_for(f"http://127.0.0.1:{port}"))
+    sentence_of(findings, FAIL, "metadata", "refuses connections: nothing listens there; correct source.url")
+    findings = findings_of(probe_metadata, settings_for("http://no-such-host.invalid"))
+    sentence_of(findings, FAIL, "metadata", "the name in source.url", "is not known")
 
 
 def test_a_machine_without_a_route(tmp_path: Path) -> None:
     """Without a way to 169.254.169.254 it says "not an Azure VM", or in a pod that it lacks the host network."""
     flags = (f"--outbox.path={tmp_path}/outbox.db",)
-    bare = doctor(*flags, isolated="-rn")
+    bare = run_check(*flags, isolated="-rn")
     assert bare.returncode == 1
-    told = line(bare, "metadata")
-    assert told.startswith(f"fail metadata {IMDS} has no route from here: this is")
-    pod = doctor(*flags, isolated="-rn", environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    assert "this pod has no host network" in line(pod, "metadata")
-    assert "set hostNetwork: true" in line(pod, "metadata")
+    sentence = printed_line(bare, "metadata")
+    assert sentence.startswith(f"fail metadata {IMDS} has no route from here: this is")
+    pod = run_check(*flags, isolated="-rn", environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert "this pod has no host network" in printed_line(pod, "metadata")
+    assert "set hostNetwork: true" in printed_line(pod, "metadata")
 
 
 def test_an_azure_vm_that_cannot_reach_it(tmp_path: Path) -> None:
     """On a chassis of Azure's the blame goes to the machine's own rules."""
     tag = tmp_path / "tag"
     tag.write_text(f"{AZURE_CHASSIS}\n")
-    told = unreachable(Reach.TIMEOUT, IMDS, World(chassis=tag))
-    assert "although this is an Azure VM: let this process reach 169.254.169.254" in told
-    assert "this is not an Azure VM" in unreachable(Reach.TIMEOUT, IMDS, World(chassis=tmp_path / "none"))
+    sentence = unreachable(Reach.TIMEOUT, IMDS, ProbeEnvironment(chassis=tag))
+    assert "although this is an Azure VM: let this process reach 169.254.169.254" in sentence
+    assert "this is not an Azure VM" in unreachable(Reach.TIMEOUT, IMDS, ProbeEnvironment(chassis=tmp_path / "none"))
 
 
 def test_whom_azure_says_we_are(service: MetadataService) -> None:
     """A name that is missing, that contradicts the configured one, or cannot be asked: what follows from it is said."""
-    settings = source(service.url, "--source.vm-name=host00000A")
-    says(only(probe_metadata, settings), FAIL, "identity", "source.vm_name is host00000A", "calls this VM WestNO_0")
-    says(only(probe_metadata, source(service.url, "--source.vm-name=westno_0")), OK, "identity")
+    settings = settings_for(service.url, "--source.vm-name=host00000A")
+    sentence_of(
+        findings_of(probe_metadata, settings),
+        FAIL,
+        "identity",
+        "source.vm_name is host00000A",
+        "calls this VM WestNO_0",
+    )
+    sentence_of(findings_of(probe_metadata, settings_for(service.url, "--source.vm-name=westno_0")), OK, "identity")
     service.fault("instance/500")
-    says(only(probe_metadata, source(service.url)), FAIL, "identity", "(server-error", "nothing is approved while")
-    says(only(probe_metadata, settings), WARN, "identity", "the configured name host00000A stands")
+    sentence_of(
+        findings_of(probe_metadata, settings_for(service.url)),
+        FAIL,
+        "identity",
+        "(server-error",
+        "nothing is approved while",
+    )
+    sentence_of(findings_of(probe_metadata, settings), WARN, "identity", "the configured name host00000A stands")
     nameless = http_ok(b'{"name":"","vmScaleSetName":"web","vmId":"x"}')
     with RawServer(answers(nameless)) as server:
-        findings = only(probe_metadata, source(server.url))
-        says(findings, FAIL, "identity", "compute.name is empty", "in the scale set web it is web_NUMBER")
-        findings = only(probe_metadata, source(server.url, "--source.vm-name=web_1"))
-        says(findings, WARN, "identity", "the configured name web_1 stands")
+        findings = findings_of(probe_metadata, settings_for(server.url))
+        sentence_of(findings, FAIL, "identity", "compute.name is empty", "in the scale set web it is web_NUMBER")
+        findings = findings_of(probe_metadata, settings_for(server.url, "--source.vm-name=web_1"))
+        sentence_of(findings, WARN, "identity", "the configured name web_1 stands")
 
 
 def test_events_of_others(service: MetadataService) -> None:
@@ -185,13 +217,13 @@ def test_events_of_others(service: MetadataService) -> None:
     service.set_document(
         {"DocumentIncarnation": 7, "Events": [{"EventId": "a", "EventType": "Freeze", "Resources": ["x", "y"]}]}
     )
-    findings = only(probe_metadata, source(service.url))
-    says(findings, OK, "metadata", "document 7, 1 event")
-    says(findings, WARN, "events", "no event names this VM (WestNO_0): they name x, y")
+    findings = findings_of(probe_metadata, settings_for(service.url))
+    sentence_of(findings, OK, "metadata", "document 7, 1 event")
+    sentence_of(findings, WARN, "events", "no event names this VM (WestNO_0): they name x, y")
     service.set_document(
         {"DocumentIncarnation": 8, "Events": [{"EventId": "a", "EventType": "Freeze", "Resources": ["westno_0"]}]}
     )
-    assert "events" not in {finding.topic for finding in only(probe_metadata, source(service.url))}
+    assert "events" not in {finding.topic for finding in findings_of(probe_metadata, settings_for(service.url))}
 
 
 @pytest.mark.parametrize(
@@ -207,14 +239,14 @@ def test_a_clock_that_is_off(ahead: float, verdict: Verdict, words: str) -> None
     """The service's Date against ours: a warning beyond 2 s, a failure beyond 30."""
     date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
     with RawServer(answers(http_ok(DOCUMENT, f"Date: {date}"))) as server:
-        says(only(probe_metadata, source(server.url)), verdict, "clock", words)
+        sentence_of(findings_of(probe_metadata, settings_for(server.url)), verdict, "clock", words)
 
 
 # --- the whole
 
 
 def test_a_probe_that_never_ends_and_one_that_breaks() -> None:
-    """The doctor ends in time and says who was late; a mistake of its own is a finding, not a traceback."""
+    """The command ends in time and names the probe that was late; a mistake of its own is a finding, no traceback."""
     never = threading.Event()
 
     def late(*_: object) -> Report:
@@ -224,10 +256,10 @@ def test_a_probe_that_never_ends_and_one_that_breaks() -> None:
     def broken(*_: object) -> Report:
         raise RuntimeError("oh")
 
-    world = replace(WORLD, patience=replace(QUICK, total=0.3))
+    environment = replace(ENVIRONMENT, timeouts=replace(SHORT_TIMEOUTS, total=0.3))
     began = time.monotonic()
     probes = {"late": late, "broken": broken, "good": lambda *_: Report((ok("good", "fine"),))}
-    findings = run_probes(Settings(), world, probes)
+    findings = run_probes(Settings(), environment, probes)
     never.set()
     assert time.monotonic() - began < 2
     assert [(finding.verdict, finding.topic) for finding in findings] == [
@@ -264,7 +296,7 @@ def test_a_healthy_machine(tmp_path: Path, service: MetadataService) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    process = doctor(
+    process = run_check(
         f"--source.url={service.url}", f"--outbox.path={tmp_path}/outbox.db", f"--web.listen-address=127.0.0.1:{port}"
     )
     assert (process.returncode, process.stderr) == (0, "")

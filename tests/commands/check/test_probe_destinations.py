@@ -1,4 +1,4 @@
-"""The doctor on the destinations: each way in which one cannot be reached or refuses, and never a record for it."""
+"""The probes of the destinations: each way in which one cannot be reached or refuses, and never a record for it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,24 @@ from azure.identity.aio import EnvironmentCredential
 
 from exporter.commands.check.event_hubs import address_of, explained, probe_event_hubs
 from exporter.commands.check.otlp import probe_otlp
-from exporter.commands.check.report import Finding, Verdict, World
+from exporter.commands.check.report import Finding, ProbeEnvironment, Verdict
 from exporter.config.schema import EventHubsSettings, Settings
 from exporter.errors import Retryable
 from exporter.simulator.event_hubs.broker import Broker
 from tests.commands.check.test_command import a_pair
 from tests.support.configuration import CONNECTION, KEY, loaded
-from tests.support.doctor import HURRIED, ROOT, WORLD, a_port_of_ours, doctor, line, only, says
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Raw, Receiver, Reply, success
+from tests.support.probing import (
+    ENVIRONMENT,
+    HURRIED_ENVIRONMENT,
+    ROOT,
+    findings_of,
+    printed_line,
+    reserved_port,
+    run_check,
+    sentence_of,
+)
 from tests.support.raw_server import Peer, RawServer
 
 pytestmark = FORGETFUL
@@ -41,9 +50,11 @@ def hubs(connection: str, *flags: str) -> Settings:
     return loaded(*flags, environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": connection})
 
 
-def on(broker: Broker, hub: str | None = None, *flags: str, world: World = WORLD) -> list[Finding]:
+def on(
+    broker: Broker, hub: str | None = None, *flags: str, environment: ProbeEnvironment = ENVIRONMENT
+) -> list[Finding]:
     """What is found at the broker, which never receives anything."""
-    findings = only(probe_event_hubs, hubs(broker.connection_string(hub), *flags), world)
+    findings = findings_of(probe_event_hubs, hubs(broker.connection_string(hub), *flags), environment)
     assert broker.messages() == []
     return findings
 
@@ -65,7 +76,9 @@ def test_an_event_hub_that_takes_records(transport: str) -> None:
     """A link that could carry records is ok; nothing is sent on it, and the connection is given back."""
     with Broker() as broker:
         findings = on(broker, None, f"--event-hubs.transport={transport}")
-        says(findings, OK, "event_hubs", "lets us send to scheduled-events, up to 1048576 bytes", "nothing was sent")
+        sentence_of(
+            findings, OK, "event_hubs", "lets us send to scheduled-events, up to 1048576 bytes", "nothing was sent"
+        )
         broker.wait_connections(0, 30)
 
 
@@ -84,34 +97,36 @@ def test_an_event_hub_that_refuses() -> None:
 
     def found(fault: str) -> list[Finding]:
         with Broker(faults=[f"{fault}*always"]) as broker:
-            return on(broker, world=HURRIED if fault == "silent" else WORLD)
+            return on(broker, environment=HURRIED_ENVIRONMENT if fault == "silent" else ENVIRONMENT)
 
     with ThreadPoolExecutor(len(REFUSALS)) as pool:  # the SDK mostly sleeps
         for (verdict, words), findings in zip(REFUSALS.values(), pool.map(found, REFUSALS), strict=True):
-            says(findings, verdict, "event_hubs", words)
+            sentence_of(findings, verdict, "event_hubs", words)
 
 
 def test_the_wrong_event_hub() -> None:
     """An event hub that the namespace does not have is named."""
     with Broker() as broker:
-        says(on(broker, "no-such-hub"), FAIL, "event_hubs", "has no event hub no-such-hub")
+        sentence_of(on(broker, "no-such-hub"), FAIL, "event_hubs", "has no event hub no-such-hub")
 
 
 def test_a_namespace_that_is_not_there() -> None:
     """An unknown name, a closed port, and the way around a closed port are said; never the key."""
     string = f"{CONNECTION};EntityPath=hub"
     unknown = hubs(string.replace("contoso.servicebus.windows.net", "no-such-namespace.invalid"))
-    told = says(only(probe_event_hubs, unknown), FAIL, "event_hubs", "no-such-namespace.invalid is not known", "DNS")
-    assert KEY not in told
-    with a_port_of_ours(listening=False) as port:
+    sentence = sentence_of(
+        findings_of(probe_event_hubs, unknown), FAIL, "event_hubs", "no-such-namespace.invalid is not known", "DNS"
+    )
+    assert KEY not in sentence
+    with reserved_port(listening=False) as port:
         endpoint = f"--event-hubs.custom-endpoint=sb://127.0.0.1:{port}"
-        findings = only(probe_event_hubs, hubs(string, endpoint))
-        says(findings, FAIL, "event_hubs", "refuses connections", "or set event_hubs.transport to websocket")
-        findings = only(probe_event_hubs, hubs(string, endpoint, "--event-hubs.transport=websocket"))
-        says(findings, FAIL, "event_hubs", "refuses connections", "(a proxy of the environment is not used)")
+        findings = findings_of(probe_event_hubs, hubs(string, endpoint))
+        sentence_of(findings, FAIL, "event_hubs", "refuses connections", "or set event_hubs.transport to websocket")
+        findings = findings_of(probe_event_hubs, hubs(string, endpoint, "--event-hubs.transport=websocket"))
+        sentence_of(findings, FAIL, "event_hubs", "refuses connections", "(a proxy of the environment is not used)")
         emulator = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
-        findings = only(probe_event_hubs, hubs(f"{emulator};EntityPath=hub"))
-        says(findings, FAIL, "event_hubs", "start the emulator there")
+        findings = findings_of(probe_event_hubs, hubs(f"{emulator};EntityPath=hub"))
+        sentence_of(findings, FAIL, "event_hubs", "start the emulator there")
 
 
 def test_tls_that_cannot_be_agreed(tmp_path: Path) -> None:
@@ -122,18 +137,22 @@ def test_tls_that_cannot_be_agreed(tmp_path: Path) -> None:
     string = f"{CONNECTION};EntityPath=hub"
     for broker in (Broker(ssl_context=context), Broker()):
         with broker:
-            findings = only(
+            findings = findings_of(
                 probe_event_hubs, hubs(string, f"--event-hubs.custom-endpoint=sb://127.0.0.1:{broker.port}")
             )
-            says(findings, FAIL, "event_hubs", "shows a certificate that is not trusted, or speaks no TLS")
+            sentence_of(findings, FAIL, "event_hubs", "shows a certificate that is not trusted, or speaks no TLS")
 
 
 def test_an_identity_that_cannot_sign_in() -> None:
     """Without an identity, as azure-identity itself says, it tells to give the VM one, and the role."""
-    with a_port_of_ours(listening=True) as port:
-        findings = only(probe_event_hubs, with_identity(port), replace(WORLD, credential=EnvironmentCredential))
-    told = says(findings, FAIL, "event_hubs", "no Azure identity that can sign in (CredentialUnavailableError)")
-    assert "with the role Azure Event Hubs Data Sender" in told
+    with reserved_port(listening=True) as port:
+        findings = findings_of(
+            probe_event_hubs, with_identity(port), replace(ENVIRONMENT, credential=EnvironmentCredential)
+        )
+    sentence = sentence_of(
+        findings, FAIL, "event_hubs", "no Azure identity that can sign in (CredentialUnavailableError)"
+    )
+    assert "with the role Azure Event Hubs Data Sender" in sentence
 
 
 class Sleeper:
@@ -150,29 +169,32 @@ class Sleeper:
 
 def test_an_identity_that_never_answers() -> None:
     """An identity endpoint that is silent ends in time."""
-    with a_port_of_ours(listening=True) as port:
-        findings = only(probe_event_hubs, with_identity(port), replace(HURRIED, credential=Sleeper))
-    says(findings, FAIL, "event_hubs", "no Azure identity within 2 s", "169.254.169.254 can be reached")
+    with reserved_port(listening=True) as port:
+        findings = findings_of(probe_event_hubs, with_identity(port), replace(HURRIED_ENVIRONMENT, credential=Sleeper))
+    sentence_of(findings, FAIL, "event_hubs", "no Azure identity within 2 s", "169.254.169.254 can be reached")
 
 
 def test_an_identity_without_the_role() -> None:
-    """A refused identity is told to get the role, where a key would be told to be renewed."""
+    """A refused identity needs the role, where a refused key would have to be renewed."""
     failure = Retryable("unauthorized", "Event Hubs refuses the credential")
     settings = EventHubsSettings(fully_qualified_namespace="contoso.servicebus.windows.net", event_hub="hub")
-    says([explained(failure, settings, "x:5671")], FAIL, "event_hubs", "give it the role Azure Event Hubs Data Sender")
+    sentence_of(
+        [explained(failure, settings, "x:5671")], FAIL, "event_hubs", "give it the role Azure Event Hubs Data Sender"
+    )
 
 
 def test_azure_identity_is_missing() -> None:
     """Without the package the sentence is the command that installs it."""
-    with a_port_of_ours(listening=True) as port:
+    with reserved_port(listening=True) as port:
         program = (
             "import sys; sys.modules['azure.identity'] = sys.modules['azure.identity.aio'] = None\n"
             "from exporter.config.load import load\n"
             "from exporter.config.sources import FlagParser, add_flags\n"
             "from exporter.commands.check.event_hubs import probe_event_hubs\n"
-            "from exporter.commands.check.report import World\n"
+            "from exporter.commands.check.report import ProbeEnvironment\n"
             "parser = FlagParser(); add_flags(parser)\n"
-            "print(probe_event_hubs(load(parser.parse_args(sys.argv[1:]), {}), World()).findings[0].sentence)\n"
+            "settings = load(parser.parse_args(sys.argv[1:]), {})\n"
+            "print(probe_event_hubs(settings, ProbeEnvironment()).findings[0].sentence)\n"
         )
         flags = (
             "--event-hubs.fully-qualified-namespace=contoso.servicebus.windows.net",
@@ -206,7 +228,7 @@ def otlp(endpoint: str, *flags: str) -> Settings:
 
 def at(receiver: Receiver, *flags: str) -> list[Finding]:
     """What is found at a receiver, which never gets a record."""
-    findings = only(probe_otlp, otlp(f"http://127.0.0.1:{receiver.port}", *flags))
+    findings = findings_of(probe_otlp, otlp(f"http://127.0.0.1:{receiver.port}", *flags))
     assert receiver.logs == []
     assert TOKEN not in str(findings)
     return findings
@@ -215,7 +237,7 @@ def at(receiver: Receiver, *flags: str) -> list[Finding]:
 def test_a_collector_that_takes_records() -> None:
     """A true answer to an empty request is ok; it came to the path of the logs, as protobuf, with our headers."""
     with Receiver() as receiver:
-        says(at(receiver), OK, "otlp", "took an empty request; no record was sent")
+        sentence_of(at(receiver), OK, "otlp", "took an empty request; no record was sent")
     assert [(seen.path, seen.size) for seen in receiver.requests] == [("/v1/logs", 0)]
     assert receiver.requests[0].headers["content-type"] == PROTOBUF["Content-Type"]
     assert receiver.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
@@ -226,7 +248,7 @@ def test_a_collector_tells_the_time() -> None:
     late = format_datetime(datetime.fromtimestamp(time.time() + 90, UTC), usegmt=True)
     head = f"HTTP/1.1 200 OK\r\nDate: {late}\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
     with Receiver(Raw(head.encode())) as receiver:
-        says(at(receiver), FAIL, "clock", "behind that of the collector")
+        sentence_of(at(receiver), FAIL, "clock", "behind that of the collector")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +271,7 @@ def test_a_collector_tells_the_time() -> None:
 def test_a_collector_that_refuses(action: Any, verdict: Verdict, words: str) -> None:
     """Each answer that is no success has its sentence."""
     with Receiver(action, action) as receiver:
-        says(at(receiver, "--otlp.timeout=300ms"), verdict, "otlp", words)
+        sentence_of(at(receiver, "--otlp.timeout=300ms"), verdict, "otlp", words)
 
 
 def grpc(peer: Peer) -> None:
@@ -261,20 +283,25 @@ def grpc(peer: Peer) -> None:
 def test_a_port_of_grpc() -> None:
     """A receiver of gRPC is recognised by its greeting."""
     with RawServer(grpc) as server:
-        findings = only(probe_otlp, otlp(server.url))
-    says(findings, FAIL, "otlp", "as receivers of OTLP over gRPC do", "4318")
+        findings = findings_of(probe_otlp, otlp(server.url))
+    sentence_of(findings, FAIL, "otlp", "as receivers of OTLP over gRPC do", "4318")
 
 
 def test_a_collector_that_is_not_there() -> None:
     """A closed port, an unknown name, and http where https is asked for."""
-    with a_port_of_ours(listening=False) as port:
-        says(
-            only(probe_otlp, otlp(f"http://127.0.0.1:{port}")), FAIL, "otlp", "refuses connections: start the collector"
+    with reserved_port(listening=False) as port:
+        sentence_of(
+            findings_of(probe_otlp, otlp(f"http://127.0.0.1:{port}")),
+            FAIL,
+            "otlp",
+            "refuses connections: start the collector",
         )
-    says(only(probe_otlp, otlp("http://no-such-host.invalid")), FAIL, "otlp", "no-such-host.invalid is not known")
+    sentence_of(
+        findings_of(probe_otlp, otlp("http://no-such-host.invalid")), FAIL, "otlp", "no-such-host.invalid is not known"
+    )
     with Receiver() as receiver:
-        says(
-            only(probe_otlp, otlp(f"https://127.0.0.1:{receiver.port}")),
+        sentence_of(
+            findings_of(probe_otlp, otlp(f"https://127.0.0.1:{receiver.port}")),
             FAIL,
             "otlp",
             "does not agree on TLS",
@@ -284,8 +311,8 @@ def test_a_collector_that_is_not_there() -> None:
 
 def test_a_proxy_of_the_environment(tmp_path: Path) -> None:
     """A failure through a proxy names its variable; the whole run tells no secret and ends with 1."""
-    with a_port_of_ours(listening=False) as port:
-        process = doctor(
+    with reserved_port(listening=False) as port:
+        process = run_check(
             f"--source.url=http://127.0.0.1:{port}",
             f"--outbox.path={tmp_path}/outbox.db",
             "--web.listen-address=127.0.0.1:0",
@@ -298,7 +325,7 @@ def test_a_proxy_of_the_environment(tmp_path: Path) -> None:
             },
         )
     assert process.returncode == 1
-    assert "the request went through the proxy that http_proxy names" in line(process, "otlp")
-    assert "ok proxy http_proxy is set and not used for the metadata service" in line(process, "proxy")
+    assert "the request went through the proxy that http_proxy names" in printed_line(process, "otlp")
+    assert "ok proxy http_proxy is set and not used for the metadata service" in printed_line(process, "proxy")
     assert TOKEN not in process.stdout
     assert KEY not in process.stdout

@@ -1,4 +1,4 @@
-"""The doctor on this machine: the outbox and other files, and the address to listen on."""
+"""The probes of this machine: the outbox and other files, and the address to listen on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,16 @@ from exporter.web.responses import Response
 from exporter.web.server import WebServer
 from tests.commands.check.test_command import a_pair
 from tests.support.configuration import loaded
-from tests.support.doctor import QUICK, WORLD, a_port_of_ours, doctor, line, only, says, source
+from tests.support.probing import (
+    ENVIRONMENT,
+    SHORT_TIMEOUTS,
+    findings_of,
+    printed_line,
+    reserved_port,
+    run_check,
+    sentence_of,
+    settings_for,
+)
 from tests.support.raw_server import RawServer, answers
 from tests.support.raw_server import ok as http_ok
 
@@ -50,33 +59,46 @@ def outbox_at(path: Path, *flags: str) -> Settings:
 
 def test_an_outbox_that_can_be_made(tmp_path: Path) -> None:
     """A new outbox is ok, and looking for it leaves nothing behind."""
-    says(only(probe_outbox, outbox_at(tmp_path / "a" / "b" / "outbox.db")), OK, "outbox", "can be made")
+    sentence_of(findings_of(probe_outbox, outbox_at(tmp_path / "a" / "b" / "outbox.db")), OK, "outbox", "can be made")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_outbox_that_cannot_be_made(tmp_path: Path) -> None:
     """A path through a file, and a folder of the kernel's, are failures that name the setting."""
     (tmp_path / "file").touch()
-    says(only(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")), FAIL, "outbox", "a part of its path is a file")
-    says(only(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
+    sentence_of(
+        findings_of(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")),
+        FAIL,
+        "outbox",
+        "a part of its path is a file",
+    )
+    sentence_of(findings_of(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
     recorder = loaded(f"--recorder.path={tmp_path}/file/recording")
-    says(only(probe_recorder, recorder), FAIL, "recorder", "a part of its path is a file", "(recorder.path)")
-    says(only(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
+    sentence_of(
+        findings_of(probe_recorder, recorder), FAIL, "recorder", "a part of its path is a file", "(recorder.path)"
+    )
+    sentence_of(findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
     (tmp_path / "link").symlink_to(tmp_path / "recording")
     os.mkfifo(tmp_path / "pipe")
     for odd in ("link", "pipe"):
-        says(only(probe_recorder, loaded(f"--recorder.path={tmp_path}/{odd}")), FAIL, "recorder", "not written to")
+        sentence_of(
+            findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/{odd}")), FAIL, "recorder", "not written to"
+        )
 
 
 def test_a_disk_that_is_full_or_read_only(tmp_path: Path) -> None:
     """A full and a read-only file system are told apart, each really mounted."""
     disk = f"mount -t tmpfs -o size=64k none {tmp_path}"
     flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path}/outbox.db")
-    told = line(doctor(*flags, isolated="-rmn", before=f"{disk} && head -c 64k /dev/zero >{tmp_path}/fill"), "outbox")
-    assert told.startswith("fail outbox")
-    assert "has no space left: free some" in told
-    told = line(doctor(*flags, isolated="-rmn", before=f"{disk} && mount -o remount,ro {tmp_path}"), "outbox")
-    assert "is on a read-only file system: mount a writable volume there" in told
+    sentence = printed_line(
+        run_check(*flags, isolated="-rmn", before=f"{disk} && head -c 64k /dev/zero >{tmp_path}/fill"), "outbox"
+    )
+    assert sentence.startswith("fail outbox")
+    assert "has no space left: free some" in sentence
+    sentence = printed_line(
+        run_check(*flags, isolated="-rmn", before=f"{disk} && mount -o remount,ro {tmp_path}"), "outbox"
+    )
+    assert "is on a read-only file system: mount a writable volume there" in sentence
 
 
 def test_an_ordinary_user(tmp_path: Path) -> None:
@@ -84,16 +106,16 @@ def test_an_ordinary_user(tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o555)
     flags = ("--source.url=http://127.0.0.1:1", "--web.listen-address=0.0.0.0:81", f"--outbox.path={folder}/outbox.db")
-    process = doctor(*flags, isolated="-Un")  # nobody's, without any capability
+    process = run_check(*flags, isolated="-Un")  # nobody's, without any capability
     assert process.returncode == 1
-    told = f"fail outbox {folder} is not writable for this user: give the folder to the user that the agent runs as"
-    assert told in line(process, "outbox")
-    assert "a port below 1024 is for root alone: choose a higher one" in line(process, "web")
+    sentence = f"fail outbox {folder} is not writable for this user: give the folder to the user that the agent runs as"
+    assert sentence in printed_line(process, "outbox")
+    assert "a port below 1024 is for root alone: choose a higher one" in printed_line(process, "web")
 
 
 def test_an_outbox_larger_than_its_disk(tmp_path: Path) -> None:
     """A bound that the disk cannot hold is a warning."""
-    findings = only(probe_outbox, outbox_at(tmp_path / "outbox.db", f"--outbox.max-bytes={2**40}"))
+    findings = findings_of(probe_outbox, outbox_at(tmp_path / "outbox.db", f"--outbox.max-bytes={2**40}"))
     assert [finding.verdict for finding in findings] == [OK, WARN]
     assert "outbox.max_bytes allows 1048576 MiB, but" in findings[1].sentence
 
@@ -102,11 +124,11 @@ def test_an_agent_runs_on_the_outbox(tmp_path: Path) -> None:
     """A running agent's outbox is ok and left alone; when the agent is gone, its content is read without a trace."""
     path = tmp_path / "outbox.db"
     outbox = Outbox(path, 1 << 20, ("otlp",))
-    says(only(probe_outbox, outbox_at(path)), OK, "outbox", "an agent is running on it")
+    sentence_of(findings_of(probe_outbox, outbox_at(path)), OK, "outbox", "an agent is running on it")
     outbox.commit(State(birth=datetime.now(UTC), vm_id="vm-1"), [])
     outbox.close()
     before = {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()}
-    says(only(probe_outbox, outbox_at(path)), OK, "outbox", "is writable", "0 undelivered")
+    sentence_of(findings_of(probe_outbox, outbox_at(path)), OK, "outbox", "is writable", "0 undelivered")
     assert {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()} == before
 
 
@@ -120,8 +142,8 @@ def test_an_outbox_of_another_vm(tmp_path: Path, service: MetadataService) -> No
     outbox.close()
     assert (tmp_path / "crashed.db-wal").stat().st_size
     for name in ("outbox.db", "crashed.db"):
-        settings = source(service.url, f"--outbox.path={tmp_path}/{name}")
-        findings = run_probes(settings, WORLD, {"metadata": probe_metadata, "outbox": probe_outbox})
+        settings = settings_for(service.url, f"--outbox.path={tmp_path}/{name}")
+        findings = run_probes(settings, ENVIRONMENT, {"metadata": probe_metadata, "outbox": probe_outbox})
         assert [finding.verdict for finding in findings if finding.topic == "outbox"] == [OK, WARN]
         assert any("belongs to another VM" in finding.sentence for finding in findings)
 
@@ -130,13 +152,15 @@ def test_an_outbox_that_is_none(tmp_path: Path) -> None:
     """A foreign, a broken and a nonsensical file are warnings that say what the agent will do; none is changed."""
     path = tmp_path / "outbox.db"
     path.write_bytes(b"not a database at all" * 1000)
-    says(only(probe_outbox, outbox_at(path)), WARN, "outbox", "is corrupt: at its start the agent sets it aside")
+    sentence_of(
+        findings_of(probe_outbox, outbox_at(path)), WARN, "outbox", "is corrupt: at its start the agent sets it aside"
+    )
     assert path.read_bytes() == b"not a database at all" * 1000
     foreign = tmp_path / "foreign.db"
     with sqlite3.connect(foreign) as db:
         db.execute("CREATE TABLE mine (x)")
     db.close()
-    says(only(probe_outbox, outbox_at(foreign)), WARN, "outbox", "is foreign", "correct outbox.path")
+    sentence_of(findings_of(probe_outbox, outbox_at(foreign)), WARN, "outbox", "is foreign", "correct outbox.path")
     odd = tmp_path / "odd.db"
     outbox = Outbox(odd, 1 << 20)
     outbox.commit(State(birth=datetime.now(UTC)), [])
@@ -145,20 +169,20 @@ def test_an_outbox_that_is_none(tmp_path: Path) -> None:
     with sqlite3.connect(odd) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (text,))
     db.close()
-    says(only(probe_outbox, outbox_at(odd)), WARN, "outbox", "is corrupt")
+    sentence_of(findings_of(probe_outbox, outbox_at(odd)), WARN, "outbox", "is corrupt")
 
 
 def test_the_hold_file(tmp_path: Path) -> None:
     """Absent from a folder that is there is ok; all else is a warning that nothing is approved."""
     path = tmp_path / "hold"
     settings = loaded(f"--approval.hold-file={path}")
-    says(only(probe_hold_file, settings), OK, "hold_file", "is absent")
+    sentence_of(findings_of(probe_hold_file, settings), OK, "hold_file", "is absent")
     path.touch()
-    says(only(probe_hold_file, settings), WARN, "hold_file", "nothing is approved until it is removed")
+    sentence_of(findings_of(probe_hold_file, settings), WARN, "hold_file", "nothing is approved until it is removed")
     below = loaded(f"--approval.hold-file={path}/hold")
-    says(only(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
+    sentence_of(findings_of(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
     astray = loaded(f"--approval.hold-file={tmp_path}/missing/hold")
-    says(only(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
+    sentence_of(findings_of(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
 
 
 # --- the address to listen on
@@ -178,10 +202,10 @@ def listening_on(address: str, *flags: str) -> Settings:
 
 def test_a_free_port() -> None:
     """A free port is ok and free afterwards."""
-    with a_port_of_ours(listening=False) as port:
+    with reserved_port(listening=False) as port:
         pass
     for _ in range(2):
-        says(only(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
+        sentence_of(findings_of(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
 
 
 def test_the_agent_already_runs(tmp_path: Path) -> None:
@@ -192,8 +216,8 @@ def test_the_agent_already_runs(tmp_path: Path) -> None:
         server = WebServer("127.0.0.1:0", Page(), web_config=config)
         server.start()
         try:
-            findings = only(probe_web, listening_on(f"127.0.0.1:{server.address[1]}"))
-            says(findings, OK, "web", "is served by this agent, which is running")
+            findings = findings_of(probe_web, listening_on(f"127.0.0.1:{server.address[1]}"))
+            sentence_of(findings, OK, "web", "is served by this agent, which is running")
         finally:
             server.stop()
 
@@ -213,7 +237,7 @@ def test_the_agent_runs_behind_tls(tmp_path: Path) -> None:
         server.start()
         try:
             settings = listening_on(f"127.0.0.1:{server.address[1]}", f"--web.config.file={web}")
-            says(only(probe_web, settings), verdict, "web", words)
+            sentence_of(findings_of(probe_web, settings), verdict, "web", words)
         finally:
             server.stop()
 
@@ -222,19 +246,28 @@ def test_a_port_of_another_program() -> None:
     """A taken port says by whom: the process where this user may see it, else what it calls itself."""
     with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
         settings = listening_on(f"127.0.0.1:{server.port}")
-        says(only(probe_web, settings), FAIL, "web", f"(process {os.getpid()})", "set web.listen_address")
-        blind = replace(WORLD, processes=Path("/nowhere"))
-        says(only(probe_web, settings, blind), FAIL, "web", "by another program that calls itself nginx/1.22")
-    with a_port_of_ours(listening=True) as port:
-        blind = replace(WORLD, processes=Path("/nowhere"), patience=replace(QUICK, connect=0.2))
-        says(
-            only(probe_web, listening_on(f"127.0.0.1:{port}"), blind), FAIL, "web", "is taken by another program: stop"
+        sentence_of(findings_of(probe_web, settings), FAIL, "web", f"(process {os.getpid()})", "set web.listen_address")
+        blind = replace(ENVIRONMENT, processes=Path("/nowhere"))
+        sentence_of(
+            findings_of(probe_web, settings, blind), FAIL, "web", "by another program that calls itself nginx/1.22"
+        )
+    with reserved_port(listening=True) as port:
+        blind = replace(ENVIRONMENT, processes=Path("/nowhere"), timeouts=replace(SHORT_TIMEOUTS, connect=0.2))
+        sentence_of(
+            findings_of(probe_web, listening_on(f"127.0.0.1:{port}"), blind),
+            FAIL,
+            "web",
+            "is taken by another program: stop",
         )
 
 
 def test_addresses_nobody_has() -> None:
     """An address of another machine, an unknown name and a privileged port each have their sentence."""
-    says(only(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "this machine has no such address")
-    says(only(probe_web, listening_on("no-such-host.invalid:10169")), FAIL, "web", "the name is not known")
+    sentence_of(
+        findings_of(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "this machine has no such address"
+    )
+    sentence_of(
+        findings_of(probe_web, listening_on("no-such-host.invalid:10169")), FAIL, "web", "the name is not known"
+    )
     assert "choose a higher one" in refusal(OSError(errno.EACCES, "Permission denied"), ":80", 80)
     assert "(Permission denied)" in refusal(OSError(errno.EACCES, "Permission denied"), ":8080", 8080)

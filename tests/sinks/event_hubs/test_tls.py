@@ -20,9 +20,9 @@ from exporter.errors import Retryable
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.certificates import Authority, write
 from tests.support.configuration import errors, loaded
-from tests.support.doctor import WORLD, only
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.eventhubs_target import a_record
+from tests.support.probing import ENVIRONMENT, findings_of
 
 pytestmark = FORGETFUL
 _collect = pytest.fixture(autouse=True)(collected)
@@ -87,7 +87,7 @@ def test_with_the_ca_records_go_out_and_come_back(network: Inspected, transport:
     assert len(network.broker.wait_for(1, 60)) == 1
     code, said = tail(*flags)
     assert (code, "1 record" in said) == (0, True), said
-    (finding,) = only(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), WORLD)
+    (finding,) = findings_of(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), ENVIRONMENT)
     assert finding.verdict is Verdict.OK, finding
 
 
@@ -99,7 +99,7 @@ def test_without_the_right_ca_nothing_is_said(network: Inspected, transport: str
     with pytest.raises(Retryable) as caught:
         send(*flags)
     assert (caught.value.reason, caught.value.needs_operator) == ("tls", True)
-    (finding,) = only(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), WORLD)
+    (finding,) = findings_of(probe_event_hubs, loaded(*flags, environ={VARIABLE: STRING}), ENVIRONMENT)
     assert finding.verdict is Verdict.FAIL
     assert "event_hubs.certificate" in finding.sentence
     assert network.broker.messages() == []

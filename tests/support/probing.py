@@ -1,4 +1,4 @@
-"""What the doctor's tests share: settings that point at loopback alone, and the doctor run as a process of its own."""
+"""What the tests of `check --probe` share: settings that point at loopback alone, and the command as a process."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from exporter.commands.check.probe import Probe, run_probes
-from exporter.commands.check.report import Finding, Patience, Verdict, World
+from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
 from exporter.config.schema import Settings
 from tests.support.configuration import loaded
 
-QUICK = Patience(connect=5.0, answer=2.0, total=12.0)
+SHORT_TIMEOUTS = Timeouts(connect=5.0, answer=2.0, total=12.0)
 """For peers that never answer: short, yet long enough for what does answer on a busy machine."""
-WORLD = World(patience=Patience(connect=10.0, answer=20.0, total=40.0))
-HURRIED = World(patience=QUICK)
+ENVIRONMENT = ProbeEnvironment(timeouts=Timeouts(connect=10.0, answer=20.0, total=40.0))
+HURRIED_ENVIRONMENT = ProbeEnvironment(timeouts=SHORT_TIMEOUTS)
 ROOT = Path(__file__).parents[2]
 
 
-def only(probe: Probe, settings: Settings, world: World = WORLD) -> list[Finding]:
-    """What one probe finds, run as the doctor runs it."""
-    return list(run_probes(settings, world, {"tried": probe}))
+def findings_of(probe: Probe, settings: Settings, environment: ProbeEnvironment = ENVIRONMENT) -> list[Finding]:
+    """What one probe finds, run as `check --probe` runs it."""
+    return list(run_probes(settings, environment, {"tried": probe}))
 
 
-def says(findings: Sequence[Finding], verdict: Verdict, topic: str, *words: str) -> str:
+def sentence_of(findings: Sequence[Finding], verdict: Verdict, topic: str, *words: str) -> str:
     """The one sentence about that topic, which holds these words; fails when there is none or another verdict."""
     found = [finding for finding in findings if finding.topic == topic]
     assert [finding.verdict for finding in found] == [verdict], findings
@@ -38,12 +38,12 @@ def says(findings: Sequence[Finding], verdict: Verdict, topic: str, *words: str)
     return found[0].sentence
 
 
-def source(url: str, *flags: str) -> Settings:
+def settings_for(url: str, *flags: str) -> Settings:
     return loaded(f"--source.url={url}", *flags)
 
 
 @contextmanager
-def a_port_of_ours(*, listening: bool) -> Iterator[int]:
+def reserved_port(*, listening: bool) -> Iterator[int]:
     """A port of loopback that nobody else gets meanwhile: refused as long as nothing listens on it."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -52,7 +52,7 @@ def a_port_of_ours(*, listening: bool) -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
-def doctor(
+def run_check(
     *flags: str,
     before: str = "",
     isolated: str = "",
@@ -76,7 +76,7 @@ def _need(command: Sequence[str]) -> None:
         pytest.skip("this system gives no namespaces of its own")
 
 
-def line(process: subprocess.CompletedProcess[str], topic: str) -> str:
+def printed_line(process: subprocess.CompletedProcess[str], topic: str) -> str:
     """What the process said about that topic, verdict first."""
     assert process.stderr == ""
     found = [text for text in process.stdout.splitlines() if text.split()[1:2] == [topic] and text.split()[0] in _WORDS]
