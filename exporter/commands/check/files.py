@@ -40,7 +40,7 @@ def is_installed(package: str) -> bool:
 
 
 def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
-    """What is wrong with the files that the settings name, a sentence each, whatever else is wrong with the settings."""
+    """What is wrong with the files that the settings name, a sentence each, whatever else is wrong in the settings."""
     sources = _sources(args, environ)
     errors: list[str] = []
     errors += _web_errors(sources)
