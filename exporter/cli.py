@@ -1,4 +1,4 @@
-"""Commands and exit codes: 0 done, 1 failed, 2 bad usage or bad configuration."""
+"""The console command: its subcommands, and the exit codes 0 done, 1 failed, 2 bad usage or bad configuration."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ FAILED: Final = 1
 BAD_USAGE: Final = 2
 
 Command = Callable[[argparse.Namespace], int]
+"""Runs a command. Returns the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console command. Answers the exit code; argparse itself exits with 2 for bad usage."""
+    """Run the console command. Returns the exit code; for bad usage argparse itself exits with 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parser(given).parse_args(given)
     command: Command = args.command
@@ -36,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             complain(printable(redact(f"{PROGRAM}: {line}")))
         return BAD_USAGE
     except OSError as error:
-        # What is still in the buffer would fail once more when the interpreter ends.
+        # The interpreter writes what is left in the buffer when it ends: to nowhere, or that would fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # then whoever read our output has gone; nobody is left to tell
+        if not isinstance(error, BrokenPipeError):  # a closed pipe is how a reader such as `head` ends; no message
             complain(printable(redact(f"{PROGRAM}: {error}")))
         return FAILED
     except KeyboardInterrupt:
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
-    """Every command with its one line; flags only for the one that was given, whose modules alone are imported."""
+    """A parser with every command; only the one that was given gets its flags, so only its modules are imported."""
     parser = FlagParser(
         prog=PROGRAM,
         description="Tells operators what Azure is about to do to their VM: scheduled events as Prometheus metrics, "
@@ -56,11 +57,11 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     chosen = next((word for word in given if word in COMMANDS), "")
-    for name, (does, command, flags) in COMMANDS.items():
-        made = commands.add_parser(name, help=does, description=does[0].upper() + does[1:] + ".")
-        made.set_defaults(command=command)
+    for name, (summary, command, add_command_flags) in COMMANDS.items():
+        subparser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        subparser.set_defaults(command=command)
         if name == chosen:
-            flags(made)
+            add_command_flags(subparser)
     return parser
 
 
@@ -161,3 +162,4 @@ COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[argparse.ArgumentPars
     "check": ("validate the configuration, and with --probe what it points at", _check, _check_flags),
     "tail": ("read the records back from Event Hubs or from the outbox", _tail, _tail_flags),
 }
+"""Each command: its line in `--help`, what runs it, and what adds its flags to a parser."""

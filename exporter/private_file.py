@@ -1,4 +1,4 @@
-"""Files that are for their owner alone: made so whatever the umask is, and narrowed where they were there with more."""
+"""Files for their owner alone: made with that mode whatever the umask is, and narrowed where they had a wider one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Final
 
 MODE: Final = 0o600
+"""Read and write for the owner, nothing for others."""
 
 
 def make_private(path: Path) -> str:
-    """Makes the file, empty, where none is; narrows it where one is. Raises OSError when it can't be made."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    """Make the file, empty, or narrow the one that is there. Raises OSError when it can't be made.
+
+    Returns a sentence when others may still read it, else "".
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)  # Windows has no such flag
     try:
         descriptor = os.open(path, flags, MODE)
     except FileExistsError:
@@ -25,14 +29,14 @@ def make_private(path: Path) -> str:
 
 
 def own(descriptor: int) -> None:
-    """Gives a file that we have just made exactly that mode: the umask may have taken from its owner too."""
+    """Give a file that was just made exactly `MODE`: the umask may have taken rights from its owner too."""
     if hasattr(os, "fchmod"):
         with contextlib.suppress(OSError):  # a file system without modes
             os.fchmod(descriptor, MODE)
 
 
 def narrow(path: Path) -> str:
-    """Takes from a file that is there what others may do with it. A sentence when that can't be done, else nothing.
+    """Take from an existing file what others may do with it. Returns a sentence when that can't be done, else "".
 
     By its name and never by opening it: to close a descriptor of a database would end the locks that SQLite holds on it
     in this process. A link, and what is no file, is left alone.
@@ -40,9 +44,9 @@ def narrow(path: Path) -> str:
     if sys.platform == "win32":  # there the folder's access list says it
         return ""
     try:
-        found = os.lstat(path).st_mode
-        if stat.S_ISREG(found) and stat.S_IMODE(found) & ~MODE:
-            os.chmod(path, stat.S_IMODE(found) & MODE)
+        mode = os.lstat(path).st_mode
+        if stat.S_ISREG(mode) and stat.S_IMODE(mode) & ~MODE:
+            os.chmod(path, stat.S_IMODE(mode) & MODE)
     except FileNotFoundError:
         return ""
     except OSError as error:

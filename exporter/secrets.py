@@ -1,4 +1,4 @@
-"""What must never be printed: the type that secrets live in, and the sieve for text that others wrote."""
+"""What must never be printed: the type of a secret, and how credentials are taken out of text that others wrote."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _hide(text: str) -> str:
 
 
 def _hide_password(match: re.Match[str]) -> str:
-    """What stands between a colon and the last `@` of a word: a port and the slashes of a URL are none."""
+    """Hide what stands between a colon and the last `@` of a word; neither a port nor the slashes of a URL count."""
     word = match[0]
     at = word.rfind("@")
     colon = _COLON.search(word, 0, max(at, 0))
@@ -125,7 +125,7 @@ def _hide_password(match: re.Match[str]) -> str:
 
 
 def _hide_encoded(match: re.Match[str]) -> str:
-    """A word whose letters are percent-encoded says what it is only once they are decoded."""
+    """Hide a percent-encoded word that holds a credential once it is decoded."""
     word = match[0]
     if HIDDEN in word or "%" not in word:
         return word
@@ -134,30 +134,30 @@ def _hide_encoded(match: re.Match[str]) -> str:
 
 
 def decoded(text: str) -> str:
-    """Without percent-encoding, also where that was done more than once."""
+    """The text without percent-encoding, also where it was encoded more than once."""
     for _ in range(_ENCODINGS):
         text = unquote(text)
     return text
 
 
 def unmasked(text: str) -> str:
-    """As a person reads it: decoded, in plain letters, without what shows nothing."""
+    """The text as a person reads it: decoded, in compatibility form (NFKC), without characters that show nothing."""
     plain = unicodedata.normalize("NFKC", decoded(text))
     return "".join(ch for ch in plain if ch.isprintable() or ch.isspace())
 
 
 def is_connection_string(text: str) -> bool:
-    """Whether this is a connection string or a SAS token, whole or not: no path, name or address is any."""
+    """Whether this is a connection string or a SAS token, also a part of one; a path, name or address never is."""
     return any(_CONNECTION_STRING.search(form) for form in (text, unmasked(text)))
 
 
 def is_key(text: str) -> bool:
-    """Whether this is a key or a certificate itself, in PEM or the body of one: no path, name or address is any."""
+    """Whether this is a key or a certificate in PEM, also only the body of one; a path, name or address never is."""
     return any(_PEM.search(form) for form in (text, decoded(text)))
 
 
 def without_credentials(value: str) -> str:
-    """A value that may be a URL, without what may be a credential there, whatever its name.
+    """A value that may be a URL, without everything that can be a credential in one.
 
     That is all before an `@` (from the beginning or the last quotation mark on) and all after `?` or `#`: a password
     may hold any of them, so the last `@` counts, and the first `?` or `#` behind it.
@@ -170,10 +170,10 @@ def without_credentials(value: str) -> str:
 
 
 class Sieve:
-    """Takes these secrets out of a text, as they are or percent-encoded, and whatever else looks like a credential.
+    """Takes these secrets out of a text, plain or percent-encoded, and whatever else looks like a credential.
 
-    Secrets of less than `shortest` characters are not looked for: they would blank out ordinary words. `longest` is how
-    much of a text must be there for none to be cut before it is found.
+    Secrets of less than `shortest` characters are not looked for: they would blank out ordinary words. `longest` is the
+    number of characters of the longest form of a secret: whoever cuts a text lets the sieve see so much beyond the cut.
     """
 
     def __init__(self, secrets: Iterable[Secret], shortest: int) -> None:
@@ -183,4 +183,5 @@ class Sieve:
         self.longest = max((len(quote(value, safe="")) for value in values), default=0)
 
     def __call__(self, text: str) -> str:
+        """The text with a placeholder for each secret."""
         return redact(self._pattern.sub(HIDDEN, text) if self._pattern else text)

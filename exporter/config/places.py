@@ -1,4 +1,4 @@
-"""Folders of which a service has its own: a file that a person puts there from outside is never seen by the agent.
+"""Files that a person makes for the agent to see, in folders of which a service may have its own.
 
 systemd's PrivateTmp= gives a service its own /tmp and /var/tmp. `touch /tmp/hold` then holds nothing, and an approval
 goes out that somebody believes to have stopped.
@@ -21,29 +21,36 @@ from exporter.text.values import describe
 
 HOLD_FILE: Final = "/etc/azure-scheduled-events-exporter/hold"
 READY_FILE: Final = "/run/azure-scheduled-events-exporter/ready/{event_id}"
-"""Where what we ship has a place for them that is seen from inside as from outside."""
+"""Places for these files that the shipped unit makes, the same for the service and for everybody else."""
 MOUNTS: Final = Path("/proc/self/mountinfo")
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # named to be refused
-_PATIENCE_SECONDS: Final = 2.0
-"""For links to be followed: one on a network mount that hangs must not keep the agent from starting."""
+_RESOLVE_SECONDS: Final = 2.0
+"""For all links to be followed: one on a network mount that hangs must not keep the agent from starting."""
 
 
 def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, mounts: Path) -> tuple[list[str], bool]:
-    """Sentences about files that may never be seen, each with where it was set, and whether they are sure: errors."""
+    """Sentences about files that the agent may never see, and whether that is sure, which makes them errors.
+
+    Each begins with where the file was set: `hold_origin`, or `rules_origin` and the rule's name. `mounts` is what this
+    process has mounted, as /proc/self/mountinfo tells it.
+    """
     if not sys.platform.startswith("linux"):
         return [], False
-    named = list(_files(approval.hold_file, approval.rules, hold_origin, rules_origin))
-    below = _below_temporary([path for _, path, _ in named])
-    found = [(origin, path, instead) for origin, path, instead in named if path in below]
-    if not found:
+    files = list(_files(approval.hold_file, approval.rules, hold_origin, rules_origin))
+    hidden = _below_temporary([path for _, path, _ in files])
+    if not hidden:
         return [], False
     if sure := has_private_tmp(mounts):
-        why = "of which this service has its own (PrivateTmp)"
+        reason = "of which this service has its own (PrivateTmp)"
     else:
-        why = "of which a service may have its own (PrivateTmp, as in the shipped unit) and then never sees this file"
-    outside = f"expected a path outside of {' and '.join(TEMPORARY)}, {why}"
+        reason = (
+            "of which a service may have its own (PrivateTmp, as in the shipped unit) and then never sees this file"
+        )
+    outside = f"expected a path outside of {' and '.join(TEMPORARY)}, {reason}"
     return [
-        f'{origin}: {outside}, such as "{instead}", found {describe(path)}' for origin, path, instead in found
+        f'{origin}: {outside}, such as "{instead}", found {describe(path)}'
+        for origin, path, instead in files
+        if path in hidden
     ], sure
 
 
@@ -61,36 +68,36 @@ def _files(
 def _below_temporary(paths: Iterable[str]) -> set[str]:
     """Those of the paths that are in a temporary folder, as written or once links and `..` are resolved."""
     absolute = {path: "/" + path.lstrip("/") for path in paths if path.startswith("/")}
-    real = _resolved((*TEMPORARY, *absolute.values())) if absolute else {}
-    folders = {*TEMPORARY, *(real[folder] for folder in TEMPORARY if folder in real)} - {"/"}
+    resolved = _resolved((*TEMPORARY, *absolute.values())) if absolute else {}
+    folders = {*TEMPORARY, *(resolved[folder] for folder in TEMPORARY if folder in resolved)} - {"/"}
     return {
         path
         for path, written in absolute.items()
-        for means in (posixpath.normpath(written), real.get(written, written))
-        if any(posixpath.commonpath((means, folder)) == folder for folder in folders)
+        for meant in (posixpath.normpath(written), resolved.get(written, written))
+        if any(posixpath.commonpath((meant, folder)) == folder for folder in folders)
     }
 
 
 def _resolved(paths: Iterable[str]) -> dict[str, str]:
-    """What the paths really mean, as far as that can be told in time."""
-    found: dict[str, str] = {}
+    """The paths with their links followed, those of them that could be resolved in time."""
+    resolved: dict[str, str] = {}
 
     def resolve() -> None:
         for path in paths:
             with contextlib.suppress(OSError, ValueError):
-                found[path] = os.path.realpath(path)
+                resolved[path] = os.path.realpath(path)
 
     thread = threading.Thread(target=resolve, name="places", daemon=True)
     thread.start()
-    thread.join(_PATIENCE_SECONDS)
-    return dict(found)
+    thread.join(_RESOLVE_SECONDS)
+    return dict(resolved)
 
 
 def has_private_tmp(mounts: Path = MOUNTS) -> bool:
     """Whether this process has a /tmp or a /var/tmp of its own from systemd, by what is mounted there.
 
     PrivateTmp=yes mounts …/systemd-private-…/tmp, or /run/systemd/empty where that can't be made; `disconnected` mounts
-    a file system of its own, unit-private-tmp. No answer, as where /proc is hidden, is a no.
+    a file system of its own, unit-private-tmp. Where `mounts` can't be read, as where /proc is hidden, it has none.
     """
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -101,7 +108,7 @@ def has_private_tmp(mounts: Path = MOUNTS) -> bool:
 
 
 def _is_private(fields: list[str], folders: set[str]) -> bool:
-    """Of a mount: its root in the file system that it is of, and where it is mounted [proc(5), mountinfo]."""
+    """Whether a mount is one of these, by its root within its file system and its mount point [proc(5), mountinfo]."""
     if len(fields) < len(("root", "point")):
         return False
     root, point = fields

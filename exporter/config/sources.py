@@ -1,4 +1,7 @@
-"""Where a setting's value comes from: flag, environment, OTEL_* variable, file, default, in that order."""
+"""Where a setting's value comes from: flag, environment, OTEL_* variable, file, default, in that order.
+
+Also the command line itself: `FlagParser`, and `add_flags`, which gives a parser the flags of all settings.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A setting's value, and where it came from: the flag, the variable, or file and key."""
+    """A setting's value, and where it came from: the flag, the variable, or file and key. Not `ok` after an error."""
 
     value: Any
     origin: str
@@ -72,7 +75,11 @@ class Picked:
 
 @dataclass(slots=True)
 class Sources:
-    """All that was given, and what was found wrong with it so far."""
+    """All that was given, with the errors and warnings about it so far.
+
+    `flags` are texts by `section.key`, `environ` is the whole environment, `document` the settings file and `path` its
+    path, "" without one.
+    """
 
     flags: Mapping[str, str] = field(repr=False)
     environ: Mapping[str, str] = field(repr=False)
@@ -86,7 +93,11 @@ class Sources:
         return f"{self.path}: [{section}] {key}" if self.path else f"[{section}] {key}"
 
     def pick(self, setting: Setting, otel: Iterable[str] = (), otel_kind: Kind | None = None) -> Picked:
-        """The value that wins; after an error, which is kept, the default."""
+        """The value of the first source that has one; the default after an error, which is added to `errors`.
+
+        `otel` are the OTEL_* variables that speak for this setting, the first of them first; `otel_kind` is how they
+        are read where that is not as the setting is.
+        """
         if setting.name in self.flags:
             return self._text(setting, self.flags[setting.name], Picked(None, setting.flag, "flag"), setting.kind)
         if self.environ.get(setting.env):
@@ -159,7 +170,7 @@ def unknown_variable(name: str, known: Iterable[str]) -> str:
 
 
 class _Refuse(argparse.Action):
-    """A flag that is refused whatever it is given, since the command line is not the place for it."""
+    """A flag that is refused with a sentence, whatever its value: its setting is not taken from the command line."""
 
     def __init__(self, option_strings: list[str], dest: str, sentence: str, **_: Any) -> None:
         super().__init__(option_strings, dest, nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS)
@@ -218,11 +229,11 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
 
 
 def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The settings file: of the flag, else of the environment; "" for none. An empty flag means none, too.
+    """The path of the settings file, from the flag, else from the environment; "" for none.
 
-    Raises `InvalidValue` with a sentence for what is a secret and no path.
+    An empty flag means none, too. Raises `InvalidValue` with a sentence for what is a secret and no path.
     """
-    given: str | None = getattr(flags, "config.file", None)
+    given: str | None = vars(flags).get("config.file")
     path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
     try:
         refuse_misplaced(path, "a path")
