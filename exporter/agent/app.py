@@ -209,14 +209,14 @@ class App:
             recorder.max_bytes,
             recorder.files,
             log=self._log,
-            who=lambda: self._identity.who().vm,
+            vm=lambda: self._identity.who().vm,
             poll_interval=interval,
         )
 
     def _interruptions(self) -> Sequence[Interruption]:
         interruptions = self._observer.take()
         for interruption in interruptions:
-            self._recorder.felt(interruption.at.wall, interruption.kind.value, interruption.seconds)
+            self._recorder.interrupted(interruption.at.wall, interruption.kind.value, interruption.seconds)
         return interruptions
 
     def _notify_deliveries(self) -> None:

@@ -1,4 +1,7 @@
-"""The files of a recording: numbered, for their owner alone, each readable without the others."""
+"""The files of a recording: numbered, for their owner alone, each readable without the others.
+
+A file begins with what its lines rest on: the identity of the VM, and the document as it was read last.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from typing import Any, Final
 
 from exporter.private_file import MODE
 
-_OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-_OPEN_WHERE_KNOWN: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_FLAGS_OF_SOME_SYSTEMS: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
 
 Line = dict[str, Any]
 
 
-class Files:
-    """The numbered files. Everything raises OSError, and the next `write` begins afresh."""
+class RecordingFiles:
+    """The numbered files, at most `files` of `max_bytes` each. Raises OSError, and the next `write` opens them anew."""
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
         self.path = path
@@ -30,11 +33,12 @@ class Files:
         self._size = 0
         self._vm: Line = {}
         self._body = b""
-        self._seen = ""
-        self._whole = False
-        """The file that is open says who we are and what the document is."""
+        self._read_at = ""
+        self._stands_alone = False
+        """The open file holds the identity of the VM and the document, so that it can be read alone."""
 
     def write(self, line: Line, body: bytes) -> None:
+        """Append a line, with the document that it brings, empty for none. Raises OSError."""
         self._remember(line, body)
         try:
             self._open()
@@ -42,16 +46,16 @@ class Files:
             if self._size > 1 and self._size + len(text) >= self._max:
                 self._rotate()
                 self._open()
-            self._append((b"" if self._whole else self._opening(line, body, len(text))) + text)
-            self._whole = True
+            self._append((b"" if self._stands_alone else self._opening(line, body, len(text))) + text)
+            self._stands_alone = True
         except OSError:
-            self._whole = False
+            self._stands_alone = False
             self.close()
             raise
 
     def _text(self, line: Line, body: bytes) -> bytes:
         if body or ("read_at" in line and "same" not in line):
-            text = _encoded({**line, **_coded(body)})
+            text = _encoded({**line, **_body_field(body)})
             return text if len(text) < self._max else _encoded({**line, "omitted": len(body)})
         return _encoded(line)
 
@@ -59,42 +63,42 @@ class Files:
         if "vm" in line:
             self._vm = line
         if "read_at" in line:
-            self._seen = line["read_at"]
+            self._read_at = line["read_at"]
             self._body = self._body if "same" in line else body
 
     def _opening(self, line: Line, body: bytes, needed: int) -> bytes:
-        """What the line rests on: who we are, and the document as last read, as far as they fit."""
-        found = b""
+        """What the line rests on: the identity, and the document as read last; nothing where they don't fit."""
+        opening = b""
         if self._vm and "vm" not in line:
-            found += _encoded(self._vm)
+            opening += _encoded(self._vm)
         if self._body and not body:
-            found += _encoded({"read_at": self._seen, **_coded(self._body)})
-        return found if self._size + len(found) + needed < self._max else b""
+            opening += _encoded({"read_at": self._read_at, **_body_field(self._body)})
+        return opening if self._size + len(opening) + needed < self._max else b""
 
     def _open(self) -> None:
         if self._descriptor is not None and _same_file(self._descriptor, self.path):
             return
         self.close()
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        flags = _OPEN
-        for name in _OPEN_WHERE_KNOWN:
+        flags = _FLAGS
+        for name in _FLAGS_OF_SOME_SYSTEMS:
             flags |= getattr(os, name, 0)
-        if self.path.is_symlink():  # where O_NOFOLLOW is not known, and for its sentence where it is
+        if self.path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
             raise OSError(f"{self.path} is a link, which is not followed")
-        descriptor = os.open(self.path, flags, 0o600)
-        self._descriptor, self._whole = descriptor, False
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        descriptor = os.open(self.path, flags, MODE)
+        self._descriptor, self._stands_alone = descriptor, False
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{self.path} is not a regular file")
-        if hasattr(os, "fchmod") and stat.S_IMODE(found.st_mode) != MODE:
-            # Somebody made it for us and for more eyes than ours, or the umask took from its owner too.
+        if hasattr(os, "fchmod") and stat.S_IMODE(status.st_mode) != MODE:
+            # Somebody made the file beforehand and let others read it, or the umask took rights from its owner.
             os.fchmod(descriptor, MODE)
-        self._size = found.st_size
+        self._size = status.st_size
         if self._size:
-            self._append(b"\n")  # the last line may be torn; an empty one is passed over
+            self._append(b"\n")  # the last line may be torn; `replay` passes over an empty one
 
     def _append(self, text: bytes) -> None:
-        assert self._descriptor is not None, "open comes first"  # noqa: S101  # a mistake of ours, not of the world
+        assert self._descriptor is not None, "open comes first"  # noqa: S101  # a programming error, no condition
         view = memoryview(text)
         while view:
             written = os.write(self._descriptor, view)
@@ -113,6 +117,7 @@ class Files:
         return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
 
     def close(self) -> None:
+        """Close the file; the next `write` opens it again."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
@@ -125,7 +130,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _coded(body: bytes) -> Mapping[str, str]:
+def _body_field(body: bytes) -> Mapping[str, str]:
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:

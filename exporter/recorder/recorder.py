@@ -2,19 +2,19 @@
 
 JSON lines, each with the time of day in UTC:
 
-    {"read_at": T, "body": TEXT}            a document that is not the one before (or "base64", if it is not UTF-8)
-    {"read_at": T, "same": N}               read N times more without a gap, the last time then, and still the same
+    {"read_at": T, "body": TEXT}            a document that differs from the one before ("base64" if it is not UTF-8)
+    {"read_at": T, "same": N}               the same document, read N times more without a gap, the last time at T
     {"at": T, "failure": REASON}            no answer, or none that counts, from then on
-    {"at": T, "post": EVENTID, "sent": true} an approval is on its way
-    {"at": T, "post": EVENTID, "status": S} it was answered: the answer's status, or none and the "reason"
-    {"at": T, "interruption": {...}}        the VM stood still
-    {"at": T, "vm": {...}}                  who this VM is, as known from then on
+    {"at": T, "post": EVENTID, "sent": true} an approval was sent
+    {"at": T, "post": EVENTID, "status": S} its answer: the HTTP status, or none and the "reason"
+    {"at": T, "interruption": {...}}        an interruption of this VM was observed
+    {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
     {"at": T, "began": {...}}               the agent started
-    {"at": T, "ended": {}}                  it stopped in good order
+    {"at": T, "ended": {}}                  the agent stopped in good order
 
-The file is for its owner alone, starts anew at `max_bytes` (PATH becomes PATH.1, and so on, `files` of them), and each
-one can be read without the others. It is written on a thread of its own: a slow, full or broken disk delays no poll;
-what does not fit into the queue is left out.
+The file is for its owner alone. At `max_bytes` a new one is started (PATH becomes PATH.1, and so on, `files` of them),
+and each can be read without the others. Lines are written on a thread of their own: a slow, full or broken disk delays
+no poll, and what does not fit into the queue is left out.
 """
 
 from __future__ import annotations
@@ -25,34 +25,41 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
 from exporter.core.records import Vm, timestamp
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
-from exporter.recorder.files import Files, Line
+from exporter.recorder.files import Line, RecordingFiles
 
-BEAT: Final = timedelta(seconds=60)
+HEARTBEAT: Final = timedelta(seconds=60)
+"""So often a document that stays the same is written down as still the same."""
 QUEUE_ITEMS: Final = 256
 QUEUE_BYTES: Final = 32 << 20
 STOP_SECONDS: Final = 1.0
+"""How long the end of the agent waits for the disk."""
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Answer(Protocol):
-    @property
-    def body(self) -> bytes: ...
-    @property
-    def read_at_monotonic(self) -> float: ...
+class Source(Protocol[T_co]):
+    """The metadata service, whatever it answers with. Both raise `Failure`."""
 
+    def fetch(self) -> T_co:
+        """Read the document."""
 
-class Source(Protocol):
-    def fetch(self) -> Answer: ...
-    def approve(self, event_id: str) -> None: ...
+    def approve(self, event_id: str) -> None:
+        """Approve an event."""
 
 
 class Recorder:
-    """Keeps what changed. No method raises or waits for the disk; all but `close` belong to the agent's thread."""
+    """Records what changed. No method raises or waits for the disk, but `close`; all are for one thread.
+
+    `vm` gives the identity as it is known now, and `poll_interval` (seconds) says from when on two readings have a gap
+    between them.
+    """
 
     def __init__(
         self,
@@ -61,12 +68,12 @@ class Recorder:
         files: int,
         *,
         log: Logger,
-        who: Callable[[], Vm] = Vm,
+        vm: Callable[[], Vm] = Vm,
         poll_interval: float = 1.0,
     ) -> None:
-        self._who = who
+        self._current_vm = vm
         self._unbroken = timedelta(seconds=max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval))
-        self._writer = _Writer(Files(Path(path), max_bytes, files), log)
+        self._writer = _Writer(RecordingFiles(Path(path), max_bytes, files), log)
         self._vm = Vm()
         self._body: bytes | None = None
         self._last: datetime | None = None
@@ -75,64 +82,64 @@ class Recorder:
         self._failure = ""
 
     def began(self, at: datetime, version: str, boot: str) -> None:
-        """The agent starts."""
+        """Record the start of the agent: its version and the boot id of the machine."""
         self._put({"at": timestamp(at), "began": {"version": version, "boot": boot}})
 
     def keep(self, body: bytes, read_at: datetime) -> None:
-        """A 200 was read, whatever it holds."""
-        self._know(read_at)
+        """Record the body of a 200, whatever it holds. It is written only when it differs from the one before."""
+        self._note_identity(read_at)
         last, self._failure = self._last, ""
         if body == self._body and last is not None and timedelta() <= read_at - last <= self._unbroken:
             self._same, self._last = self._same + 1, read_at
-            if self._written is None or read_at - self._written >= BEAT:
-                self._tell_same()
+            if self._written is None or read_at - self._written >= HEARTBEAT:
+                self._write_same()
             return
-        self._tell_same()
+        self._write_same()
         self._body, self._last, self._written = body, read_at, read_at
         if not self._writer.put({"read_at": timestamp(read_at)}, body):
-            self._body = None  # left out: the next reading is kept as if it were new
+            self._body = None  # left out: the next reading is written as if it were new
 
     def failed(self, at: datetime, reason: str) -> None:
-        """A poll failed. A failure that goes on is told once."""
+        """Record that a poll failed, once for polls that fail in a row for the same reason."""
         if reason == self._failure:
             return
-        self._tell_same()
+        self._write_same()
         self._failure, self._last = reason, None
         self._put({"at": timestamp(at), "failure": reason})
 
     def sent(self, at: datetime, event_id: str) -> None:
-        """An approval is on its way."""
-        self._tell_same()
+        """Record that an approval was sent."""
+        self._write_same()
         self._put({"at": timestamp(at), "post": event_id, "sent": True})
 
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
-        """An approval was answered, or not in time."""
-        self._tell_same()
+        """Record the answer to an approval: its HTTP status, or None and the reason why there is none."""
+        self._write_same()
         self._put({"at": timestamp(at), "post": event_id, "status": status, **({"reason": reason} if reason else {})})
 
-    def felt(self, at: datetime, kind: str, seconds: float) -> None:
-        """An interruption was noticed."""
-        self._tell_same()
+    def interrupted(self, at: datetime, kind: str, seconds: float) -> None:
+        """Record an interruption of this VM, of `kind` and of so many seconds."""
+        self._write_same()
         self._put({"at": timestamp(at), "interruption": {"kind": kind, "seconds": round(seconds, 3)}})
 
     def ended(self, at: datetime) -> None:
-        """The agent stops in good order."""
-        self._tell_same()
+        """Record that the agent stops in good order."""
+        self._write_same()
         self._put({"at": timestamp(at), "ended": {}})
 
     def close(self) -> None:
-        """Writes what is left, for at most a second."""
-        self._tell_same()
+        """Write what is left, for at most `STOP_SECONDS`."""
+        self._write_same()
         self._writer.close()
 
-    def _know(self, at: datetime) -> None:
-        vm = self._who()
+    def _note_identity(self, at: datetime) -> None:
+        vm = self._current_vm()
         if vm != self._vm:
-            self._tell_same()  # from this poll on it is known, and not before
+            self._write_same()  # the identity is known from this poll on, and not before
             self._vm = vm
             self._put({"at": timestamp(at), "vm": {name: text for name, text in asdict(vm).items() if text}})
 
-    def _tell_same(self) -> None:
+    def _write_same(self) -> None:
         if self._same and self._last is not None:
             self._put({"read_at": timestamp(self._last), "same": self._same})
             self._written = self._last
@@ -143,24 +150,43 @@ class Recorder:
 
 
 class NoRecorder:
-    """Records nothing."""
+    """Records nothing: no recording is configured."""
 
-    def began(self, at: datetime, version: str, boot: str) -> None: ...
-    def keep(self, body: bytes, read_at: datetime) -> None: ...
-    def failed(self, at: datetime, reason: str) -> None: ...
-    def sent(self, at: datetime, event_id: str) -> None: ...
-    def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None: ...
-    def felt(self, at: datetime, kind: str, seconds: float) -> None: ...
-    def ended(self, at: datetime) -> None: ...
-    def close(self) -> None: ...
+    def began(self, at: datetime, version: str, boot: str) -> None:
+        """Nothing."""
+
+    def ended(self, at: datetime) -> None:
+        """Nothing."""
+
+    def keep(self, body: bytes, read_at: datetime) -> None:
+        """Nothing."""
+
+    def failed(self, at: datetime, reason: str) -> None:
+        """Nothing."""
+
+    def sent(self, at: datetime, event_id: str) -> None:
+        """Nothing."""
+
+    def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
+        """Nothing."""
+
+    def interrupted(self, at: datetime, kind: str, seconds: float) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
 
 
-class Recorded:
-    """A source whose failures are recorded; its documents come by `Recorder.keep`, approvals by `Recorder.posted`."""
+class Recorded(Generic[T]):
+    """A source whose failures are recorded.
+
+    The agent itself records its documents (`Recorder.keep`) and the answers to its approvals (`Recorder.posted`), when
+    it takes note of them.
+    """
 
     def __init__(
         self,
-        source: Source,
+        source: Source[T],
         recorder: Recorder | NoRecorder,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         stopping: Callable[[], bool] = lambda: False,
@@ -170,23 +196,24 @@ class Recorded:
         self._now = now
         self._stopping = stopping
 
-    def fetch(self) -> Answer:
+    def fetch(self) -> T:
+        """Read the document. Raises what the source raises, and records a `Failure`."""
         try:
             return self._source.fetch()
         except Failure as failure:
-            if not self._stopping():  # a request that we broke off ourselves tells nothing of the source
+            if not self._stopping():  # a request that we broke off ourselves says nothing about the source
                 self._recorder.failed(self._now(), failure.reason)
             raise
 
     def approve(self, event_id: str) -> None:
-        """On whichever thread; what came of it is recorded when the agent takes note of it."""
+        """Approve an event, on whichever thread. Raises what the source raises."""
         self._source.approve(event_id)
 
 
 class _Writer:
-    """Takes lines to the files on a thread of its own."""
+    """Writes lines to the files on a thread of its own."""
 
-    def __init__(self, files: Files, log: Logger) -> None:
+    def __init__(self, files: RecordingFiles, log: Logger) -> None:
         self._files = files
         self._log = log
         self._queue: queue.SimpleQueue[tuple[Line, bytes] | None] = queue.SimpleQueue()
@@ -197,7 +224,7 @@ class _Writer:
         self._thread.start()
 
     def put(self, line: Line, body: bytes) -> bool:
-        """Queues a line. False when there is no room: the disk does not keep up."""
+        """Queue a line. False when there is no room, because the disk does not keep up."""
         with self._lock:
             room = self._waiting < QUEUE_ITEMS and self._bytes + len(body) <= QUEUE_BYTES
             if room:

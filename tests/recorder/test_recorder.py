@@ -65,7 +65,7 @@ class _Log(NullLogger):
 @contextlib.contextmanager
 def recording(path: Path, *, max_bytes: int = 1 << 20, files: int = 3, log: _Log | None = None) -> Iterator[Recorder]:
     """A recorder; everything is on disk after it."""
-    recorder = Recorder(path, max_bytes, files, log=log or _Log(), who=lambda: Vm(name="vm-1"))
+    recorder = Recorder(path, max_bytes, files, log=log or _Log(), vm=lambda: Vm(name="vm-1"))
     yield recorder
     recorder.close()
 
@@ -119,7 +119,7 @@ def test_failures_approvals_and_interruptions_are_kept(tmp_path: Path) -> None:
         recorder.keep(b"a", at(4))
         recorder.posted(at(5), "ID", 200)
         recorder.posted(at(6), "ID", None, "timeout")
-        recorder.felt(at(7), "clock_step", 5.00049)
+        recorder.interrupted(at(7), "clock_step", 5.00049)
     assert kinds(path) == ["vm", "body", "failure", "failure", "body", "post", "post", "interruption"]
     assert lines(path)[5:] == [
         {"at": "2026-03-02T09:00:05.000000Z", "post": "ID", "status": 200},
@@ -189,7 +189,7 @@ def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
 def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     """Whoever removes the recording gets a new one, which stands alone too."""
     path = tmp_path / "rec"
-    recorder = Recorder(path, 1 << 20, 1, log=_Log(), who=lambda: Vm(name="vm-1"))
+    recorder = Recorder(path, 1 << 20, 1, log=_Log(), vm=lambda: Vm(name="vm-1"))
     recorder.keep(b"a", at(0))
     _until(lambda: path.exists() and b'"a"' in path.read_bytes())
     path.unlink()
@@ -330,7 +330,7 @@ def test_no_recorder_does_nothing() -> None:
     nothing.keep(b"", AT)
     nothing.failed(AT, "timeout")
     nothing.posted(AT, "ID", 200)
-    nothing.felt(AT, "stall", 1.0)
+    nothing.interrupted(AT, "stall", 1.0)
     nothing.close()
 
 

@@ -196,12 +196,12 @@ class World:
         )
         self.outbox = Disk(self.path, self.capacity, DESTINATIONS, now=self.clock.utc)
         log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
-        source: Source | Recorded = self.source
+        source: Source | Recorded[Any] = self.source
         self.recorder: Recorder | NoRecorder = NoRecorder()
         if self.recording is not None:
             interval = self.options.poll_interval
             self.recorder = Recorder(
-                self.recording, 64 << 20, 1, log=log, who=lambda: self.who.vm, poll_interval=interval
+                self.recording, 64 << 20, 1, log=log, vm=lambda: self.who.vm, poll_interval=interval
             )
             source = Recorded(self.source, self.recorder, self.clock.utc)
         environment = Environment(
@@ -265,7 +265,7 @@ class World:
     def _interruptions(self) -> Sequence[Interruption]:
         found, self.felt = self.felt, []
         for interruption in found:
-            self.recorder.felt(interruption.at.wall, interruption.kind.value, interruption.seconds)
+            self.recorder.interrupted(interruption.at.wall, interruption.kind.value, interruption.seconds)
         return found
 
     def _spawn(self, task: Callable[[], None], _patience: float) -> None:
