@@ -107,18 +107,18 @@ def test_a_file_and_the_variables_of_opentelemetry_refuse_it_too() -> None:
     """In the settings file, in a rule's require_file, and in OTEL_EXPORTER_OTLP_CERTIFICATE."""
     rule = f'[{{ name = "a", event_type = ["Freeze"], require_file = "/{TEXT}" }}]'
     toml = f'[outbox]\npath = "{TEXT}"\n[approval]\nrules = {rule}\n[otlp]\nendpoint = "http://127.0.0.1:4318"\n'
-    found = errors(toml=toml, environ={"OTEL_EXPORTER_OTLP_CERTIFICATE": TEXT})
-    assert [SENTENCE in error for error in found] == [True] * 3, found
-    assert is_silent_of_the_key(" ".join(found))
+    sentences = errors(toml=toml, environ={"OTEL_EXPORTER_OTLP_CERTIFICATE": TEXT})
+    assert [SENTENCE in error for error in sentences] == [True] * 3, sentences
+    assert is_silent_of_the_key(" ".join(sentences))
 
 
 @pytest.mark.parametrize("name", [s.name for s in catalogue() if not s.secret and s.name not in PATHS])
 def test_no_other_setting_takes_one_either(name: str) -> None:
     """A name or an address that is a connection string would be published: refused, and not printed."""
     setting = next(s for s in catalogue() if s.name == name)
-    found = errors(f"{setting.flag}={TEXT}")
-    assert found
-    assert is_silent_of_the_key(" ".join(found))
+    sentences = errors(f"{setting.flag}={TEXT}")
+    assert sentences
+    assert is_silent_of_the_key(" ".join(sentences))
 
 
 @pytest.mark.parametrize("path", ["/run/credentials/azse/event-hubs", "shared-access-key.txt", "C:\\keys\\endpoint=1"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.config.schema import SECTIONS, Settings, catalogue, settings_table
+from exporter.core.policy import Policy, Rule
 from exporter.secrets import Secret
 from tests.support.configuration import DATA, KEY, errors, loaded, parser, refused, to_toml
 
@@ -75,12 +76,42 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert settings.recorder.path == ""
 
 
+def test_the_default_policy_is_the_one_of_the_settings() -> None:
+    """Rules, mode and coordination have one default each, whether they come from the settings or from the policy."""
+    for approval in (loaded().approval, Settings().approval):
+        policy = Policy(
+            approval.mode, approval.coordination, approval.takeover_after, approval.hold_file, approval.rules
+        )
+        assert policy == Policy()
+
+
+def test_every_field_of_a_rule_can_be_set() -> None:
+    """Each field of a rule is a key of the file, and arrives as the rule that the policy decides by."""
+    (rule,) = loaded(
+        toml="[approval]\n"
+        'rules = [{ name = "a", event_type = ["Reboot", "Freeze"], event_source = ["User"], min_duration = 1, '
+        'max_duration = 9, settle = "30s", require_file = "/run/app/{event_id}", when_quiet = true }]'
+    ).approval.rules
+    assert rule == Rule("a", ("Reboot", "Freeze"), ("User",), 1, 9, 30.0, "/run/app/{event_id}", True)
+    unset = Rule("", ())
+    assert all(getattr(rule, field.name) != getattr(unset, field.name) for field in dataclasses.fields(Rule))
+
+
+def test_what_a_rule_leaves_out_is_not_asked_for() -> None:
+    """A rule of names alone, and one that settles for no time, ask for nothing else."""
+    rules = loaded(
+        toml='[approval]\nrules = [{ name = "a", event_type = ["Reboot"] }, '
+        '{ name = "b", event_type = ["Reboot"], settle = "0s" }]'
+    ).approval.rules
+    assert rules == (Rule("a", ("Reboot",)), Rule("b", ("Reboot",)))
+
+
 def test_an_empty_list_of_rules_is_taken() -> None:
     """Whoever writes no rules gets none, not the default ones."""
     assert loaded("--config.file=no-rules.toml").approval.rules == ()
 
 
-def test_what_is_printed_can_be_read_back() -> None:
+def test_settings_written_as_toml_can_be_read_back() -> None:
     """The settings in force, written as TOML, are the same settings when read."""
     settings = loaded("--config.file=good.toml", environ={})
     plain = dataclasses.replace(settings, event_hubs=Settings().event_hubs, config_file="settings.toml")
@@ -136,7 +167,7 @@ def test_the_file_may_be_named_by_the_environment() -> None:
     assert loaded("--config.file=", environ=environ) == loaded()
 
 
-def test_an_unusable_file_is_named() -> None:
+def test_a_settings_file_that_cannot_be_read_is_named() -> None:
     """A file that is missing, a folder or too large is an error with its path."""
     assert errors("--config.file=none.toml") == ("none.toml: cannot be read: No such file or directory",)
     assert errors("--config.file=.") == (".: cannot be read: Is a directory",)

@@ -70,14 +70,14 @@ def test_a_service_with_its_own_tmp_refuses_to_look_for_a_hold_file_there(tmp_pa
 
 
 @pytest.mark.parametrize("text", NOT_PRIVATE.values(), ids=NOT_PRIVATE)
-def test_elsewhere_it_is_a_warning(tmp_path: Path, text: str) -> None:
+def test_a_hold_file_in_a_shared_tmp_is_a_warning(tmp_path: Path, text: str) -> None:
     """Where /tmp is everybody's, or nothing can be told, the file is used, and a warning says what may come of it."""
-    found = settings(mounted(tmp_path, text), "--approval.hold-file=/var/tmp/app/hold")
-    (warning,) = found.warnings
+    taken = settings(mounted(tmp_path, text), "--approval.hold-file=/var/tmp/app/hold")
+    (warning,) = taken.warnings
     assert warning.startswith(
         "--approval.hold-file: expected a path outside of /tmp and /var/tmp, of which a service may"
     )
-    assert found.approval.hold_file == "/var/tmp/app/hold"
+    assert taken.approval.hold_file == "/var/tmp/app/hold"
     assert not has_private_tmp(tmp_path / "missing")
 
 
@@ -94,13 +94,13 @@ def test_elsewhere_it_is_a_warning(tmp_path: Path, text: str) -> None:
         "/proc/self/root/tmp/hold",
     ],
 )
-def test_whatever_leads_below_tmp_is_found(tmp_path: Path, path: str) -> None:
+def test_every_spelling_of_a_path_below_tmp_is_refused(tmp_path: Path, path: str) -> None:
     """Doubled slashes, `..` and the kernel's own links hide nothing."""
     assert len(errors(mounted(tmp_path, PRIVATE["on a tmpfs"]), f"--approval.hold-file={path}")) == 1
 
 
 @pytest.mark.parametrize("path", ["/tmpfiles/hold", "/var/tmpx/hold", "/etc/tmp/hold", "/run/hold", "/tmp/../run/hold"])
-def test_what_only_looks_like_it_is_left_alone(tmp_path: Path, path: str) -> None:
+def test_paths_that_only_resemble_tmp_are_taken(tmp_path: Path, path: str) -> None:
     """Names that begin alike, and paths that leave /tmp again, are nobody's /tmp."""
     assert settings(mounted(tmp_path, PRIVATE["on a tmpfs"]), f"--approval.hold-file={path}").warnings == ()
 
@@ -137,7 +137,7 @@ rules = [
     assert second.startswith(f'{file}: [approval] rules: rule "c": require_file: expected')
 
 
-def test_check_looks_where_it_runs(tmp_path: Path) -> None:
+def test_check_judges_by_the_mounts_of_its_own_process(tmp_path: Path) -> None:
     """`check` judges by the mounts of its own process, which a test may give it."""
     args = parser().parse_args(["--approval.hold-file=/tmp/hold"])
     with pytest.raises(ConfigError, match="PrivateTmp"):
@@ -145,13 +145,13 @@ def test_check_looks_where_it_runs(tmp_path: Path) -> None:
     assert len(validated(args, ProbeEnvironment(mounts=mounted(tmp_path, ""))).warnings) == 1
 
 
-def test_without_such_a_file_nothing_is_asked(tmp_path: Path) -> None:
+def test_without_a_hold_file_or_require_file_nothing_is_judged(tmp_path: Path) -> None:
     """No hold file and no ready file: no warning, whatever is mounted."""
     assert load(argparse.Namespace(), {}, mounts=mounted(tmp_path, PRIVATE["on a tmpfs"])).warnings == ()
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_process_with_a_tmp_of_its_own_refuses(command: str) -> None:
+def test_a_process_with_a_tmp_of_its_own_is_refused(command: str) -> None:
     """Behind a real mount like systemd's, `check` and `run` end with 2 and a sentence, before anything else."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare to mount")

@@ -31,14 +31,16 @@ def findings_of(probe: Probe, settings: Settings, environment: ProbeEnvironment 
 
 def sentence_of(findings: Sequence[Finding], verdict: Verdict, topic: str, *words: str) -> str:
     """The one sentence about that topic, which holds these words; fails when there is none or another verdict."""
-    found = [finding for finding in findings if finding.topic == topic]
-    assert [finding.verdict for finding in found] == [verdict], findings
-    for word in words:
-        assert word in found[0].sentence, found[0].sentence
-    return found[0].sentence
+    of_topic = [finding for finding in findings if finding.topic == topic]
+    assert [finding.verdict for finding in of_topic] == [verdict], findings
+    sentence = of_topic[0].sentence
+    for part in words:
+        assert part in sentence, sentence
+    return sentence
 
 
 def settings_for(url: str, *flags: str) -> Settings:
+    """Settings whose metadata service is at this URL."""
     return loaded(f"--source.url={url}", *flags)
 
 
@@ -64,9 +66,9 @@ def run_check(
     if isolated:
         _need(["unshare", isolated, "sh", "-c", before or "true"])
         command = ["unshare", isolated, "sh", "-c", f'{before or "true"} && exec "$@"', "sh", *command]
-    found = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
-    found |= {"PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
-    return subprocess.run(command, cwd=ROOT, env=found, capture_output=True, text=True, timeout=30, check=False)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
+    variables = inherited | {"PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=30, check=False)
 
 
 def _need(command: Sequence[str]) -> None:
@@ -79,9 +81,7 @@ def _need(command: Sequence[str]) -> None:
 def printed_line(process: subprocess.CompletedProcess[str], topic: str) -> str:
     """What the process said about that topic, verdict first."""
     assert process.stderr == ""
-    found = [text for text in process.stdout.splitlines() if text.split()[1:2] == [topic] and text.split()[0] in _WORDS]
-    assert len(found) == 1, process.stdout
-    return " ".join(found[0].split())
-
-
-_WORDS = tuple(Verdict)
+    lines = [line.split() for line in process.stdout.splitlines()]
+    of_topic = [words for words in lines if words[1:2] == [topic] and words[0] in tuple(Verdict)]
+    assert len(of_topic) == 1, process.stdout
+    return " ".join(of_topic[0])

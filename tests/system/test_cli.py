@@ -30,7 +30,7 @@ def test_output_that_cannot_be_written_is_a_sentence(document: str) -> None:
     assert "No space left" in line
 
 
-def test_a_reader_that_has_gone_is_no_news(document: str) -> None:
+def test_a_closed_output_ends_the_command_without_a_message(document: str) -> None:
     """A command whose reader has gone ends with 1 and says nothing."""
     read, write = os.pipe()
     os.close(read)

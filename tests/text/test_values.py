@@ -1,10 +1,41 @@
-"""Single values: what is read from a person's text, what is refused, and that no error shows a secret."""
+"""Single values: which addresses are read and which refused, and that no error shows a secret."""
 
 from __future__ import annotations
 
 import pytest
 
-from exporter.text.values import InvalidValue, split_address
+from exporter.text.values import InvalidValue, Misplaced, describe, refuse_misplaced, split_address, unknown_name
+
+SECRETS = (
+    "Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0",
+    "-----BEGIN PRIVATE KEY-----",
+    "https://user:hunter2@host/",
+    "password=hunter2",
+)
+
+
+@pytest.mark.parametrize("value", [*SECRETS, "hunter2\n", "hunter2" * 1000])
+def test_an_error_shows_no_secret_and_nothing_that_breaks_its_line(value: str) -> None:
+    """A wrong value that may be a secret, that is long or that holds control characters is described and not shown."""
+    shown = describe(value)
+    assert shown.isprintable()
+    assert "hunter2" not in shown
+    assert "c2VjcmV0" not in shown
+
+
+@pytest.mark.parametrize("value", [SECRETS[0], SECRETS[1], "a\x1bb"])
+def test_a_secret_in_place_of_a_path_is_refused_without_repeating_it(value: str) -> None:
+    """Connection strings, keys and control characters are no path and no name."""
+    with pytest.raises(Misplaced) as caught:
+        refuse_misplaced(value, "a path")
+    assert "not a path" in str(caught.value) or "expected a path" in str(caught.value)
+    assert value not in str(caught.value)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    """A near miss is named, and without one all names that there are."""
+    assert unknown_name("key", "moed", ["mode", "rules"]) == 'unknown key "moed"; did you mean mode?'
+    assert unknown_name("key", "x", ["mode", "rules"]) == 'unknown key "x"; expected one of mode, rules'
 
 
 @pytest.mark.parametrize(
@@ -16,13 +47,13 @@ from exporter.text.values import InvalidValue, split_address
         ("localhost:0", ("localhost", 0)),
     ],
 )
-def test_addresses_are_taken_apart(text: str, address: tuple[str, int]) -> None:
+def test_addresses_are_split_into_host_and_port(text: str, address: tuple[str, int]) -> None:
     """Host and port, with brackets around IPv6."""
     assert split_address(text) == address
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10169", "host", "::1:80", "[::1]", "[host]:80", "h:65536", "h:-1", "a b:80", "h:٣"]
+    "text", ["", "10169", "host", "::1:80", "[::1]", "[host]:80", "h:65536", "h:-1", "a b:80", "h:٣", "host:http"]
 )
 def test_other_addresses_are_refused(text: str) -> None:
     """What could mean two addresses, or none, is not guessed."""

@@ -61,7 +61,7 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_defaults_are_valid_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_of_the_defaults_says_what_would_happen(capsys: pytest.CaptureFixture[str]) -> None:
     """Without any setting a check says that all is valid and what would happen."""
     out = checked(capsys)
     lines = out.splitlines()
@@ -79,7 +79,9 @@ def test_defaults_are_valid_and_told(capsys: pytest.CaptureFixture[str]) -> None
     assert "warning" not in out
 
 
-def test_everything_set_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_summary_shows_every_setting_that_changes_what_happens(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Every choice that changes what happens shows in the summary."""
     config = tmp_path / "agent.toml"
     config.write_text(
@@ -128,7 +130,7 @@ path = "/var/log/recording"
     assert KEY not in out
 
 
-def test_all_errors_of_settings_and_files_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_settings_and_files_come_at_once(tmp_path: Path) -> None:
     """A wrong value, a broken web-config file, missing certificates and a folder as the outbox: one list, with keys."""
     web = tmp_path / "web.yml"
     web.write_text("tls_server_config:\n  cert_file: none.pem\n  keyfile: x\nbasic_auth_users:\n  bob: plain-text\n")
@@ -146,7 +148,7 @@ path = "{tmp_path}"
 config_file = "{web}"
 """
     )
-    told = refused(f"--config.file={config}")
+    refusal = refused(f"--config.file={config}")
     for words in (
         f"{config}: [source] poll_interval: expected a duration",
         f"{config}: [otlp] certificate: {tmp_path}/missing.pem: cannot be read: No such file or directory",
@@ -154,28 +156,32 @@ config_file = "{web}"
         f"{web}: tls_server_config.keyfile: unknown key",
         f"{web}: basic_auth_users: line 5: expected a bcrypt hash",
     ):
-        assert words in told, words
-    assert "plain-text" not in told
+        assert words in refusal, words
+    assert "plain-text" not in refusal
 
 
-def test_certificates_of_the_collector(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_used_are_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A key that belongs to another certificate, and files that hold none, are found before the first record."""
     ours, theirs = a_pair(tmp_path, "ours"), a_pair(tmp_path, "theirs")
-    odd = tmp_path / "odd.pem"
-    odd.write_text("no certificate")
+    text_file = tmp_path / "text.pem"
+    text_file.write_text("no certificate")
     on = "--otlp.endpoint=https://collector:4318"
     checked(capsys, on, f"--otlp.client-certificate={ours[0]}", f"--otlp.client-key={ours[1]}")
     mixed = refused(on, f"--otlp.client-certificate={ours[0]}", f"--otlp.client-key={theirs[1]}")
     assert f"--otlp.client-certificate: {ours[0]}: does not belong to the key in {theirs[1]}" in mixed
     alone = refused(on, f"--otlp.client-certificate={ours[0]}")
     assert "or set otlp.client_key" in alone
-    assert f"--otlp.certificate: {odd}: expected CA certificates" in refused(on, f"--otlp.certificate={odd}")
-    checked(capsys, f"--otlp.certificate={odd}")  # not used, so not looked at
-    told = refused(on, OTEL_EXPORTER_OTLP_CERTIFICATE="/missing.pem")
-    assert told.startswith("OTEL_EXPORTER_OTLP_CERTIFICATE: /missing.pem: cannot be read")
+    assert f"--otlp.certificate: {text_file}: expected CA certificates" in refused(
+        on, f"--otlp.certificate={text_file}"
+    )
+    checked(capsys, f"--otlp.certificate={text_file}")  # not used, so not looked at
+    refusal = refused(on, OTEL_EXPORTER_OTLP_CERTIFICATE="/missing.pem")
+    assert refusal.startswith("OTEL_EXPORTER_OTLP_CERTIFICATE: /missing.pem: cannot be read")
 
 
-def test_files_with_secrets_that_all_can_read(capsys: pytest.CaptureFixture[str], public: Path) -> None:
+def test_files_with_secrets_that_everybody_can_read_are_warned_of(
+    capsys: pytest.CaptureFixture[str], public: Path
+) -> None:
     """Such files are warned about, by what they hold; not when they or a folder are closed, nor in Kubernetes."""
     certificate, key = a_pair(public, "web")
     web = public / "web.yml"
@@ -214,22 +220,22 @@ def test_files_with_secrets_that_all_can_read(capsys: pytest.CaptureFixture[str]
     assert "warning" not in checked(capsys, *flags)
 
 
-def test_who_may_scrape_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_summary_says_who_may_scrape(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A required client certificate closes the endpoint, one that is only looked at if given does not."""
     certificate, key = a_pair(tmp_path, "web")
     web = tmp_path / "web.yml"
 
-    def told(client_auth_type: str) -> str:
+    def web_line(client_auth_type: str) -> str:
         pair = f"cert_file: {certificate}, key_file: {key}, client_ca_file: {certificate}"
         web.write_text(f"tls_server_config: {{{pair}, client_auth_type: {client_auth_type}}}\n")
         lines = checked(capsys, f"--web.config.file={web}").splitlines()
         return next(line for line in lines if line.split()[:1] == ["web"])
 
-    assert told("RequireAndVerifyClientCert").endswith("TLS, a client certificate")
-    assert told("VerifyClientCertIfGiven").endswith("TLS, open to whoever reaches it")
+    assert web_line("RequireAndVerifyClientCert").endswith("TLS, a client certificate")
+    assert web_line("VerifyClientCertIfGiven").endswith("TLS, open to whoever reaches it")
 
 
-def test_an_extra_that_is_not_installed_is_said() -> None:
+def test_an_extra_that_is_needed_and_not_installed_is_a_warning() -> None:
     """An identity without the package for it is told with the command that brings it; nothing else needs an extra."""
     by_identity = load(arguments("--event-hubs.fully-qualified-namespace=a.example", "--event-hubs.event-hub=h"), {})
     (sentence,) = missing_packages(by_identity, lambda package: package != "azure.identity")
@@ -243,7 +249,7 @@ def test_an_extra_that_is_not_installed_is_said() -> None:
     )
 
 
-def test_exit_codes_of_the_command(tmp_path: Path) -> None:
+def test_the_exit_code_is_0_for_valid_settings_and_2_for_others(tmp_path: Path) -> None:
     """The command ends with 0 for valid settings and with 2 and sentences for others."""
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:

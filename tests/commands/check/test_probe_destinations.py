@@ -72,7 +72,7 @@ def with_identity(port: int) -> Settings:
 
 
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
-def test_an_event_hub_that_takes_records(transport: str) -> None:
+def test_an_event_hub_that_takes_records_is_ok_and_receives_none(transport: str) -> None:
     """A link that could carry records is ok; nothing is sent on it, and the connection is given back."""
     with Broker() as broker:
         findings = on(broker, None, f"--event-hubs.transport={transport}")
@@ -92,25 +92,25 @@ REFUSALS = {
 }
 
 
-def test_an_event_hub_that_refuses() -> None:
+def test_each_refusal_of_event_hubs_is_told_apart() -> None:
     """Each refusal is told apart, with what to do about it."""
 
-    def found(fault: str) -> list[Finding]:
+    def findings_at(fault: str) -> list[Finding]:
         with Broker(faults=[f"{fault}*always"]) as broker:
             return on(broker, environment=HURRIED_ENVIRONMENT if fault == "silent" else ENVIRONMENT)
 
     with ThreadPoolExecutor(len(REFUSALS)) as pool:  # the SDK mostly sleeps
-        for (verdict, words), findings in zip(REFUSALS.values(), pool.map(found, REFUSALS), strict=True):
+        for (verdict, words), findings in zip(REFUSALS.values(), pool.map(findings_at, REFUSALS), strict=True):
             sentence_of(findings, verdict, "event_hubs", words)
 
 
-def test_the_wrong_event_hub() -> None:
+def test_a_missing_event_hub_is_named() -> None:
     """An event hub that the namespace does not have is named."""
     with Broker() as broker:
         sentence_of(on(broker, "no-such-hub"), FAIL, "event_hubs", "has no event hub no-such-hub")
 
 
-def test_a_namespace_that_is_not_there() -> None:
+def test_an_unreachable_namespace_says_what_to_do_without_the_key() -> None:
     """An unknown name, a closed port, and the way around a closed port are said; never the key."""
     string = f"{CONNECTION};EntityPath=hub"
     unknown = hubs(string.replace("contoso.servicebus.windows.net", "no-such-namespace.invalid"))
@@ -129,7 +129,7 @@ def test_a_namespace_that_is_not_there() -> None:
         sentence_of(findings, FAIL, "event_hubs", "start the emulator there")
 
 
-def test_tls_that_cannot_be_agreed(tmp_path: Path) -> None:
+def test_a_failed_handshake_is_one_sentence_about_tls(tmp_path: Path) -> None:
     """A certificate of an unknown CA, and a peer without TLS, are one sentence about TLS."""
     certificate, key = a_pair(tmp_path, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -143,7 +143,7 @@ def test_tls_that_cannot_be_agreed(tmp_path: Path) -> None:
             sentence_of(findings, FAIL, "event_hubs", "shows a certificate that is not trusted, or speaks no TLS")
 
 
-def test_an_identity_that_cannot_sign_in() -> None:
+def test_an_identity_that_cannot_sign_in_needs_the_role() -> None:
     """Without an identity, as azure-identity itself says, it tells to give the VM one, and the role."""
     with reserved_port(listening=True) as port:
         findings = findings_of(
@@ -167,14 +167,14 @@ class Sleeper:
         """Nothing to close."""
 
 
-def test_an_identity_that_never_answers() -> None:
+def test_an_identity_endpoint_that_never_answers_ends_in_time() -> None:
     """An identity endpoint that is silent ends in time."""
     with reserved_port(listening=True) as port:
         findings = findings_of(probe_event_hubs, with_identity(port), replace(HURRIED_ENVIRONMENT, credential=Sleeper))
     sentence_of(findings, FAIL, "event_hubs", "no Azure identity within 2 s", "169.254.169.254 can be reached")
 
 
-def test_an_identity_without_the_role() -> None:
+def test_a_refused_identity_needs_the_role_and_a_refused_key_a_new_one() -> None:
     """A refused identity needs the role, where a refused key would have to be renewed."""
     failure = Retryable("unauthorized", "Event Hubs refuses the credential")
     settings = EventHubsSettings(fully_qualified_namespace="contoso.servicebus.windows.net", event_hub="hub")
@@ -183,7 +183,7 @@ def test_an_identity_without_the_role() -> None:
     )
 
 
-def test_azure_identity_is_missing() -> None:
+def test_without_azure_identity_the_sentence_installs_it() -> None:
     """Without the package the sentence is the command that installs it."""
     with reserved_port(listening=True) as port:
         program = (
@@ -206,7 +206,7 @@ def test_azure_identity_is_missing() -> None:
     assert "pip install 'azure-scheduled-events-exporter[identity]'" in process.stdout
 
 
-def test_where_the_destination_goes() -> None:
+def test_the_address_probed_is_that_of_a_send() -> None:
     """The address tried is the one that a send would go to."""
     string = f"{CONNECTION};EntityPath=hub"
     emulator = f"{string};UseDevelopmentEmulator=true".replace("contoso.servicebus.windows.net", "emulator")
@@ -234,7 +234,7 @@ def at(receiver: Receiver, *flags: str) -> list[Finding]:
     return findings
 
 
-def test_a_collector_that_takes_records() -> None:
+def test_a_collector_that_answers_an_empty_request_is_ok() -> None:
     """A true answer to an empty request is ok; it came to the path of the logs, as protobuf, with our headers."""
     with Receiver() as receiver:
         sentence_of(at(receiver), OK, "otlp", "took an empty request; no record was sent")
@@ -243,7 +243,7 @@ def test_a_collector_that_takes_records() -> None:
     assert receiver.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
 
 
-def test_a_collector_tells_the_time() -> None:
+def test_the_clock_is_compared_with_the_collectors_where_it_alone_answers() -> None:
     """Where only the collector says the time, the clock is compared with its."""
     late = format_datetime(datetime.fromtimestamp(time.time() + 90, UTC), usegmt=True)
     head = f"HTTP/1.1 200 OK\r\nDate: {late}\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
@@ -268,7 +268,9 @@ def test_a_collector_tells_the_time() -> None:
         (Hang(), FAIL, "gives no answer in time"),
     ],
 )
-def test_a_collector_that_refuses(action: Any, verdict: Verdict, words: str) -> None:
+def test_each_answer_of_a_collector_that_is_no_success_has_its_sentence(
+    action: Any, verdict: Verdict, words: str
+) -> None:
     """Each answer that is no success has its sentence."""
     with Receiver(action, action) as receiver:
         sentence_of(at(receiver, "--otlp.timeout=300ms"), verdict, "otlp", words)
@@ -280,14 +282,14 @@ def grpc(peer: Peer) -> None:
         peer.send(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 
 
-def test_a_port_of_grpc() -> None:
+def test_a_receiver_of_grpc_is_recognised() -> None:
     """A receiver of gRPC is recognised by its greeting."""
     with RawServer(grpc) as server:
         findings = findings_of(probe_otlp, otlp(server.url))
     sentence_of(findings, FAIL, "otlp", "as receivers of OTLP over gRPC do", "4318")
 
 
-def test_a_collector_that_is_not_there() -> None:
+def test_an_unreachable_collector_says_what_to_do() -> None:
     """A closed port, an unknown name, and http where https is asked for."""
     with reserved_port(listening=False) as port:
         sentence_of(
@@ -309,7 +311,7 @@ def test_a_collector_that_is_not_there() -> None:
         )
 
 
-def test_a_proxy_of_the_environment(tmp_path: Path) -> None:
+def test_a_failure_through_a_proxy_names_its_variable_and_no_secret(tmp_path: Path) -> None:
     """A failure through a proxy names its variable; the whole run tells no secret and ends with 1."""
     with reserved_port(listening=False) as port:
         process = run_check(

@@ -57,13 +57,13 @@ def outbox_at(path: Path, *flags: str) -> Settings:
     return loaded(f"--outbox.path={path}", *flags)
 
 
-def test_an_outbox_that_can_be_made(tmp_path: Path) -> None:
+def test_an_outbox_that_can_be_made_is_ok_and_not_made(tmp_path: Path) -> None:
     """A new outbox is ok, and looking for it leaves nothing behind."""
     sentence_of(findings_of(probe_outbox, outbox_at(tmp_path / "a" / "b" / "outbox.db")), OK, "outbox", "can be made")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_outbox_that_cannot_be_made(tmp_path: Path) -> None:
+def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: Path) -> None:
     """A path through a file, and a folder of the kernel's, are failures that name the setting."""
     (tmp_path / "file").touch()
     sentence_of(
@@ -80,13 +80,16 @@ def test_an_outbox_that_cannot_be_made(tmp_path: Path) -> None:
     sentence_of(findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
     (tmp_path / "link").symlink_to(tmp_path / "recording")
     os.mkfifo(tmp_path / "pipe")
-    for odd in ("link", "pipe"):
+    for name in ("link", "pipe"):
         sentence_of(
-            findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/{odd}")), FAIL, "recorder", "not written to"
+            findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/{name}")),
+            FAIL,
+            "recorder",
+            "not written to",
         )
 
 
-def test_a_disk_that_is_full_or_read_only(tmp_path: Path) -> None:
+def test_a_full_and_a_read_only_disk_are_told_apart(tmp_path: Path) -> None:
     """A full and a read-only file system are told apart, each really mounted."""
     disk = f"mount -t tmpfs -o size=64k none {tmp_path}"
     flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path}/outbox.db")
@@ -101,7 +104,7 @@ def test_a_disk_that_is_full_or_read_only(tmp_path: Path) -> None:
     assert "is on a read-only file system: mount a writable volume there" in sentence
 
 
-def test_an_ordinary_user(tmp_path: Path) -> None:
+def test_a_folder_or_port_for_root_alone_is_a_failure_for_others(tmp_path: Path) -> None:
     """A folder without the right to write, and a privileged port, are failures for whoever is not root."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o555)
@@ -113,14 +116,14 @@ def test_an_ordinary_user(tmp_path: Path) -> None:
     assert "a port below 1024 is for root alone: choose a higher one" in printed_line(process, "web")
 
 
-def test_an_outbox_larger_than_its_disk(tmp_path: Path) -> None:
+def test_an_outbox_larger_than_its_disk_is_a_warning(tmp_path: Path) -> None:
     """A bound that the disk cannot hold is a warning."""
     findings = findings_of(probe_outbox, outbox_at(tmp_path / "outbox.db", f"--outbox.max-bytes={2**40}"))
     assert [finding.verdict for finding in findings] == [OK, WARN]
     assert "outbox.max_bytes allows 1048576 MiB, but" in findings[1].sentence
 
 
-def test_an_agent_runs_on_the_outbox(tmp_path: Path) -> None:
+def test_the_outbox_of_a_running_agent_is_ok_and_left_alone(tmp_path: Path) -> None:
     """A running agent's outbox is ok and left alone; when the agent is gone, its content is read without a trace."""
     path = tmp_path / "outbox.db"
     outbox = Outbox(path, 1 << 20, ("otlp",))
@@ -132,7 +135,7 @@ def test_an_agent_runs_on_the_outbox(tmp_path: Path) -> None:
     assert {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()} == before
 
 
-def test_an_outbox_of_another_vm(tmp_path: Path, service: MetadataService) -> None:
+def test_an_outbox_of_another_vm_is_a_warning(tmp_path: Path, service: MetadataService) -> None:
     """An outbox whose vmId is not the one that Azure says is a warning, also from a journal that a crash left."""
     path = tmp_path / "outbox.db"
     outbox = Outbox(path, 1 << 20)
@@ -148,7 +151,7 @@ def test_an_outbox_of_another_vm(tmp_path: Path, service: MetadataService) -> No
         assert any("belongs to another VM" in finding.sentence for finding in findings)
 
 
-def test_an_outbox_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_no_outbox_is_a_warning_and_not_changed(tmp_path: Path) -> None:
     """A foreign, a broken and a nonsensical file are warnings that say what the agent will do; none is changed."""
     path = tmp_path / "outbox.db"
     path.write_bytes(b"not a database at all" * 1000)
@@ -161,18 +164,18 @@ def test_an_outbox_that_is_none(tmp_path: Path) -> None:
         db.execute("CREATE TABLE mine (x)")
     db.close()
     sentence_of(findings_of(probe_outbox, outbox_at(foreign)), WARN, "outbox", "is foreign", "correct outbox.path")
-    odd = tmp_path / "odd.db"
-    outbox = Outbox(odd, 1 << 20)
+    nonsensical = tmp_path / "nonsensical.db"
+    outbox = Outbox(nonsensical, 1 << 20)
     outbox.commit(State(birth=datetime.now(UTC)), [])
     outbox.close()
     text = dump_state(State(birth=datetime.now(UTC))).replace('"version":1', '"version":99')
-    with sqlite3.connect(odd) as db:
+    with sqlite3.connect(nonsensical) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (text,))
     db.close()
-    sentence_of(findings_of(probe_outbox, outbox_at(odd)), WARN, "outbox", "is corrupt")
+    sentence_of(findings_of(probe_outbox, outbox_at(nonsensical)), WARN, "outbox", "is corrupt")
 
 
-def test_the_hold_file(tmp_path: Path) -> None:
+def test_a_hold_file_is_ok_only_when_clearly_absent(tmp_path: Path) -> None:
     """Absent from a folder that is there is ok; all else is a warning that nothing is approved."""
     path = tmp_path / "hold"
     settings = loaded(f"--approval.hold-file={path}")
@@ -200,7 +203,7 @@ def listening_on(address: str, *flags: str) -> Settings:
     return loaded(f"--web.listen-address={address}", *flags)
 
 
-def test_a_free_port() -> None:
+def test_a_free_port_is_ok_and_free_afterwards() -> None:
     """A free port is ok and free afterwards."""
     with reserved_port(listening=False) as port:
         pass
@@ -208,7 +211,7 @@ def test_a_free_port() -> None:
         sentence_of(findings_of(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
 
 
-def test_the_agent_already_runs(tmp_path: Path) -> None:
+def test_a_port_that_the_agent_serves_is_ok(tmp_path: Path) -> None:
     """A port that the agent itself serves is ok, with and without a password."""
     web = tmp_path / "web.yml"
     web.write_text("basic_auth_users:\n  bob: $2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e\n")
@@ -222,7 +225,7 @@ def test_the_agent_already_runs(tmp_path: Path) -> None:
             server.stop()
 
 
-def test_the_agent_runs_behind_tls(tmp_path: Path) -> None:
+def test_the_agent_is_recognised_behind_tls(tmp_path: Path) -> None:
     """Behind TLS the agent is recognised too, and where it wants a client certificate, as far as that goes."""
     certificate, key = a_pair(tmp_path, "localhost")
     web = tmp_path / "web.yml"
@@ -242,7 +245,7 @@ def test_the_agent_runs_behind_tls(tmp_path: Path) -> None:
             server.stop()
 
 
-def test_a_port_of_another_program() -> None:
+def test_a_taken_port_names_who_has_it() -> None:
     """A taken port says by whom: the process where this user may see it, else what it calls itself."""
     with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
         settings = listening_on(f"127.0.0.1:{server.port}")
@@ -261,7 +264,7 @@ def test_a_port_of_another_program() -> None:
         )
 
 
-def test_addresses_nobody_has() -> None:
+def test_an_address_that_cannot_be_listened_on_has_its_sentence() -> None:
     """An address of another machine, an unknown name and a privileged port each have their sentence."""
     sentence_of(
         findings_of(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "this machine has no such address"
