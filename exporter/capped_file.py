@@ -10,7 +10,6 @@ class TooLarge(Exception):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} bytes")
-        self.limit = limit
 
 
 def read_capped(path: str | os.PathLike[str], limit: int) -> bytes:

@@ -13,12 +13,11 @@ from typing import Final
 from exporter import __version__
 from exporter.config.load import ConfigError, load
 from exporter.config.sources import FlagParser, add_flags
+from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, printable
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
-FAILED: Final = 1
-BAD_USAGE: Final = 2
 
 Command = Callable[[argparse.Namespace], int]
 """Runs a command. Returns the exit code."""

@@ -37,6 +37,7 @@ from exporter.config.types import path_argument
 from exporter.core.policy import Mode
 from exporter.core.records import APPROVAL_DECIDED, Record
 from exporter.errors import Failure
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import Secret
@@ -60,8 +61,6 @@ DELIVERY_SECONDS: Final = 15.0
 CONSUMER_SECONDS: Final = 5.0
 """and then to the consumer."""
 TICK_SECONDS: Final = 0.1
-FAILED: Final = 1
-BAD_USAGE: Final = 2
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
 LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what the flag may say
 """The address to print and to scrape for one that stands for all."""
@@ -254,7 +253,7 @@ class _Run:
         self._print(f"Prometheus  {self._samples} samples scraped from {self._address}/metrics at the end")
         matches = stored == consumed == exported and bool(stored)
         self._print("Every record arrived in every output, under one id." if matches else "The outputs do not match.")
-        return 0 if matches else 1
+        return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:
         say(text, self._out, colour=self._colour)

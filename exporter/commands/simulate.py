@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from exporter.config.types import path_argument, word_argument
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import FASTEST, SLOWEST
@@ -71,7 +72,7 @@ def simulate(args: argparse.Namespace) -> int:
     """Run the command until interrupted (or, with --end, until the play is over); its exit code."""
     if args.list:
         _list()
-        return 0
+        return DONE
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
@@ -80,17 +81,17 @@ def simulate(args: argparse.Namespace) -> int:
             running = services(args, chosen, stack)
         except (ScenarioError, faults.FaultError) as error:
             complain(str(error))
-            return 2
+            return BAD_USAGE
         except NotListeningError as error:
             complain(str(error))
-            return 1
+            return FAILED
         try:
             for service in running:
                 service.start()
             _print_play(running, chosen, args)
         except KeyboardInterrupt:
             say("stopped")
-    return 0
+    return DONE
 
 
 class NotListeningError(Exception):

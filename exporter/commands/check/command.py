@@ -14,6 +14,7 @@ from exporter.commands.check.summary import summary
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags
+from exporter.exit_codes import DONE, FAILED
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import Secret, Sieve
@@ -49,14 +50,14 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     for warning in (*settings.warnings, *readable_secrets(settings, environment), *missing_packages(settings)):
         _print(f"warning: {warning}", settings.secrets)
     if not args.probe:
-        return 0
+        return DONE
     _print("", ())
     total = environment.timeouts.total
     _print(f"probing, for at most {total:g} s; nothing is approved or published", settings.secrets)
     with captured_libraries(Log(None)):
         findings = run_probes(settings, environment)
     print_findings(findings, settings.secrets)
-    return 1 if any(finding.verdict is Verdict.FAIL for finding in findings) else 0
+    return FAILED if any(finding.verdict is Verdict.FAIL for finding in findings) else DONE
 
 
 def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settings:

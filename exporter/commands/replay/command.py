@@ -28,6 +28,7 @@ from exporter.config.types import path_argument, word_argument
 from exporter.core.folding import folded
 from exporter.core.policy import Policy, Presence
 from exporter.core.records import Record
+from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean, counted
@@ -119,7 +120,7 @@ def _replay(args: argparse.Namespace, settings: Settings, standard_input: Binary
         documents += _tell(plan, args, settings, out)
     if not documents and not failed:
         complain("no document in the input")
-    return 0 if documents and not failed else 1
+    return DONE if documents and not failed else FAILED
 
 
 def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:

@@ -25,6 +25,7 @@ from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
 from exporter.core.records import KINDS, Record
 from exporter.errors import Failure
+from exporter.exit_codes import DONE, FAILED
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import redact
@@ -154,9 +155,9 @@ def tail(args: argparse.Namespace) -> int:
         pass
     except Failure as error:
         complain(clean(redact(error.detail or error.reason), MAX_SHOWN))
-        return 1
+        return FAILED
     complain(view.summary())
-    return 0
+    return DONE
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
