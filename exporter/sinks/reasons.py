@@ -1,6 +1,6 @@
-"""Why a send failed, in one word: the label `reason` of `destination_send_failures_total`, shared by both destinations.
+"""The closed set of reasons for a failed send: the label `reason` of `destination_send_failures_total`.
 
-Kept apart from the destinations so that a catalogue of metrics can name the words without importing any backend.
+Shared by all destinations, and apart from them, so that the catalogue of metrics can name it without a backend.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ Reason = Literal[
     "tls",  # the certificate is not trusted, or TLS could not be agreed
     "timeout",  # no answer within the deadline
     "throttled",  # the other side asked us to slow down
-    "unavailable",  # the other side says that it cannot at the moment
+    "unavailable",  # the other side reports a fault of its own that passes
     "unauthorized",  # a missing, wrong or expired credential
     "not-found",  # the other side does not know this path or this event hub
-    "redirect",  # we were sent elsewhere; a log in page, mostly
+    "redirect",  # to another address; mostly to a page for signing in
     "rejected",  # the other side will never take this record
     "too-large",  # this record is larger than the other side takes
     "protocol",  # an answer that is not an answer to what we asked
     "configuration",  # our settings cannot work
-    "closed",  # we are going down
+    "closed",  # the agent is stopping
     "other",
 ]
 

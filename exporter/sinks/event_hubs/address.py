@@ -1,4 +1,4 @@
-"""How an event hub is reached: Azure's SDK with the traps of its configuration taken out."""
+"""How an event hub is reached: the clients of Azure's SDK, with defaults that fail at once and clearly."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Address:
             self.connection_string, eventhub_name=self.event_hub or None, **options
         )
 
-    def consumer(self, credential: Any, group: str, **more: Any) -> EventHubConsumerClient:
-        """The same for reading; `more` is the SDK's."""
-        options = {**self._options(), **more}
+    def consumer(self, credential: Any, group: str, **options_of_consumer: Any) -> EventHubConsumerClient:
+        """The same for reading; further options are the SDK's."""
+        options = {**self._options(), **options_of_consumer}
         if self.namespace:
             return EventHubConsumerClient(self.namespace, self.event_hub, group, credential, **options)
         return EventHubConsumerClient.from_connection_string(
@@ -94,7 +94,7 @@ class Address:
     def _endpoint(self) -> str:
         """Another address to connect to, always with its port, or "".
 
-        Over websocket the SDK forgets the port of an emulator, unless it is said once more in this way.
+        Over websocket the SDK drops the port of an emulator, unless it is given once more in this way.
         """
         text = self.custom_endpoint
         if not text and self.transport == "websocket" and self._field("UseDevelopmentEmulator") == "true":
@@ -121,5 +121,5 @@ def default_credential() -> Callable[[], Any]:
             "signing in to Event Hubs with an Azure identity needs the extra `identity`: "
             "pip install 'azure-scheduled-events-exporter[identity]'"
         ) from error
-    made: Callable[[], Any] = DefaultAzureCredential
-    return made
+    make_credential: Callable[[], Any] = DefaultAzureCredential
+    return make_credential

@@ -1,4 +1,4 @@
-"""Event Hubs as `tail` reads it: every partition, Azure's SDK on a loop of its own, every call under a deadline."""
+"""Reads every partition of an event hub, for `tail`: Azure's SDK on a loop of its own, every call under a deadline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ From = Literal["start", "now"] | datetime
 
 DEADLINE: Final = 30.0  # seconds for each call
 PATIENCE: Final = 300.0  # for all that comes before the first message
-CLOSING: Final = 0.3  # seconds that the SDK gets to say goodbye; nothing depends on it
+CLOSING: Final = 0.3  # seconds that the SDK gets to close; nothing depends on it
 AT_ONCE: Final = 16
 QUEUED: Final = 5_000
 FULL_SECONDS: Final = 0.05
@@ -42,7 +42,7 @@ class Message:
 
 
 class EventHubsReader:
-    """Reads one event hub through a consumer group, without a trace in it: nobody's position is kept or moved."""
+    """Reads one event hub through a consumer group, and neither keeps nor moves anybody's position in it."""
 
     def __init__(self, settings: EventHubsSettings, begin: From, deadline: float = DEADLINE) -> None:
         """Raises ValueError with a sentence for what cannot work."""
@@ -90,7 +90,7 @@ class EventHubsReader:
         """Ends within 2 s, whatever the SDK does."""
         self._thread.interrupt()
         with contextlib.suppress(Stuck, Interrupted):
-            self._thread.run(self._goodbye(), 4 * CLOSING)
+            self._thread.run(self._close(), 4 * CLOSING)
         self._thread.stop(CLOSING)
 
     # -- on the loop
@@ -105,9 +105,9 @@ class EventHubsReader:
             )
             partitions = await asyncio.wait_for(self._client.get_partition_ids(), self._deadline)
             for first in range(0, len(partitions), AT_ONCE):  # each question takes the SDK half a second
-                some = partitions[first : first + AT_ONCE]
-                found = await asyncio.gather(*(self._position(self._client, partition) for partition in some))
-                self._positions |= zip(some, found, strict=True)
+                portion = partitions[first : first + AT_ONCE]
+                positions = await asyncio.gather(*(self._position(self._client, partition) for partition in portion))
+                self._positions |= zip(portion, positions, strict=True)
         except Exception as error:  # the border to the SDK
             raise _failure(error) from error
         self._receiving = asyncio.ensure_future(self._receive(self._client))
@@ -115,13 +115,13 @@ class EventHubsReader:
 
     async def _position(self, client: EventHubConsumerClient, partition: str) -> str | int | datetime:
         """Where to begin. "Now" is where the partition ends at this moment, so that nothing after it is missed."""
-        found = await asyncio.wait_for(client.get_partition_properties(partition), self._deadline)
-        begin, newest = self._begin, int(found["last_enqueued_sequence_number"])
-        if found["is_empty"]:
+        properties = await asyncio.wait_for(client.get_partition_properties(partition), self._deadline)
+        begin, newest = self._begin, int(properties["last_enqueued_sequence_number"])
+        if properties["is_empty"]:
             return "-1"
         if begin == "now":
             return newest
-        since = found["last_enqueued_time_utc"]
+        since = properties["last_enqueued_time_utc"]
         if begin == "start" or since is None or since >= begin:
             self._behind[partition] = newest
         return "-1" if begin == "start" else begin
@@ -158,12 +158,13 @@ class EventHubsReader:
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(_failure(error))
 
-    async def _goodbye(self) -> None:
+    async def _close(self) -> None:
         if self._receiving is not None:
             self._receiving.cancel()
-        for closing in [each for each in (self._client, self._credential) if each is not None]:
-            with contextlib.suppress(Exception):  # whatever it says at its end, it is gone
-                await asyncio.wait_for(closing.close(), CLOSING)
+        for part in (self._client, self._credential):
+            if part is not None:
+                with contextlib.suppress(Exception):  # closed or not, it is not used any more
+                    await asyncio.wait_for(part.close(), CLOSING)
         self._thread.abort_connections()
 
 
@@ -172,18 +173,20 @@ def _failure(error: BaseException) -> Failure:
         return error
     if isinstance(error, TimeoutError):
         return Retryable("timeout", "Event Hubs did not answer in time")
-    found = translate(error)
-    if found.reason == "unauthorized":
-        return Retryable(found.reason, "Event Hubs refuses the credential: expired, wrong, or without the claim Listen")
-    return found
+    failure = translate(error)
+    if failure.reason == "unauthorized":
+        return Retryable(
+            failure.reason, "Event Hubs refuses the credential: expired, wrong, or without the claim Listen"
+        )
+    return failure
 
 
 def _message(event: EventData) -> Message:
-    """Plain values of what anybody may have sent; a body that is no bytes is none of ours, and empty."""
+    """Plain values of what anybody may have sent; a body that is not made of bytes is taken as empty."""
     body = b""
     if event.body_type == AmqpMessageBodyType.DATA:
-        found: Any = event.body
-        body = found if isinstance(found, bytes) else b"".join(found)
+        parts: Any = event.body
+        body = parts if isinstance(parts, bytes) else b"".join(parts)
     properties = {_text(name): _text(value) for name, value in (event.properties or {}).items()}
     return Message(body, properties, event.message_id if isinstance(event.message_id, str) else None, _enqueued(event))
 

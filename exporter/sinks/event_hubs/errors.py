@@ -1,4 +1,4 @@
-"""What an error of Azure's Event Hubs SDK means: the record's own fault, weather, or a person's to mend. One table.
+"""Translates the errors of Azure's Event Hubs SDK: the record's own fault, transient, or for an operator. One table.
 
 By the AMQP condition, never by class: an unknown event hub and a missing Send claim are both raised as
 `ConnectionLostError`. The SDK keeps in `error` what stands behind the first colon of the condition. Whatever is not
@@ -23,6 +23,8 @@ _MAX_CHAIN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
+    """What becomes of an error: the arguments of its `Failure`."""
+
     reason: Reason
     permanent: bool = False
     needs_operator: bool = False
@@ -44,7 +46,7 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     "argument-error": _REJECTED,
     "argument-out-of-range": _REJECTED,
     "decode-error": _REJECTED,
-    # weather
+    # transient
     "server-busy": _BUSY,
     "resource-limit-exceeded": _BUSY,  # also too many connections in the namespace
     "timeout": _Meaning("timeout"),
@@ -53,7 +55,7 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     "connection:forced": _UNAVAILABLE,
     "connection:framing-error": _LOST,
     "link:detach-forced": _UNAVAILABLE,
-    # for a person
+    # for an operator
     "unauthorized-access": _UNAUTHORIZED,
     "auth-failed": _UNAUTHORIZED,
     "publisher-revoked": _UNAUTHORIZED,
@@ -64,7 +66,7 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     "link:redirect": _Meaning("redirect", needs_operator=True),
 }
 
-# Conditions that the SDK makes up for what it met itself: what stands underneath says more, if anything does.
+# Conditions of the SDK's own, not the service's: the exception behind it is the better source, if there is one.
 _BY_OWN_CONDITION: Final[Mapping[str, _Meaning]] = {
     "socket-error": _LOST,
     "unknown-error": _LOST,  # a link was detached under a send; the reason given is lost
@@ -101,7 +103,7 @@ def translate(error: BaseException) -> Failure:
 
 
 def _by_cause(error: BaseException) -> _Meaning | None:
-    """What the operating system or TLS said underneath, if anything."""
+    """The meaning of the system's or of TLS's error behind this one; None where there is none."""
     for cause in _chain(error):
         if isinstance(cause, socket.gaierror):
             return _Meaning("dns")
@@ -120,10 +122,10 @@ def _by_cause(error: BaseException) -> _Meaning | None:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """`error` and all that it came from, the innermost first. The SDK hides causes with `from None`."""
-    found = [error]
-    for current in found:
+    chain = [error]
+    for current in chain:
         links = (current.__cause__, current.__context__, getattr(current, "os_error", None), *current.args)
-        found += [link for link in links if isinstance(link, BaseException) and link not in found]
-        if len(found) > _MAX_CHAIN:
+        chain += [link for link in links if isinstance(link, BaseException) and link not in chain]
+        if len(chain) > _MAX_CHAIN:
             break
-    return reversed(found)
+    return reversed(chain)

@@ -1,8 +1,8 @@
-"""An event loop on a thread of its own that can be told to give up, and gives up.
+"""An event loop on a thread of its own whose work can be broken off from outside, within a bounded time.
 
 Azure's asyncio client can be cancelled in most of its waits. What remains is covered here: a name that the resolver
 never answers must not hold the process back, sockets that the client forgot must not pile up, and a loop that does not
-come back is left behind.
+come back is abandoned.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class LoopThread:
             transport.abort()
 
     def stop(self, patience: float) -> None:
-        """End the thread; after `patience` seconds it is left behind and ends when it can."""
+        """End the thread; after `patience` seconds it is abandoned and ends when it can."""
         with contextlib.suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(patience)
 
     def _main(self) -> None:
-        """Turn the loop until it is stopped; then cancel what is left, let it clean up, and close the loop."""
+        """Run the loop until it is stopped; then cancel what is left, let it clean up, and close the loop."""
         self._loop.run_forever()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
@@ -86,7 +86,7 @@ class Stuck(Exception):
 
 
 class Interrupted(Exception):
-    """Somebody called `interrupt`."""
+    """`interrupt` was called."""
 
 
 async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
@@ -96,7 +96,7 @@ async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Knows its connections, looks up names on daemon threads, and tells nobody of errors that nobody waits for."""
+    """Keeps its connections, looks up names on daemon threads, and drops errors that no caller waits for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +104,13 @@ class _Loop(asyncio.SelectorEventLoop):
         self.set_exception_handler(_ignore)
 
     async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        made = await super().create_connection(*args, **kwargs)
-        self.transports.add(made[0])
-        return made
+        """As the base's; the transport is kept for `abort_connections`."""
+        connection = await super().create_connection(*args, **kwargs)
+        self.transports.add(connection[0])
+        return connection
 
     async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
-        """As the base's, whose executor's threads would be waited for at the end of the process."""
+        """As the base's, but not in an executor, whose threads the process would wait for at its end."""
         answer = self.create_future()
 
         def settle(result: Any, error: Exception | None) -> None:
@@ -134,4 +135,4 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What nobody waits for any more is of no interest."""
+    """An error that no caller waits for is dropped; asyncio would log it."""

@@ -1,4 +1,4 @@
-"""What a record looks like as an Event Hubs message: plain values, nothing of the SDK."""
+"""A record as an Event Hubs message, in plain values without the SDK."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Message:
 
 
 def message(record: Record, message_format: MessageFormat) -> Message:
-    """Raises ValueError for a record that cannot be encoded."""
+    """The message of a record. Raises ValueError for a record that cannot be encoded."""
     event = _mapping(record.data.get("event"))
     properties = {
         "kind": record.kind,
@@ -69,18 +69,18 @@ def _sample(record: Record, event: Mapping[str, Any]) -> bytes:
     """
     resources = event.get("Resources")
     not_before = event.get("NotBefore")
-    found = {name: value for name, value in event.items() if value is not None}
+    fields = {name: value for name, value in event.items() if value is not None}
     if isinstance(resources, list):
-        found["Resources"] = ",".join(map(str, resources))
+        fields["Resources"] = ",".join(map(str, resources))
     if isinstance(not_before, str):
-        found["NotBefore"] = not_before.replace(" ", "_")
-    found |= {
+        fields["NotBefore"] = not_before.replace(" ", "_")
+    fields |= {
         "Hostname": _mapping(record.data.get("vm")).get("name") or "",
         "Time": record.time.astimezone(UTC).strftime("%H:%M:%S"),
         "Msg": record.data.get("message") or record.kind,
         "LogType": "DEBUG",
     }
-    return json.dumps(found).encode()
+    return json.dumps(fields).encode()
 
 
 def _property(value: object) -> str:

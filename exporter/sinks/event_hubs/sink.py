@@ -1,4 +1,4 @@
-"""Event Hubs over AMQP with Azure's SDK, as a producer that loses nothing and never hangs.
+"""Delivers to Event Hubs over AMQP with Azure's SDK: it loses nothing and never hangs.
 
 The SDK's sync client cannot be interrupted and deadlocks on close; its buffered mode loses. So: the asyncio client, on
 a loop of its own, every call under a deadline, and a client that met any error which is not the record's own is thrown
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLOSING: Final = 1.0  # seconds that a client gets to say goodbye
+_CLOSING: Final = 1.0  # seconds that a client gets to close
 _STOPPING: Final = 0.5  # seconds for its thread to end
 _GRACE: Final = 2.0  # seconds beyond the deadlines after which the loop counts as stuck
 _STEPS: Final = 4  # deadlines in a send: to connect, and for the few batches that records fill
@@ -109,7 +109,7 @@ class EventHubsDestination:
         unused = self._monotonic() - self._last_used
         if unused < self._idle_close:
             return self._idle_close - unused
-        with contextlib.suppress(Failure):  # it is gone either way
+        with contextlib.suppress(Failure):  # closed or not, it is not used any more
             self._run(self._discard(), _CLOSING)
         return None
 
@@ -122,7 +122,7 @@ class EventHubsDestination:
             return
         thread.interrupt()
         with contextlib.suppress(Stuck, Interrupted):
-            thread.run(self._goodbye(), _CLOSING)
+            thread.run(self._close(), _CLOSING)
         thread.stop(_STOPPING)
 
     def _messages(self, records: Any) -> list[Message]:
@@ -132,7 +132,7 @@ class EventHubsDestination:
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
 
     def _run(self, work: Coroutine[Any, Any, T], patience: float) -> T:
-        """Run `work` on the loop, and see to it that it ends."""
+        """Run `work` on the loop; abandon the loop when it does not come back."""
         with self._lock:
             if self._closed:
                 work.close()
@@ -191,14 +191,14 @@ class EventHubsDestination:
     ) -> list[EventDataBatch]:
         """All messages in as few batches as the hub's limit allows; Permanent if one of them alone is too large."""
         batches: list[EventDataBatch] = []
-        for each in messages:
-            event = _event(each)
+        for plain in messages:
+            event = _event(plain)
             if batches and _added(batches[-1], event):
                 continue
             batch = await asyncio.wait_for(client.create_batch(partition_key=key), self._deadline)
             if not _added(batch, event):
                 limit = batch.max_size_in_bytes
-                raise Permanent("too-large", f"{len(each.body)} bytes, the event hub takes messages of {limit}")
+                raise Permanent("too-large", f"{len(plain.body)} bytes, the event hub takes messages of {limit}")
             batches.append(batch)
         return batches
 
@@ -207,24 +207,24 @@ class EventHubsDestination:
         client, self._client = self._client, None
         if client is None:
             return
-        with contextlib.suppress(Exception):  # whatever it says at its end, it is gone
+        with contextlib.suppress(Exception):  # closed or not, it is not used any more
             await asyncio.wait_for(client.close(), _CLOSING)
         thread = self._thread
         if thread is not None:
             thread.abort_connections()
 
-    async def _goodbye(self) -> None:
+    async def _close(self) -> None:
         await self._discard()
         if self._credential is not None:
             with contextlib.suppress(Exception):  # as above
                 await self._credential.close()
 
 
-def _event(each: Message) -> EventData:
-    event = EventData(each.body)
-    event.content_type = each.content_type
-    event.message_id = each.message_id
-    properties: dict[str | bytes, Any] = dict(each.properties.items())
+def _event(plain: Message) -> EventData:
+    event = EventData(plain.body)
+    event.content_type = plain.content_type
+    event.message_id = plain.message_id
+    properties: dict[str | bytes, Any] = dict(plain.properties.items())
     event.properties = properties
     return event
 
@@ -253,6 +253,6 @@ def _failure(error: BaseException, *, sending: bool) -> BaseException:
 
 
 def _quiet() -> None:
-    """The SDK tells each of its own tries; `Failure` is the one account of it."""
+    """Silence the SDK's log of each of its own attempts: the `Failure` is logged."""
     for library in ("azure", "uamqp", "aiohttp"):
         logging.getLogger(library).setLevel(logging.ERROR)
