@@ -315,7 +315,7 @@ def as_before(world: World) -> None:
     with closing(sqlite3.connect(world.path)) as db:
         ((text,),) = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
         found = json.loads(text)
-        del found["state"]["scoped_as"]
+        del found["state"]["sorted_as"]
         for history in (*found["state"]["tracked"].values(), *found["state"]["closed"].values()):
             del history["told"], history["whose"]
         db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (json.dumps(found),))
