@@ -204,6 +204,8 @@ class DeliveryThread:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._drained = threading.Event()
+        self._waking = threading.Lock()
+        """Between a look at `_wake` and what it says of `_drained`."""
         self._delivery: Delivery | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -213,8 +215,9 @@ class DeliveryThread:
 
     def wake(self) -> None:
         """There is something new to deliver."""
-        self._drained.clear()
-        self._wake.set()
+        with self._waking:
+            self._drained.clear()
+            self._wake.set()
 
     def _run(self) -> None:
         delivery = self._first()
@@ -225,8 +228,9 @@ class DeliveryThread:
             except Exception as error:  # one of the two loops: counted, logged, and on it goes
                 wait = delivery.retry_after_mistake(error)
             if wait > 0:
-                if not self._wake.is_set():
-                    self._drained.set()
+                with self._waking:
+                    if not self._wake.is_set():
+                        self._drained.set()
                 self._wake.wait(wait)
 
     def _first(self) -> Delivery | None:

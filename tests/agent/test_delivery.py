@@ -22,26 +22,26 @@ from tests.support.eventhubs_target import a_record
 
 
 @dataclass
-class Shop:
+class Backend:
     """A destination that does what a test says, record by record."""
 
     refuse: Callable[[Sequence[Record]], Exception | None] = lambda _records: None
     batch_size: int = 10
     name: str = "event_hubs"
-    took: list[str] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     idle_seconds: float | None = None
     idled: int = 0
     closed: int = 0
-    took_one: threading.Event = field(default_factory=threading.Event)
+    received: threading.Event = field(default_factory=threading.Event)
 
     def send(self, records: Sequence[Record]) -> None:
         self.batches.append(len(records))
         error = self.refuse(records)
         if error is not None:
             raise error
-        self.took += [record.id for record in records]
-        self.took_one.set()
+        self.taken += [record.id for record in records]
+        self.received.set()
 
     def idle(self) -> float | None:
         self.idled += 1
@@ -76,14 +76,14 @@ def test_backoff(failures: int, failure: Retryable, jitter: float, seconds: floa
 def test_in_order_in_batches(tmp_path: Path) -> None:
     """Each event's records arrive in their order, in batches of one event, each exactly once."""
     wanted = stories(events=3, each=30)
-    with Line(tmp_path, Shop()) as line:
+    with Line(tmp_path, Backend()) as line:
         line.put(*wanted)
         line.go()
-        shop = line.destination
-        assert isinstance(shop, Shop)
-        assert in_order(shop.took, wanted)
-        assert len(shop.took) == 90
-        assert shop.batches == [10] * 9
+        backend = line.destination
+        assert isinstance(backend, Backend)
+        assert in_order(backend.taken, wanted)
+        assert len(backend.taken) == 90
+        assert backend.batches == [10] * 9
 
 
 @pytest.mark.parametrize(
@@ -93,36 +93,36 @@ def test_it_sleeps_until_the_destination_has_something_to_do(
     tmp_path: Path, wanted: float | None, seconds: float
 ) -> None:
     """With nothing to send, the destination says when it wants to be called again, within the longest sleep."""
-    shop = Shop(idle_seconds=wanted)
-    with Line(tmp_path, shop) as line:
+    backend = Backend(idle_seconds=wanted)
+    with Line(tmp_path, backend) as line:
         assert [line.turn() for _ in range(3)] == [seconds] * 3
-        assert shop.idled == 3
-    assert shop.closed == 1
+        assert backend.idled == 3
+    assert backend.closed == 1
 
 
 def test_a_file_that_cannot_be_opened_is_looked_at_again(tmp_path: Path) -> None:
     """Nobody wakes a delivery when the file with its old records is opened at last: it looks each second."""
     wanted = [a_record(1)]
-    with Line(tmp_path, Shop()) as line:
+    with Line(tmp_path, Backend()) as line:
         line.put(*wanted)
         folder = line.outbox.path.parent
     folder.rename(tmp_path.with_name("elsewhere"))
     tmp_path.write_text("no folder")
-    shop = Shop()
-    with Line(tmp_path, shop) as line:
+    backend = Backend()
+    with Line(tmp_path, backend) as line:
         assert line.turn() == LOOK_AGAIN_SECONDS
         tmp_path.unlink()
         tmp_path.with_name("elsewhere").rename(tmp_path)
         line.outbox.load()
         line.go()
-        assert shop.took == [record.id for record in wanted]
+        assert backend.taken == [record.id for record in wanted]
         assert line.turn() == IDLE_SECONDS
 
 
 def test_recovery_is_logged_without_another_record(tmp_path: Path) -> None:
     """A failure that came and went is said to be over by the sleep's end, though nothing is sent any more."""
     errors: list[Exception] = [Retryable("connect", "refused")]
-    with Line(tmp_path, Shop(lambda _records: errors.pop() if errors else None)) as line:
+    with Line(tmp_path, Backend(lambda _records: errors.pop() if errors else None)) as line:
         line.put(a_record(1))
         line.go()
         since = line.clock.mono
@@ -133,72 +133,72 @@ def test_recovery_is_logged_without_another_record(tmp_path: Path) -> None:
 
 def test_a_sleeping_thread_is_woken_by_a_record(tmp_path: Path) -> None:
     """It delivers at once what is committed, sleeps again without asking the destination anything, and ends at once."""
-    shop = Shop()
-    with Line(tmp_path, Shop()) as line:
-        thread = DeliveryThread(shop.name, lambda: shop, line.outbox, line.sink, Log(io.StringIO()))
+    backend = Backend()
+    with Line(tmp_path, Backend()) as line:
+        thread = DeliveryThread(backend.name, lambda: backend, line.outbox, line.sink, Log(io.StringIO()))
         thread.start()
         for number in range(1, 4):
-            shop.took_one.clear()
+            backend.received.clear()
             line.put(a_record(number))
             thread.wake()
-            assert shop.took_one.wait(10)
+            assert backend.received.wait(10)
             thread.flush(10)
-        assert shop.took == [a_record(number).id for number in range(1, 4)]
+        assert backend.taken == [a_record(number).id for number in range(1, 4)]
         assert line.waiting() == 0
-        assert shop.idled <= 10
+        assert backend.idled <= 10
         began = time.monotonic()
         thread.stop()
         assert time.monotonic() - began < IDLE_SECONDS / 2
-    assert shop.closed == 1
+    assert backend.closed == 1
 
 
 def test_one_bad_record_of_a_batch(tmp_path: Path) -> None:
     """When a batch is refused for good, only the record that is refused alone is parked, and batches come back."""
     wanted = [a_record(number, subject="one") for number in range(1, 26)]
     bad = {wanted[3].id, wanted[4].id}
-    shop = Shop(lambda records: Permanent("rejected", "no") if bad & {each.id for each in records} else None)
-    with Line(tmp_path, shop) as line:
+    backend = Backend(lambda records: Permanent("rejected", "no") if bad & {record.id for record in records} else None)
+    with Line(tmp_path, backend) as line:
         line.put(*wanted)
         line.go()
-        assert shop.took == [record.id for record in wanted if record.id not in bad]
+        assert backend.taken == [record.id for record in wanted if record.id not in bad]
         assert (line.parked(), line.waiting()) == (2, 0)
         assert line.reasons() == {"rejected": 2}
-        assert max(shop.batches[-2:]) > 1
+        assert max(backend.batches[-2:]) > 1
         assert line.waits == []
 
 
 def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
     """An exception that nobody foresaw is counted and said, and the record is tried again slowly."""
     errors: list[Exception] = [ZeroDivisionError("oops")]
-    shop = Shop(lambda _records: errors.pop() if errors else None)
-    with Line(tmp_path, shop) as line:
+    backend = Backend(lambda _records: errors.pop() if errors else None)
+    with Line(tmp_path, backend) as line:
         line.put(a_record(1))
         with pytest.raises(ZeroDivisionError) as caught:
             line.delivery.tick()
         assert line.delivery.retry_after_mistake(caught.value) == 60
         assert line.turn() == 60
         line.go()
-        assert shop.took == [a_record(1).id]
+        assert backend.taken == [a_record(1).id]
         assert "ZeroDivisionError" in line.text.getvalue()
 
 
 def test_early_calls_wait(tmp_path: Path) -> None:
     """Woken before its time, it says how long there is still to wait, and sends nothing."""
-    shop = Shop(lambda _records: Retryable("connect"))
-    with Line(tmp_path, shop) as line:
+    backend = Backend(lambda _records: Retryable("connect"))
+    with Line(tmp_path, backend) as line:
         line.put(a_record(1))
         line.turn()
         line.turn()
         line.clock.go(-1.5)
         assert line.delivery.tick() == pytest.approx(1.5)
-        assert len(shop.batches) == 2
+        assert len(backend.batches) == 2
 
 
 def test_said_once_and_said_to_be_over(tmp_path: Path) -> None:
     """A destination that is down for long is one line in the log, and one when it is back."""
     down = [True]
-    shop = Shop(lambda _records: Retryable("connect", "refused") if down else None)
-    with Line(tmp_path, shop) as line:
+    backend = Backend(lambda _records: Retryable("connect", "refused") if down else None)
+    with Line(tmp_path, backend) as line:
         line.put(a_record(1))
         for _ in range(50):
             line.turn()
@@ -218,7 +218,7 @@ def test_flapping_is_one_trouble(tmp_path: Path) -> None:
         return Retryable("throttled", "HTTP 429", retry_after=3.0) if limiting and sends[0] % 2 else None
 
     limiting = [True]
-    with Line(tmp_path, Shop(limited)) as line:
+    with Line(tmp_path, Backend(limited)) as line:
         for number in range(1, 29):
             line.put(a_record(number, subject=f"event-{number}"))
             line.go()
@@ -232,8 +232,8 @@ def test_flapping_is_one_trouble(tmp_path: Path) -> None:
             line.clock.go(10)
             line.delivery.tick()
         assert line.text.getvalue().count("event=destination.failed") == 1
-        (told,) = [text for text in line.text.getvalue().splitlines() if "event=destination.recovered" in text]
-        assert "failures=28 " in told
+        (recovered,) = [text for text in line.text.getvalue().splitlines() if "event=destination.recovered" in text]
+        assert "failures=28 " in recovered
         line.clock.go(3600)
         line.delivery.tick()
         assert line.text.getvalue().count("event=destination.recovered") == 1
@@ -242,20 +242,20 @@ def test_flapping_is_one_trouble(tmp_path: Path) -> None:
 def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
     """While the disk refuses acknowledgements, what is on it is still delivered, each once; then it is settled."""
     wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 4)]
-    shop = Shop()
-    with Line(tmp_path, shop) as line:
+    backend = Backend()
+    with Line(tmp_path, backend) as line:
         line.put(*wanted)
         with closing(sqlite3.connect(line.outbox.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert [line.turn() for _ in range(2)] == [0, 0]
-            assert shop.took == [record.id for record in wanted[:2]]
+            assert backend.taken == [record.id for record in wanted[:2]]
             assert line.waiting() == 3
             assert line.text.getvalue().count("event=outbox.unwritable") == 1
             line.turn()
             assert line.turn() == LOOK_AGAIN_SECONDS
             other.execute("ROLLBACK")
         line.turn()
-        assert shop.took == [record.id for record in wanted]
+        assert backend.taken == [record.id for record in wanted]
         assert line.waiting() == 0
         assert line.turn() == IDLE_SECONDS
 
@@ -263,11 +263,11 @@ def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
 def test_over_a_restart(tmp_path: Path) -> None:
     """A new process goes on where the last acknowledgement was."""
     wanted = [a_record(number, subject=f"event-{number}") for number in range(1, 6)]
-    shop = Shop()
-    with Line(tmp_path, shop) as line:
+    backend = Backend()
+    with Line(tmp_path, backend) as line:
         line.put(*wanted)
         line.turn()
         line.turn()
-    with Line(tmp_path, shop) as line:
+    with Line(tmp_path, backend) as line:
         line.go()
-    assert shop.took == [record.id for record in wanted]
+    assert backend.taken == [record.id for record in wanted]

@@ -177,11 +177,11 @@ BROKEN: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("found", BROKEN)
-def test_what_is_no_state_is_a_value_error(found: Any) -> None:
+@pytest.mark.parametrize("value", BROKEN)
+def test_what_is_no_state_is_a_value_error(value: Any) -> None:
     """The outbox sets such a file aside; any other error would stop the agent for good."""
     with pytest.raises(ValueError, match="not a state"):
-        load_state(json.dumps(found))
+        load_state(json.dumps(value))
 
 
 def test_the_smallest_state() -> None:
@@ -220,11 +220,11 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path of every part of a JSON value."""
-    found = [path]
+    paths = [path]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        found += places(item, (*path, key))
-    return found
+        paths += places(item, (*path, key))
+    return paths
 
 
 FULL = json.loads(dump_state(full()))
@@ -237,13 +237,13 @@ PLACES = [path for path in places(FULL) if path and "raw" not in path]
 )
 def test_a_damaged_state_is_refused_or_sound(path: tuple[Any, ...], value: Any) -> None:
     """One part replaced by something else: either a ValueError, or a state that can be worked with and kept."""
-    found = json.loads(json.dumps(FULL))
-    inner = found
+    damaged = json.loads(json.dumps(FULL))
+    inner = damaged
     for part in path[:-1]:
         inner = inner[part]
     inner[path[-1]] = value
     try:
-        state = load_state(json.dumps(found))
+        state = load_state(json.dumps(damaged))
     except ValueError:
         return
     assert load_state(dump_state(state)) == state

@@ -70,9 +70,9 @@ def test_an_outbox_of_before_is_narrowed(tmp_path: Path) -> None:
     (crashed / "o.db.of-somebody-else").touch()
     widened(crashed)
     outbox = opened(crashed / "o.db")
-    found = modes(crashed)
-    assert found.pop("o.db.of-somebody-else") == 0o666
-    assert set(found.values()) == {0o600}, found
+    after_crash = modes(crashed)
+    assert after_crash.pop("o.db.of-somebody-else") == 0o666
+    assert set(after_crash.values()) == {0o600}, after_crash
     assert outbox.notes == []
     assert drained(outbox, "otlp") == [1]
     outbox.close()

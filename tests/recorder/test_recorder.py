@@ -135,8 +135,10 @@ def test_a_body_is_kept_as_it_came(tmp_path: Path) -> None:
     with recording(path) as recorder:
         for second, body in enumerate(bodies):
             recorder.keep(body, at(second))
-    found = [line["body"].encode() if "body" in line else base64.b64decode(line["base64"]) for line in lines(path)[1:]]
-    assert found == bodies
+    recorded = [
+        line["body"].encode() if "body" in line else base64.b64decode(line["base64"]) for line in lines(path)[1:]
+    ]
+    assert recorded == bodies
 
 
 def test_the_files_are_bounded_and_each_stands_alone(tmp_path: Path) -> None:
@@ -147,12 +149,12 @@ def test_the_files_are_bounded_and_each_stands_alone(tmp_path: Path) -> None:
             for number in range(60):
                 recorder.keep(str(number % 7).encode() * 300, at(run * 1000 + number))
                 recorder.failed(at(run * 1000 + number + 0.5), "timeout")
-    found = sorted(tmp_path.iterdir())
-    assert [each.name for each in found] == ["rec", "rec.1", "rec.2"]
-    for each in found:
-        assert each.stat().st_size <= 4096
-        assert kinds(each)[:2] == ["vm", "body"]
-    newest = [lines(each)[0]["at"] for each in found]
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["rec", "rec.1", "rec.2"]
+    for file in files:
+        assert file.stat().st_size <= 4096
+        assert kinds(file)[:2] == ["vm", "body"]
+    newest = [lines(file)[0]["at"] for file in files]
     assert newest == sorted(newest, reverse=True)
 
 

@@ -101,11 +101,11 @@ def stories(events: int = 2, each: int = 3) -> list[Record]:
     ]
 
 
-def in_order(found: Iterable[str], wanted: Sequence[Record]) -> bool:
-    """Whether each event's first copies come in the order in which its records were written, none missing."""
-    first = list(dict.fromkeys(found))
+def in_order(ids: Iterable[str], wanted: Sequence[Record]) -> bool:
+    """Whether record_id event's first copies come in the order in which its records were written, none missing."""
+    first = list(dict.fromkeys(ids))
     subjects = {record.subject for record in wanted}
     return all(
-        [each for each in first if each in mine] == mine
+        [record_id for record_id in first if record_id in mine] == mine
         for mine in ([record.id for record in wanted if record.subject == subject] for subject in subjects)
     )

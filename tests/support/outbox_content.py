@@ -28,17 +28,17 @@ def a_record(number: int, subject: str = "event", size: int = 0, created: dateti
     )
 
 
-def numbers(found: list[Any]) -> list[int]:
-    return [int(queued.record.id[-12:]) for queued in found]
+def numbers(batch: list[Any]) -> list[int]:
+    return [int(queued.record.id[-12:]) for queued in batch]
 
 
 def drained(outbox: Outbox, destination: str) -> list[int]:
     """Everything that waits, in the order in which it comes, taken."""
-    found: list[int] = []
+    taken: list[int] = []
     while batch := outbox.next(destination, 10):
-        found += numbers(batch)
+        taken += numbers(batch)
         outbox.delivered(destination, [queued.seq for queued in batch])
-    return found
+    return taken
 
 
 def opened(path: Path, capacity: int = 10 << 20, names: tuple[str, ...] = BOTH) -> Outbox:

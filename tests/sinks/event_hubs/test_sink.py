@@ -107,9 +107,9 @@ def test_a_record_with_what_json_does_not_know_arrives(broker: Broker) -> None:
 def test_properties_are_texts_whatever_the_event_is(event: Any) -> None:
     """A property is a bounded text in UTF-8, empty when it is not known."""
     record = a_record(event=event)
-    found = eventhubs_messages.message(record, "azure-sample").properties
-    assert set(found) == {"kind", "event_type", "event_status", "event_source", "vm"}
-    assert all(isinstance(value, str) and len(value.encode()) <= 256 for value in found.values())
+    properties = eventhubs_messages.message(record, "azure-sample").properties
+    assert set(properties) == {"kind", "event_type", "event_status", "event_source", "vm"}
+    assert all(isinstance(value, str) and len(value.encode()) <= 256 for value in properties.values())
 
 
 @pytest.mark.parametrize(
