@@ -197,7 +197,8 @@ def load_state(text: str) -> State:
     try:
         state = _in_memory(_decoded(text).state)
         dump_state(state)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        # msgspec's own error is a ValueError only from 0.21 on
         raise ValueError(f"not a state: {error!r}"[:500]) from error
     return state
 
