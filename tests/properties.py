@@ -20,12 +20,12 @@ from threading import Lock
 from typing import Final
 
 FILES: Final = (
-    "tests/test_fleet_invariants.py",
-    "tests/test_gauges_invariants.py",
-    "tests/test_invariants.py",
-    "tests/test_stories.py",
-    "tests/test_agent_stateful.py",
-    "tests/test_crashes.py",
+    "tests/system/test_fleet_invariants.py",
+    "tests/agent/test_gauges_invariants.py",
+    "tests/core/test_invariants.py",
+    "tests/agent/test_stories.py",
+    "tests/agent/test_loop_stateful.py",
+    "tests/system/test_crashes.py",
 )
 ROUND: Final = "2"
 """How many times the examples of a short run one round has: half a minute of work or so."""

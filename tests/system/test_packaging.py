@@ -74,7 +74,7 @@ def test_the_sdist_can_be_tested(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"Makefile", "Dockerfile", ".ci/run", "tests/peers.py", "alerts/rules.yml", "README.md"} <= names
+    assert {"Makefile", "Dockerfile", ".ci/run", "tests/support/peers.py", "alerts/rules.yml", "README.md"} <= names
     assert {"deploy/constraints.txt", "dashboards/vm.json", "CHANGELOG.md"} <= names
     assert not any("node_modules" in name or "__pycache__" in name for name in names)
 
