@@ -6,16 +6,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
-# Most tests wait for something; a file stays together, so that what its tests share is started once. 0: one after another.
-WORKERS ?= 2
+# Test processes. Most tests wait for something, so twice as many as cores; 0: one test after another.
+WORKERS ?= 4
+
+# The tests start hundreds of interpreters; none shall compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint types pytest peers readme bench soak scale properties fuzz vm dist sbom audit lock \
+.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz vm dist sbom audit lock \
 	image image-test standalone standalone-test
 
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
 	@echo "make test        linters, types, and every test, against real peers (as root they are installed with apt)"
+	@echo "make test-fast   the tests that start no peers and no whole agent, in a minute and a half"
 	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components (needs npm)"
 	@echo "make bench       speed and memory of the agent (about 4 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
@@ -57,7 +61,11 @@ peers:
 
 pytest: $(VENV)/.test
 	@echo "== pytest"
-	@$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
+	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+
+test-fast: export PROPERTIES_TIMES ?= 0.25
+test-fast: $(VENV)/.test
+	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal --ignore tests/system --ignore tests/dashboards -m "not peer"
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.run
@@ -69,7 +77,7 @@ scale: $(VENV)/.test
 	$(BIN)/python -m benchmarks.scale
 
 properties: $(VENV)/.test
-	$(BIN)/python -m tests.properties --minutes $(or $(MINUTES),10) --workers $(WORKERS)
+	$(BIN)/python -m tests.properties --minutes $(or $(MINUTES),10)
 
 fuzz: $(VENV)/.test
 	@$(PIP) install atheris
