@@ -68,6 +68,7 @@ test-fast: $(VENV)/.test
 	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal --ignore tests/system --ignore tests/dashboards -m "not peer"
 
 bench: $(VENV)/.test
+	@$(PYTEST) -q benchmarks
 	$(BIN)/python -m benchmarks.run
 
 soak: $(VENV)/.test
