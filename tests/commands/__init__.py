@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the commands as they are typed."""

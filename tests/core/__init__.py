@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the pure core, without clocks, files or threads."""

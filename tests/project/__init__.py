@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the project itself: its layers, documents, deployment files and fuzz cases."""

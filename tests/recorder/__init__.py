@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the recorder, and that `replay` tells from a recording what the agent told."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the stand-ins for Azure, which other tests rely on."""

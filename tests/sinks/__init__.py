@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the three ways out: Prometheus, OpenTelemetry and Event Hubs."""

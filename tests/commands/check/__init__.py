@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of `check` and of what its probes find."""

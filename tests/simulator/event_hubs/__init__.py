@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the Event Hubs broker with Azure's own SDK and with bare AMQP."""

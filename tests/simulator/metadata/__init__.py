@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the metadata service: its platform, scenarios and faults."""

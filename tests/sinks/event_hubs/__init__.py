@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the Event Hubs sink, over Azure's own SDK."""

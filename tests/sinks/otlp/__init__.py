@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tests of the OTLP sink, against a scripted receiver."""
