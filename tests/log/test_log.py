@@ -246,11 +246,18 @@ def test_a_closed_stream_is_no_error() -> None:
 
 
 def test_a_full_disk_is_no_error() -> None:
-    """ENOSPC is swallowed."""
-    with open("/dev/full", "w") as full:  # real ENOSPC, from the kernel
+    """ENOSPC is swallowed, and the lines that it cost are counted once there is room."""
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as reader, open("/dev/full", "w") as full:  # real ENOSPC, from the kernel
         log = Log(full)
         log.info("a")
         log.info("b")
+        os.dup2(write, full.fileno())
+        os.close(write)
+        log.info("c")
+        said = [reader.readline() for _ in range(2)]
+    assert b"event=log.lines_lost lines=2" in said[0]
+    assert b"event=c" in said[1]
 
 
 def test_a_stuck_reader_delays_nothing_and_learns_how_many_lines_it_missed() -> None:

@@ -34,7 +34,7 @@ from exporter.core.records import Record, Vm
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
-from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
+from exporter.recorder.recorder import Recorded, Recorder
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.simulator_client import Unhurried

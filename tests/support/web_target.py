@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--waste", type=int, default=0)
     parser.add_argument("--web-config")
     parser.add_argument("--kib", type=int, default=0)
+    parser.add_argument("--seconds", type=float, help="for a client's request instead of the limits as shipped")
     options = parser.parse_args()
     if options.nofile and sys.platform != "win32":
         import resource
@@ -172,7 +173,8 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.nofile, options.nofile))
     web_config = WebConfig(Path(options.web_config)) if options.web_config else None
     pages = Pages(b"# filled\n" * (options.kib * 1024 // 9))
-    server = WebServer("127.0.0.1:0", pages, web_config=web_config, log=Log(sys.stderr))
+    limits = Limits(head_seconds=options.seconds, exchange_seconds=options.seconds) if options.seconds else None
+    server = WebServer("127.0.0.1:0", pages, limits=limits, web_config=web_config, log=Log(sys.stderr))
     server.start()
     wasted = [os.dup(0) for _ in range(options.waste)]
     print(server.address[1], flush=True)

@@ -107,18 +107,16 @@ def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
     ],
 )
 def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes) -> None:
-    """400 clients whose request is wrong from the start are gone in far less than the limit, at bounded memory."""
-    with target() as running:
+    """400 clients whose request is wrong from the start are gone long before the limit, at bounded memory."""
+    with target("--seconds", "600") as running:
         scrape_seconds(running.address)
         socks = [connect(running.address, first) for _ in range(400)]
-        begun = time.monotonic()
 
         def insist() -> None:
             for sock in socks:
                 send(sock, more)
 
         attack(running, socks, insist)
-        assert time.monotonic() - begun < Limits().exchange_seconds - 1
 
 
 def test_beyond_the_cap_the_oldest_connections_are_evicted() -> None:
