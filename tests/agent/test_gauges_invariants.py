@@ -284,7 +284,7 @@ STORIES: Final = st.lists(
 )
 
 
-@settings(max_examples=examples(32))
+@settings(max_examples=examples(20))
 @given(STORIES)
 def test_the_gauges_say_what_the_last_good_document_says(
     story: list[tuple[tuple[str, tuple[Any, ...]], float]],

@@ -123,7 +123,7 @@ def told(house: oracle.House, size: int, everything: bool, story: Story) -> None
             fleet.ends()
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(HOMES, st.integers(1, 3), st.booleans(), stories(*PLATFORM, *TROUBLE))
 def test_a_fleet_in_any_weather_tells_all_and_approves_nothing_wrong(
     house: oracle.House, size: int, everything: bool, story: Story
@@ -180,7 +180,7 @@ APPROVING: Final = (
 )
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(WILLING, OPENINGS, st.integers(2, 3), stories(*APPROVING))
 def test_no_approval_of_a_fleet_is_wrong_or_missing(
     house: oracle.House, opening: list[Happening], size: int, story: Story
@@ -205,7 +205,7 @@ TELLING: Final = (
 )
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(st.just(oracle.House(rules=DEFAULT)), st.integers(1, 2), st.booleans(), stories(*TELLING))
 def test_no_word_of_a_fleet_is_lost_or_twice(house: oracle.House, size: int, everything: bool, story: Story) -> None:
     """As above, where changes, crashes and moody backends and disks are most of the weather."""

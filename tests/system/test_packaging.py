@@ -81,17 +81,10 @@ def test_the_sdist_can_be_tested(built: Path) -> None:
 
 def test_the_wheel_alone_is_the_agent(built: Path, tmp_path: Path) -> None:
     """In a fresh environment the wheel, with nothing but the dependencies it names, tells its version and the demo."""
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv")
     scripts = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
-    install = [
-        str(scripts / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        str(wheel(built)),
-    ]
+    pip = [sys.executable, "-m", "pip", "--python", str(scripts / "python"), "--disable-pip-version-check"]
+    install = [*pip, "install", "--quiet", "--no-compile", str(wheel(built))]
     subprocess.run(install, env=CLEAN, cwd=tmp_path, timeout=300, check=True)
     command = str(scripts / "azure-scheduled-events-exporter")
     told = subprocess.run([command, "--version"], text=True, capture_output=True, cwd=tmp_path, check=True, timeout=30)
