@@ -19,8 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
 	@echo "make test        linters, types, and every test, against real peers (as root they are installed with apt)"
-	@echo "make test-fast   the tests that start no peers and no whole agent, in a minute and a half"
 	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components (needs npm)"
+	@echo "make test-fast   the tests that start no peers and no whole agent, in a minute and a half"
 	@echo "make bench       speed and memory of the agent (about 4 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
