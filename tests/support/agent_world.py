@@ -80,10 +80,12 @@ def event(event_id: str = REBOOT, kind: str = "Reboot", *resources: str, **field
 
 
 def started(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same event, Started."""
     return {**given, "EventStatus": "Started", "NotBefore": ""}
 
 
 def document(number: int, *events: Mapping[str, Any]) -> bytes:
+    """The body of an answer with these events."""
     return json.dumps({"DocumentIncarnation": number, "Events": list(events)}).encode()
 
 
@@ -350,6 +352,7 @@ def queued_in(path: Path, destination: str) -> list[Record]:
 
 
 def policy(mode: str = "enforce", **more: Any) -> Policy:
+    """A policy in this mode, with other fields as given."""
     return Policy(mode=Mode(mode), **more)
 
 

@@ -50,6 +50,7 @@ class Case:
 
 
 def told(case: Case) -> str:
+    """The reason of the decision; empty for an approval."""
     found = case.decision()
     assert (found.verdict is Verdict.APPROVE) == (found.reason is Reason.NONE)
     return found.reason.value
@@ -87,5 +88,6 @@ SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
 
 
 def at_place(place: int, **policy: Any) -> Case:
+    """A case in which this VM stands at that place of `Resources`, counted from 1, with one VM behind it."""
     names = [f"other-{number}" for number in range(place - 1)] + ["vm-0", "last"]
     return Case({"Resources": names}, policy=replace(ENFORCE, **policy))

@@ -37,14 +37,17 @@ def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
 
 
 def started(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
+    """An event that is Started, as Azure writes it."""
     return event(event_id, **{"EventStatus": "Started", "NotBefore": ""} | fields)
 
 
 def body(number: Any, *events: Any) -> bytes:
+    """The body of an answer with these events."""
     return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
 
 
 def parsed(*events: Any, number: int = 1) -> Document:
+    """The document of these events."""
     return parse_document(body(number, *events))
 
 
@@ -103,14 +106,17 @@ class Watcher:
 
 
 def kinds(transitions: tuple[Transition, ...]) -> list[str]:
+    """The kinds of these transitions, in order."""
     return [transition.kind.value for transition in transitions]
 
 
 def changed(transition: Transition) -> Mapping[str, tuple[Any, Any]]:
+    """The fields that changed, each with its value before and after."""
     return transition.changed
 
 
 def only(transitions: tuple[Transition, ...]) -> Transition:
+    """The one transition; fails unless there is exactly one."""
     (found,) = transitions
     return found
 

@@ -38,6 +38,7 @@ EVENT: dict[str, Any] = {
 
 
 def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, message: str = "A sentence") -> Record:
+    """A record whose id ends with that number."""
     return Record(
         id=f"00000000-0000-5000-8000-{number:012}",
         kind="scheduled",
@@ -50,6 +51,7 @@ def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, mes
 
 
 def destination(broker: Broker, **options: Any) -> EventHubsDestination:
+    """A destination at the broker, with five seconds for a send."""
     return EventHubsDestination(connection_string=broker.connection_string(), **{"deadline": 5.0, **options})
 
 
@@ -69,6 +71,7 @@ def at_once(work: Callable[[str], T], faults: Iterable[str]) -> dict[str, T]:
 
 
 def open_sockets() -> int:
+    """The number of sockets that this process has open."""
     folder = "/proc/self/fd"
     return sum(
         os.path.exists(f"{folder}/{fd}") and "socket" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)
@@ -76,6 +79,7 @@ def open_sockets() -> int:
 
 
 def text(value: object) -> str:
+    """Text as AMQP may bring it, as bytes or as a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

@@ -24,6 +24,7 @@ SLACK = 5.0  # how late a deadline may be noticed on a busy machine; what it cut
 
 @contextmanager
 def client_of(url: str, **limits: Any) -> Iterator[MetadataClient]:
+    """A client of that URL, closed at the end. `limits` are those of MetadataClient, in seconds."""
     client = MetadataClient(url, "2020-07-01", **({"deadline": PLENTY, "first_deadline": PLENTY} | limits))
     try:
         yield client
@@ -32,6 +33,7 @@ def client_of(url: str, **limits: Any) -> Iterator[MetadataClient]:
 
 
 def failure(call: Callable[[], object]) -> MetadataError:
+    """The error that the call ends with, for a reason of the closed set."""
     with pytest.raises(MetadataError) as caught:
         call()
     assert caught.value.reason in REASONS
@@ -39,6 +41,7 @@ def failure(call: Callable[[], object]) -> MetadataError:
 
 
 def failure_of(script: Script, **limits: Any) -> MetadataError:
+    """The error of one poll of a peer that follows the script, raised within the deadline."""
     with RawServer(script) as server, client_of(server.url, **limits) as client:
         began = time.monotonic()
         error = failure(client.fetch)
@@ -47,6 +50,7 @@ def failure_of(script: Script, **limits: Any) -> MetadataError:
 
 
 def silent(peer: Peer) -> None:
+    """A script: take a request and never answer."""
     peer.request()
     peer.linger()
 

@@ -67,6 +67,7 @@ def clean(text: object) -> bool:
 
 
 def is_whole_number(value: object) -> bool:
+    """A JSON integer that fits into 64 bits; no bool."""
     return type(value) is int and -(2**63) <= value < 2**63
 
 
@@ -84,6 +85,7 @@ def is_instant(text: object) -> bool:
 
 
 def is_rfc(text: str) -> bool:
+    """RFC 1123, as `Mon, 19 Sep 2016 18:29:47 GMT`."""
     parts = text.split(" ")
     if parts[0].endswith(","):
         if not (parts[0][:-1].isascii() and parts[0][:-1].isalpha() and 3 <= len(parts[0]) - 1 <= 9):
@@ -108,6 +110,7 @@ def is_rfc(text: str) -> bool:
 
 
 def is_iso(text: str) -> bool:
+    """ISO 8601, as `2016-09-19T18:29:47Z`."""
     date, rest = text[:10], text[11:]
     clock, tail = rest[:8], rest[8:]
     if tail.startswith("."):
@@ -138,6 +141,7 @@ Question = Callable[[list[Any], int, House, Past], bool]
 
 
 def get(events: list[Any], index: int, name: str) -> Any:
+    """A field of an event; MISSING where it has none."""
     return events[index].get(name, MISSING)
 
 
@@ -151,6 +155,7 @@ def same(one: str, other: str) -> bool:
 
 
 def resources(events: list[Any], index: int) -> list[str] | None:
+    """The names of an event; None where they cannot be read."""
     names = get(events, index, "Resources")
     if not isinstance(names, list) or not all(clean(name) and name for name in names):
         return None
@@ -158,27 +163,33 @@ def resources(events: list[Any], index: int) -> list[str] | None:
 
 
 def off(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    """Approvals are switched off."""
     return house.mode == "off"
 
 
 def not_scheduled(events: list[Any], index: int, _house: House, past: Past) -> bool:
+    """The event is not, or no longer, Scheduled."""
     return past.started or bool(get(events, index, "EventStatus") != "Scheduled")
 
 
 def identity_unknown(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    """The name of this VM is not known."""
     return not house.vm_name
 
 
 def identity_conflict(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    """Azure calls this VM otherwise than the settings do."""
     return house.conflict
 
 
 def not_this_vm(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """The event names other VMs alone."""
     names = resources(events, index)
     return names is not None and not any(same(name, house.vm_name) for name in names)
 
 
 def malformed(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """What the rules ask about cannot be read, or the id of the event stands in the document twice."""
     if not clean(get(events, index, "EventType")) or resources(events, index) is None:
         return True
     if not is_instant(get(events, index, "NotBefore")):
@@ -197,6 +208,7 @@ def malformed(events: list[Any], index: int, house: House, _past: Past) -> bool:
 
 
 def asks_for_unreadable(rule: dict[str, Any], events: list[Any], index: int) -> bool:
+    """The rule asks about a field that the event has not, or not readable."""
     if "event_source" in rule and not clean(get(events, index, "EventSource")):
         return True
     asks = "min_duration" in rule or "max_duration" in rule
@@ -204,6 +216,7 @@ def asks_for_unreadable(rule: dict[str, Any], events: list[Any], index: int) -> 
 
 
 def fits(rule: dict[str, Any], events: list[Any], index: int) -> bool:
+    """The event is of the types, sources and durations of the rule."""
     if get(events, index, "EventType") not in rule["event_type"]:
         return False
     if "event_source" in rule and get(events, index, "EventSource") not in rule["event_source"]:
@@ -215,31 +228,38 @@ def fits(rule: dict[str, Any], events: list[Any], index: int) -> bool:
 
 
 def unknown_type(events: list[Any], index: int, _house: House, _past: Past) -> bool:
+    """The event is of a type, or for a resource, that is not known."""
     known = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
     return get(events, index, "EventType") not in known or get(events, index, "ResourceType") != "VirtualMachine"
 
 
 def already_approved(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
+    """A POST was accepted before."""
     return past.approved
 
 
 def source_reset(_events: list[Any], _index: int, _house: House, past: Past) -> bool:
+    """The number of the document went down."""
     return past.reset
 
 
 def rule_of(events: list[Any], index: int, house: House) -> dict[str, Any] | None:
+    """The first rule that fits; None where there is none."""
     return next((rule for rule in house.rules if fits(rule, events, index)), None)
 
 
 def no_rule(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """No rule fits."""
     return rule_of(events, index, house) is None
 
 
 def several_resources(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """The event is for several VMs, and only events of one VM may be approved."""
     return house.coordination == "single" and len(get(events, index, "Resources")) > 1
 
 
 def not_leader(events: list[Any], index: int, house: House, past: Past) -> bool:
+    """It is the turn of another VM of the event."""
     if house.coordination != "leader":
         return False
     names = get(events, index, "Resources")
@@ -254,11 +274,13 @@ def not_leader(events: list[Any], index: int, house: House, past: Past) -> bool:
 
 
 def settling(events: list[Any], index: int, house: House, past: Past) -> bool:
+    """The event has not stood unchanged for as long as the rule asks."""
     rule = rule_of(events, index, house) or {}
     return bool(past.seconds_unchanged < rule.get("settle", 0))
 
 
 def not_prepared(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """The file that the rule asks for is not there."""
     path = (rule_of(events, index, house) or {}).get("require_file")
     if not path:
         return False
@@ -274,6 +296,7 @@ def plain(event_id: str) -> bool:
 
 
 def not_quiet(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """The rule asks for quiet, and another event is more than Scheduled."""
     if not (rule_of(events, index, house) or {}).get("when_quiet"):
         return False
     others = [event for place, event in enumerate(events) if place != index]
@@ -281,14 +304,17 @@ def not_quiet(events: list[Any], index: int, house: House, _past: Past) -> bool:
 
 
 def held(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    """The hold file is there, or cannot be looked for."""
     return bool(house.hold_file) and house.file(house.hold_file) != "absent"
 
 
 def unwritable(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    """The disk takes nothing, so no decision can be kept."""
     return not house.writable
 
 
 def dry_run(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
+    """All would be approved, but nothing is sent."""
     return house.mode == "dry-run"
 
 

@@ -17,6 +17,7 @@ BOTH = ("event_hubs", "otlp")
 
 
 def a_record(number: int, subject: str = "event", size: int = 0, created: datetime = NOW) -> Record:
+    """A record whose id ends with that number, created so many seconds after `created`, with `size` bytes of text."""
     return Record(
         id=f"00000000-0000-5000-8000-{number:012}",
         kind="scheduled",
@@ -42,8 +43,10 @@ def drained(outbox: Outbox, destination: str) -> list[int]:
 
 
 def opened(path: Path, capacity: int = 10 << 20, names: tuple[str, ...] = BOTH) -> Outbox:
+    """An outbox of so many bytes with a clock that stands still."""
     return Outbox(path, capacity, names, now=lambda: NOW)
 
 
 def on_disk(folder: Path) -> int:
+    """Bytes of all files in the folder."""
     return sum(os.path.getsize(folder / name) for name in os.listdir(folder))
