@@ -325,17 +325,6 @@ def test_a_recorded_source_is_the_source(tmp_path: Path) -> None:
     ]
 
 
-def test_no_recorder_does_nothing() -> None:
-    """Without a path nothing is kept, and nobody has to ask."""
-    nothing = NoRecorder()
-    nothing.began(AT, "", "")
-    nothing.keep(b"", AT)
-    nothing.failed(AT, "timeout")
-    nothing.posted(AT, "ID", 200)
-    nothing.interrupted(AT, "stall", 1.0)
-    nothing.close()
-
-
 LIFE = ("scheduled", "updated", "started", "completed", "canceled", "ended")
 
 
