@@ -26,14 +26,15 @@ from typing import Final
 
 from exporter import __version__
 from exporter.agent.delivery import STOP_SECONDS, DeliveryThread
-from exporter.agent.files import Looker
+from exporter.agent.destinations import destination_factories
+from exporter.agent.files import Looker, boot_id
 from exporter.agent.identity import Identity
 from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
-from exporter.agent.wiring import boot_id, destinations_from, history_bytes, policy_from
 from exporter.config.schema import Settings
+from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption
 from exporter.log.log import Log
@@ -116,7 +117,7 @@ class App:
         self.sink = PrometheusSink(
             __version__,
             tuple(rule.name for rule in settings.approval.rules),
-            destinations=tuple(destinations_from(settings)),
+            destinations=tuple(destination_factories(settings)),
             poll_failure_reasons=REASONS,
         )
         self._web_config = WebConfig(Path(settings.web.config_file), log) if settings.web.config_file else None
@@ -147,7 +148,7 @@ class App:
     def start(self) -> None:
         """Opens the outbox and binds the port. Raises OSError or `OutboxBusy`, with a sentence, before all else."""
         settings = self._settings
-        makers = destinations_from(settings)
+        makers = destination_factories(settings)
         path = os.path.realpath(settings.outbox.path)  # two names of one file are one outbox, with one lock
         self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
         try:
@@ -174,12 +175,13 @@ class App:
     def _make_agent(self) -> Agent:
         settings = self._settings
         options = Options(
-            policy=policy_from(settings),
+            policy=settings.approval.policy,
             poll_interval=settings.source.poll_interval,
             all_events=settings.records.scope == "all",
             version=__version__,
             boot_id=boot_id(),
-            history_bytes=history_bytes(settings),
+            # Of a small outbox, what is remembered of events that are over takes a quarter.
+            history_bytes=min(HISTORY_BYTES, settings.outbox.max_bytes // 4),
         )
         self._recorder = self._make_recorder()
         self._recorder.began(self._clock().wall, __version__, options.boot_id)

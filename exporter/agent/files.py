@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from exporter.core.policy import Presence
@@ -120,3 +121,11 @@ class _Worker:
     def dismiss(self) -> None:
         """Ends the thread once it comes back from where it is."""
         self._dismissed.set()
+
+
+def boot_id() -> str:
+    """Names this boot of the machine; empty where the system has no word for it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64]
+    except (OSError, ValueError):
+        return ""

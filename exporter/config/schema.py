@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args
 from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
 from exporter.config import types as checks
 from exporter.config.types import Choice, Duration, Headers, Hidden, Integer, Kind, Text, absolute_path
-from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Rule
+from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
 from exporter.secrets import Secret
 from exporter.text.values import split_address
 
@@ -68,6 +68,11 @@ class ApprovalSettings:
         _PATH, "", "Nothing is approved unless this file is known to be absent. Empty: no such file."
     )
     rules: tuple[Rule, ...] = field(default=DEFAULT_RULES)
+
+    @property
+    def policy(self) -> Policy:
+        """The same as the core decides by it."""
+        return Policy(self.mode, self.coordination, self.takeover_after, self.hold_file, self.rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from exporter.agent.wiring import otlp_destination
+from exporter.agent.destinations import otlp_destination
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach, speaks_only_http2
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings

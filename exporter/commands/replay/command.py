@@ -125,9 +125,7 @@ def _replay(args: argparse.Namespace, settings: Settings, standard_input: Binary
 
 def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
     """One story. Answers how many documents it had."""
-    from exporter.agent.wiring import policy_from  # noqa: PLC0415  # the agent's root: needed once all else is right
-
-    policy = policy_from(settings)
+    policy = settings.approval.policy
     options = Options(
         policy,
         settings.source.poll_interval,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.agent.wiring import destinations_from
+from exporter.agent.destinations import destination_factories
 from exporter.cli import main
 from exporter.commands.check.event_hubs import probe_event_hubs
 from exporter.commands.check.report import Verdict
@@ -60,7 +60,7 @@ def network(tmp_path: Path) -> Iterator[Inspected]:
 
 def send(*flags: str) -> None:
     """One record by the destination that `run` makes of these settings."""
-    destination = destinations_from(loaded(*flags, environ={VARIABLE: STRING}))["event_hubs"]()
+    destination = destination_factories(loaded(*flags, environ={VARIABLE: STRING}))["event_hubs"]()
     try:
         destination.send([a_record()])
     finally:

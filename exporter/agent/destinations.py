@@ -1,40 +1,18 @@
-"""From settings to what they describe: the policy, the destinations, and looks at the system."""
+"""How each configured destination is made, for the agent and for `check --probe`. Making one imports its library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exporter.agent.delivery import Destination
 from exporter.config.schema import Settings
-from exporter.core.lifecycle import HISTORY_BYTES
-from exporter.core.policy import Policy
 
 if TYPE_CHECKING:
     from exporter.sinks.otlp.sink import OtlpDestination
 
 
-def boot_id() -> str:
-    """Names this boot of the machine; empty where the system has no word for it."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64]
-    except (OSError, ValueError):
-        return ""
-
-
-def policy_from(settings: Settings) -> Policy:
-    """The policy that `[approval]` describes."""
-    approval = settings.approval
-    return Policy(approval.mode, approval.coordination, approval.takeover_after, approval.hold_file, approval.rules)
-
-
-def history_bytes(settings: Settings) -> int:
-    """The bound of what is remembered of events that are over: of a small outbox a quarter."""
-    return min(HISTORY_BYTES, settings.outbox.max_bytes // 4)
-
-
-def destinations_from(settings: Settings) -> dict[str, Callable[[], Destination]]:
+def destination_factories(settings: Settings) -> dict[str, Callable[[], Destination]]:
     """How to make each configured destination. Making it imports its library, which is why it is not made here."""
     factories: dict[str, Callable[[], Destination]] = {}
     if settings.event_hubs.configured:
