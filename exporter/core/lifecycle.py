@@ -162,6 +162,8 @@ def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Trac
         kind = Kind.UPDATED
     unexpected = kind is Kind.UPDATED and phase is not before.phase
     started = _gapped(before, continuity) if present else _born(before, event, continuity)
+    if kind is None and started is before and event == before.event:
+        return before, None  # the very object, whose text on disk is kept
     after = _moved(started, event, kind, changed=bool(changed) or unexpected, continuity=continuity)
     if kind is None:
         return after, None

@@ -293,3 +293,13 @@ def test_an_attempt_of_an_earlier_life_is_remembered() -> None:
     watcher.sees(event())
     approval = watcher.state.tracked[KEY].approval
     assert (approval.attempts, approval.last_attempt) == (1, last)
+
+
+def test_the_history_of_an_event_that_did_not_change_stays_the_same_object() -> None:
+    """What is written of it is then kept from one commit to the next, however many other events there are."""
+    watcher = Watcher.fresh()
+    watcher.sees(event("a"), event("b"))
+    before = dict(watcher.state.tracked)
+    watcher.sees(event("a"), event("b", Description="another"))
+    assert watcher.state.tracked["a"] is before["a"]
+    assert watcher.state.tracked["b"] != before["b"]
