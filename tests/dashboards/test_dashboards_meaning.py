@@ -310,7 +310,7 @@ def test_the_alerts_of_a_story(lived: World, story: str) -> None:
 
 def test_the_right_event_is_said_to_be_somebody_elses(lived: World) -> None:
     """One alert, about the one event that was started from elsewhere, among others of its type that were not."""
-    active = lived.get("/api/v1/alerts")["data"]["alerts"]
+    active = lived.active
     name = "AzureScheduledEventsApprovedBySomebodyElse"
     accused = {alert["labels"]["event_id"] for alert in active if alert["labels"]["alertname"] == name}
     assert accused == {id_of("stolen")}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,8 @@ class World:
     end: float
     at: float
     """When it is looked at: a little later, since the rules need some evaluations to record what they see."""
+    active: list[dict[str, Any]]
+    """The alerts that were pending or firing then; minutes later the last scrapes are too old for any."""
 
     def ahead(self, seconds: float) -> Any:
         """About so many seconds after the end, as seen from now: what a countdown shows."""
@@ -122,8 +125,7 @@ class World:
 
     def alerts(self, job: str) -> dict[str, dict[str, Any]]:
         """The active alerts of a job, pending or firing, by name."""
-        active = self.get("/api/v1/alerts")["data"]["alerts"]
-        return {alert["labels"]["alertname"]: alert for alert in active if alert["labels"].get("job") == job}
+        return {alert["labels"]["alertname"]: alert for alert in self.active if alert["labels"].get("job") == job}
 
 
 @contextmanager
@@ -134,11 +136,20 @@ def world(folder: Path) -> Iterator[World]:
     with prometheus(folder, [], rules=[RULES], interval="2s") as daemon:
         until(lambda: daemon.query(f"count({SIGHT}) == {FLEET_SIZE}"), seconds=120)
         until(lambda: {"fleet", "wrong", "down"} <= _alerting(daemon), seconds=120)
+        since = datetime.now(UTC) + 2 * timedelta(seconds=2)  # an alert may wait for what another group records
+        until(lambda: _all_evaluated(daemon, since), seconds=120)
+        active = daemon.get("/api/v1/alerts")["data"]["alerts"]
         with httpx.Client(base_url=daemon.url, timeout=60) as client:
-            yield World(client, end, time.time())
+            yield World(client, end, time.time(), active)
 
 
 SIGHT: Final = 'instance:azure_scheduled_events_up:blindness{job="fleet"}'
+
+
+def _all_evaluated(daemon: Daemon, since: datetime) -> bool:
+    """Whether every group of rules was evaluated after that time."""
+    groups = daemon.get("/api/v1/rules")["data"]["groups"]
+    return all(datetime.fromisoformat(group["lastEvaluation"]) > since for group in groups)
 
 
 def _alerting(daemon: Daemon) -> set[str]:

@@ -78,7 +78,7 @@ def test_the_main_job_end_to_end(tmp_path: Path) -> None:
         run.wait_for(lambda: run.metric("outbox_records", destination="otlp") == 0)
         closed = 'azure_scheduled_events_events_closed_total{event_type="Reboot",outcome="completed"} == 1'
         until(lambda: peer.query(closed))
-        assert peer.query('azure_scheduled_events_up{job="agent"}')[0]["value"][1] == "1"
+        until(lambda: peer.query('azure_scheduled_events_up{job="agent"} == 1'))
         stored = len(broker.messages(HUB))
         got = asyncio.run(receive(broker.connection_string(HUB), lambda found: len(found) >= stored))
         bodies = [json.loads(each.body_as_str()) for _, each in got]
