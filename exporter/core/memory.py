@@ -15,7 +15,9 @@ from typing import Final
 
 from exporter.core.state import Approval, State, Tracked
 
-CLOSED_KEPT: Final = 128
+CLOSED_KEPT: Final = 32
+"""Histories, which are written with every commit. What must be remembered for longer, what was sent and what Started,
+has stores of its own."""
 SENT_KEPT: Final = timedelta(days=30)
 _HISTORY_BYTES: Final = 1024  # of a history beside Azure's own object
 _SENT_BYTES: Final = 320  # of what we sent, beside the id
@@ -78,10 +80,19 @@ def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: i
 
 
 def _sent(before: Mapping[str, Approval], gone: Sequence[Tracked], now: datetime) -> Mapping[str, Approval]:
-    kept = {key: approval for key, approval in before.items() if _lasts(approval.last_attempt_at, now)}
-    if not gone and len(kept) == len(before):
+    """The oldest come first, so that only expired ones are looked at, and the first that is not."""
+    expired = []
+    for key, approval in before.items():
+        if _lasts(approval.last_attempt_at, now):
+            break
+        expired.append(key)
+    if not gone and not expired:
         return before
-    return {**kept, **{tracked.key: tracked.approval for tracked in gone}}
+    after = {**before, **{tracked.key: tracked.approval for tracked in gone}}
+    for key in expired:
+        if key not in {tracked.key for tracked in gone}:
+            del after[key]
+    return after
 
 
 def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime, budget: int) -> Mapping[str, datetime]:
@@ -103,7 +114,7 @@ def _lasts(since: datetime | None, now: datetime) -> bool:
 
 
 def _sent_bytes(sent: Mapping[str, object]) -> int:
-    return sum(len(key.encode()) + _SENT_BYTES for key in sent)
+    return len("".join(sent).encode()) + len(sent) * _SENT_BYTES
 
 
 def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:

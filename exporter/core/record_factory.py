@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from exporter.core.document import MINIMUM_NOTICE
@@ -94,7 +95,6 @@ class RecordFactory:
         specific: Mapping[str, Any],
     ) -> Record:
         data = {
-            "vm": self.vm.as_data(),
             "transition": specific["transition"],
             "document_incarnation": self.incarnation,
             "severity": severity,
@@ -110,7 +110,7 @@ class RecordFactory:
             time=self.now,
             severity=severity,
             # Azure's object was made encodable when it was read.
-            data={"event": specific["event"], **encodable(data, DEPTH)},
+            data={"event": specific["event"], "vm": dict(_vm_data(self.vm)), **encodable(data, DEPTH)},
         )
 
     def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
@@ -219,6 +219,12 @@ class RecordFactory:
             return self.about_event(state, tracked, EVENT_REJECTED, "WARN", message, data)
         message = f"An element of the document can't be tracked: {rejection.fault}"
         return self.about_vm(state, EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)})
+
+
+@lru_cache(8)
+def _vm_data(vm: Vm) -> Mapping[str, str]:
+    """The same in each record. A VM has few identities in the life of a process."""
+    return {name: str(encodable(text)) for name, text in vm.as_data().items()}
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:

@@ -63,7 +63,12 @@ def encodable(value: Any, depth: int = 64) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {_name(key): encodable(item, depth - 1) for key, item in value.items()} if depth else "…"
+        if not depth:
+            return "…"
+        return {
+            key if type(key) is str and key.isascii() and "\x00" not in key else _name(key): encodable(item, depth - 1)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [encodable(item, depth - 1) for item in value] if depth else "…"
     return encodable(str(value))
