@@ -24,7 +24,8 @@ OF_OUTPUTS: Final = ("azure", "aiohttp", "opentelemetry", "google", "requests", 
 TOOLS: Final = ("exporter.simulator", "exporter.commands.demo", "click", "rich", "trio")
 NAMES_MODULES: Final = """
 import atexit, json, runpy, sys
-atexit.register(lambda: print(json.dumps(sorted(sys.modules))))
+sys.modules["click"] = sys.modules["rich"] = None
+atexit.register(lambda: print(json.dumps(sorted(name for name, module in sys.modules.items() if module))))
 sys.argv[0] = "exporter"
 runpy.run_module("exporter", run_name="__main__", alter_sys=False)
 """
