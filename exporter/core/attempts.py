@@ -22,11 +22,11 @@ def retry_delay(attempts: int) -> float:
 
 
 def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
-    """Whether an approvable event may be POSTed now: not before its wait is over, nor before Azure asked us to.
+    """Whether an approvable event may be POSTed now: the backoff and Azure's `Retry-After` are over.
 
-    Within one process the monotonic clock decides. Across a restart only the wall clock is left; one that went back
-    is worth nothing, and when a POST was sent that its process did not outlive, nobody noted: in both cases the wait
-    begins anew with the process.
+    Within one process the monotonic clock decides. Across a restart only the wall clock is left. If it was set back, or
+    if the process ended while a POST was in flight, so that the end of that attempt is not known, the wait begins again
+    with the process.
     """
     last = tracked.approval.last_attempt
     if last is None:
@@ -34,14 +34,15 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     wait = max(retry_delay(tracked.approval.attempts), tracked.approval.asked_to_wait)
     if last.mono is not None and now.mono is not None:
         return now.mono - last.mono >= wait
-    since = (now.wall - last.wall).total_seconds()
-    if since >= 0 and not tracked.approval.in_flight:
-        return since >= wait
+    elapsed = (now.wall - last.wall).total_seconds()
+    if elapsed >= 0 and not tracked.approval.in_flight:
+        return elapsed >= wait
     return (now.mono or 0.0) - (process_start.mono or 0.0) >= wait
 
 
 def attempting(before: Approval, now: Instant, rule: str) -> Approval:
-    """What is to be committed before a POST. One still in flight was cut off with its process: it stays in doubt."""
+    """The approval as it is committed before a POST. An attempt that is still in flight ended with its process, so it
+    counts as unanswered."""
     return replace(
         before,
         attempts=before.attempts + 1,
@@ -53,12 +54,15 @@ def attempting(before: Approval, now: Instant, rule: str) -> Approval:
 
 
 def accepted(before: Approval, at: datetime) -> Approval:
-    """After a 200."""
+    """The approval after a POST was answered 200, at that time."""
     return replace(before, accepted_at=at, in_flight=False, unanswered=False, last_failure="")
 
 
 def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wait: float = 0.0) -> Approval:
-    """After any other answer, or none. Azure did not take what it called our mistake; anything else leaves a doubt."""
+    """The approval after any other answer (`status`), or none (None). `asked_to_wait` is `Retry-After` in seconds.
+
+    A POST that never left, or was answered 4xx, was not taken. After anything else Azure may have taken it.
+    """
     refused = reason in NEVER_LEFT or (status is not None and 400 <= status < 500)  # noqa: PLR2004  # client errors
     return replace(
         before,
@@ -70,7 +74,7 @@ def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wai
 
 
 def taken_back(state: State, key: str, before: Approval) -> State:
-    """The state as if an attempt that was marked had not been: it was not sent. `before` is what was sent before it."""
+    """The state without an attempt that was marked and then not sent. `before` is the approval before the mark."""
     tracked = state.history(key)
     if tracked is not None:
         approval = replace(before, in_flight=False, unanswered=tracked.approval.unanswered)

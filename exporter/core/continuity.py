@@ -1,4 +1,4 @@
-"""How well we saw what happened between two good documents: by both clocks, and by the document's number."""
+"""How completely the time between two good documents was observed, by both clocks and by `DocumentIncarnation`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ UNBROKEN_SECONDS: Final = 5.0
 UNBROKEN_POLLS: Final = 3
 RESET_SECONDS: Final = 10.0
 RESET_DOCUMENTS: Final = 3
-"""After a number that went down nothing is approved for so long, in seconds of good polling, and so many documents:
-an answer of another server behind the same address, or of a restarted one, may show what is over."""
+"""After `DocumentIncarnation` went down nothing is approved for this many seconds of unbroken polling and this many
+documents: another server behind the same address, or a restarted one, may show events that are over."""
 ANOMALIES: Final = (
     "number-restarted",
     "number-skipped",
@@ -22,9 +22,9 @@ ANOMALIES: Final = (
     "slow-first-answer",
     "switch-off-near",
 )
-"""Oddities of the source."""
+"""Anomalies of the source, as published."""
 EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
-"""Of these, what is counted and not recorded: a change within one poll interval, or while nobody polled."""
+"""Those that are counted and not recorded: a change within one poll interval, or while the agent did not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,13 @@ class Continuity:
     now: Instant
     observed_seconds: float
     gap: float | None
-    """Seconds since the last good document, by the clock that says more; None when there was none."""
+    """Seconds since the last good document, by the clock that shows more; None when there was none."""
     away: float | None
-    """The same as it is recorded: as long as it was for this process, None also where that is not known."""
+    """The same as it is recorded: by `Instant.since`, so None also where the clock was set back over a restart."""
     unseen: tuple[str, ...]
+    """Why the time in between was not observed completely, in the published words; empty where it was."""
     steady: bool
-    """Both clocks say that the last good document is recent."""
+    """By both clocks the last good document is recent."""
 
     @property
     def seen_before(self) -> Seen:
@@ -75,14 +76,15 @@ def continuity_of(state: State, document: Document, now: Instant, poll_interval:
 
 
 def reset_after(state: State, document: Document, continuity: Continuity) -> Reset | None:
-    """Whether the document's number went down just now, or so recently that no answer may be acted on yet."""
+    """The reset after this document: a new one if `DocumentIncarnation` went down, the old one while it is too recent
+    to act on any document, else None."""
     if state.document is not None and document.incarnation < state.document.incarnation:
         return Reset(continuity.observed_seconds)
     return aged(state.reset, continuity.observed_seconds, 1)
 
 
 def aged(reset: Reset | None, observed_seconds: float, documents: int) -> Reset | None:
-    """The same after so many more good documents, at that `State.observed_seconds`; None once it is long enough ago."""
+    """The reset after so many more good documents, at that `State.observed_seconds`; None once it is over."""
     if reset is None:
         return None
     older = replace(reset, documents=reset.documents + documents)
@@ -103,7 +105,7 @@ def _same_content(one: Document, other: Document) -> bool:
 
 
 def anomaly_of(state: State, document: Document) -> str:
-    """What is not normal about the number of a document, one of `ANOMALIES`; empty where nothing is."""
+    """What is not normal about `DocumentIncarnation`, one of `ANOMALIES`; empty where nothing is."""
     if state.document is None:
         return ""
     step = document.incarnation - state.document.incarnation

@@ -1,11 +1,11 @@
-"""The line: what one observation makes of the state, as a pure and total function.
+"""The cycle: the new state, records, facts and approvals that follow from one observation; pure and total.
 
     run(state, observation, policy, context) -> Outcome(state, records, facts, approvals)
 
 The shell (`agent/loop.py`) reads, runs, commits, acts and publishes, in this order; `replay` runs the same function
-over a recording. Nothing here reads a clock, looks at a file, logs or sends: all that is known of the world is in the
-observation and the context. Decisions are taken from the state, never from the transition that led to it, so that after
-a crash at any point the next run decides the same.
+over a recording. Nothing here reads a clock or a file, logs or sends: every input is in the state, the observation, the
+policy and the context. Decisions are taken from the state, never from the transition that led to it, so that after a
+crash at any point the next run decides the same.
 
 For a document the steps are those of `_Cycle.document_read`, top to bottom.
 """
@@ -55,14 +55,14 @@ from exporter.core.state import (
 )
 
 IDENTITY_SECONDS: Final = 10.0
-"""So long after its start an agent that does not know its VM yet writes no record: ids depend on who it is."""
+"""For so long after its start an agent that has not read its identity yet writes no record: ids depend on it."""
 SLOW_FIRST_ANSWER_SECONDS: Final = 5.0
 MALFORMED: Final = "malformed"
 """The failure of a poll whose answer was no document."""
 PENDING_INTERRUPTIONS: Final = 100
 INTERRUPTION_RECORDS_AN_HOUR: Final = 20
-"""Of events and of none each. A starved machine stalls several times a second, for days: that belongs in the histogram,
-which counts them all, and in the accounts of the events."""
+"""One limit for interruptions with an event and one for those without. A starved machine stalls several times a second,
+for days: the histogram counts all of them, and the accounts of the events include them."""
 _HOUR: Final = 3600.0
 
 
@@ -71,7 +71,7 @@ _HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
-    """A process began. `boot_id` names this boot of the machine, empty where the system has no word for it."""
+    """A process began. `boot_id` identifies this boot of the machine; empty where the system gives none."""
 
     boot_id: str = ""
 
@@ -90,7 +90,7 @@ class DocumentRead:
     document: Document
     duration: float = 0.0
     interruptions: tuple[Interruption, ...] = ()
-    """Noticed since the last good document."""
+    """Observed since the last good document."""
     unsent: tuple[DueApproval, ...] = ()
     """Approvals that were due and were not sent: they are decided and marked anew on this document."""
 
@@ -110,7 +110,7 @@ class PollFailed:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing was read: an outage may have become old enough to be recorded."""
+    """Nothing was read. An outage may have become old enough to be recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ApprovalSent:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalUnsent:
-    """A due approval was not sent, since it did not hold any more at the last look."""
+    """A due approval was not sent: at the last check before the POST it was not approvable any more."""
 
     due: DueApproval
 
@@ -140,7 +140,7 @@ class PostFailure:
 
 @dataclass(frozen=True, slots=True)
 class PostAnswered:
-    """A POST that left at `sent` was answered 200 (no `failure`), otherwise, or not at all."""
+    """The result of a POST that left at `sent`. `failure` is None for an answer of 200."""
 
     tracked: Tracked
     """The event's history when it left, for an event that is forgotten meanwhile."""
@@ -155,61 +155,61 @@ Observation = (
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a run has to know of its surroundings, as the shell found them just before."""
+    """The inputs of a run besides state, observation and policy, as the shell read them just before."""
 
     now: Instant
     process_start: Instant
     identity: VmIdentity = field(default_factory=VmIdentity)
     files: Mapping[str, Presence] = field(default_factory=lambda: EMPTY)
-    """What stands at the paths that the policy asks for (`decision.files_to_look_at`)."""
+    """The presence of each file that the policy asks for (`decision.files_to_look_at`)."""
     writable: bool = True
-    """What is decided can be recorded."""
+    """The outbox accepts writes, so that decisions can be recorded."""
     pending: frozenset[str] = frozenset()
-    """Keys of the events whose POST is on its way, or waits for its turn."""
+    """Keys of the events whose POST is in flight or queued."""
     sends: bool = True
-    """Approvals are sent. `replay` has what was sent from its recording."""
+    """Due approvals are returned to be sent. False in `replay`, which takes what was sent from the recording."""
     watching: bool = True
-    """Interruptions would be noticed: not where documents alone are replayed."""
+    """Interruptions are observed. False where documents alone are replayed."""
     poll_interval: float = 1.0
     """Seconds."""
     all_events: bool = False
-    """Records are published of events of other VMs as well (`records.scope`)."""
+    """Records are also published for events of other VMs (`records.scope`)."""
     history_bytes: int = HISTORY_BYTES
-    """The bound of what is remembered of events that are over."""
+    """The most bytes that the histories of events that are over may take."""
     version: str = ""
     random_key: str = ""
-    """What record ids are derived from where neither id nor name of the VM becomes known."""
+    """The VM key of record ids where neither the id nor the name of the VM is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueApproval:
-    """An approval that may be sent once it is on disk. `tracked` is the event's history before it was marked."""
+    """An approval that may be sent once it is committed. `tracked` is the event's history before it was marked."""
 
     decision: Decision
     tracked: Tracked
 
     @property
     def before(self) -> Approval:
-        """What was sent for the event before."""
+        """The event's approval before this attempt."""
         return self.tracked.approval
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run comes to. `records` are published in this order, `facts` are counted and logged after the commit."""
+    """The result of a run. `records` are published in this order, `facts` are counted and logged after the commit."""
 
     state: State
     records: tuple[Record, ...] = ()
     facts: tuple[Fact, ...] = ()
     approvals: tuple[DueApproval, ...] = ()
     changed: bool = False
-    """The state is to be written: more than the time of the last good document is new."""
+    """Whether the state must be written: more than the time of the last good document changed."""
 
 
 def run(state: State, observation: Observation, policy: Policy, context: Context) -> Outcome:
-    """The outcome of one observation. Total: every observation of every state leads somewhere.
+    """The outcome of one observation. Total: every observation is handled in every state.
 
-    Where the disk refuses the outcome, the caller runs again with `context.writable` False, which holds every approval.
+    If the commit of the outcome fails, the caller runs again with `context.writable` False, which holds every approval.
     """
     document = observation.document if isinstance(observation, DocumentRead) else state.document
     cycle = _Cycle(state, policy, context, document.incarnation if document is not None else None)
@@ -238,7 +238,7 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
 
 
 def decision_context(context: Context, state: State) -> DecisionContext:
-    """What a decision on this state has to know of the world."""
+    """The inputs of a decision besides policy and state."""
     identity = context.identity
     return DecisionContext(
         vm_name=identity.vm.name,
@@ -255,13 +255,13 @@ def interruption_patience(poll_interval: float) -> float:
 
 
 def fresh_state(state: State, now: Instant) -> State:
-    """The state of another VM's outbox is set aside: this VM begins with nothing, in the same process."""
+    """An empty state for this VM within the same process, after the outbox of another VM was set aside."""
     process = ProcessMemory(announced=False, source=state.process.source)
     return State(birth=now.wall, boot_id=state.boot_id, process=process)
 
 
 class _Cycle:
-    """One run, step by step: the state as it becomes, and what is to be recorded, counted and sent."""
+    """One run, step by step: collects the new state, the records, the facts and the due approvals."""
 
     def __init__(self, state: State, policy: Policy, context: Context, incarnation: int | None) -> None:
         self._state = state
@@ -279,11 +279,11 @@ class _Cycle:
         self._changed = False
 
     def outcome(self) -> Outcome:
-        """What the steps so far come to."""
+        """The outcome of the steps so far."""
         state = replace(self._state, process=self._process)
         return Outcome(state, tuple(self._records), tuple(self._facts), tuple(self._approvals), changed=self._changed)
 
-    # -- the line of a document
+    # -- a document, step by step
 
     def document_read(self, observed: DocumentRead) -> None:
         """Everything that follows from one good document."""
@@ -294,7 +294,7 @@ class _Cycle:
         if self._state.first_answer is None and observed.duration > SLOW_FIRST_ANSWER_SECONDS:
             self._record_anomaly("slow-first-answer")
         self._source_recovered()
-        # What an event that ends with this document has cost belongs in its account.
+        # The interruptions of an event that ends with this document belong in its account.
         self._attribute((*self._process.pending, *observed.interruptions))
         step = advance(
             self._state, observed.document, self._now, self._context.poll_interval, self._context.history_bytes
@@ -328,13 +328,13 @@ class _Cycle:
             self._record(self._factory.rejection(self._state, rejection))
 
     def _record_anomaly(self, anomaly: str) -> None:
-        """Counted always; published unless it is everyday."""
+        """Count an anomaly, and record it unless it is one of `EVERYDAY`."""
         self._facts.append(AnomalyObserved(anomaly))
         if anomaly not in EVERYDAY:
             self._record(self._factory.anomaly(self._state, anomaly))
 
     def _count_unknown_values(self, step: Step) -> None:
-        """Each unknown value counts once when it comes, also where it makes no transition."""
+        """Count each unknown value once when it appears, also where it makes no transition."""
         if not step.changed:
             return
         for key, tracked in step.state.tracked.items():
@@ -346,7 +346,7 @@ class _Cycle:
     # -- deciding
 
     def _decide(self) -> tuple[Decision, ...]:
-        """A decision on each event of the document; recorded where it is another than the last one."""
+        """Decide on each event of the document; record each decision that differs from the last one."""
         decisions = decide(self._policy, self._state, decision_context(self._context, self._state))
         for decision in decisions:
             tracked = self._state.tracked[decision.key]
@@ -360,7 +360,7 @@ class _Cycle:
         return decisions
 
     def _mark_due(self, decisions: Iterable[Decision]) -> None:
-        """Notes in the state, before it is committed, which approvals are about to be sent."""
+        """Mark in the state, before it is committed, which approvals are about to be sent."""
         if not self._context.sends:
             return
         for decision in decisions:
@@ -372,12 +372,12 @@ class _Cycle:
                 self._approvals.append(DueApproval(decision, tracked))
 
     def _reconsider_approved(self) -> None:
-        """An event that changed after we approved it, so that the rules would hold it now, is said aloud."""
+        """Record each approved event that has changed so that the rules would hold it now."""
         for tracked in list(self._state.tracked.values()) if self._vm.name else ():
-            news = reconsidered(self._policy, tracked, self._vm.name)
-            if news is None:
+            result = reconsidered(self._policy, tracked, self._vm.name)
+            if result is None:
                 continue
-            after, reason = news
+            after, reason = result
             self._history(after)
             if reason is not Reason.NONE:
                 self._record(self._factory.outdated(self._state, after, reason.value))
@@ -386,31 +386,31 @@ class _Cycle:
     # -- what became of approvals
 
     def approval_sent(self, observed: ApprovalSent) -> None:
-        """A POST of the recording."""
+        """Mark a POST that the recording holds."""
         tracked = self._state.history(observed.key)
         if tracked is not None:
             rule = observed.rule or tracked.approval.rule
             self._history(replace(tracked, approval=attempting(tracked.approval, self._now, rule)))
 
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
-        """Nothing was sent, so nothing was tried: the next good document may do it at once."""
+        """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
         self._state = taken_back(self._state, observed.due.tracked.key, observed.due.before)
         self._facts.append(ApprovalPostponed(observed.due.decision.event.event_id))
 
     def post_answered(self, observed: PostAnswered) -> None:
-        """Azure took the approval, or did not."""
+        """Record whether Azure accepted the approval."""
         tracked = self._state.history(observed.tracked.key) or observed.tracked
         failure = observed.failure
         if failure is None:
-            # Of an event that started before the answer came it was not known who let it.
+            # An event that started before this answer came was started by an unknown party until now.
             by = StartedBy.US if tracked.started_by is not None else None
             after = replace(tracked, approval=accepted(tracked.approval, self._now.wall), started_by=by)
             self._history(after)
             self._record(self._factory.accepted(self._state, after))
-            self._reconsider_approved()  # it may have changed while its POST was on its way
+            self._reconsider_approved()  # it may have changed while its POST was in flight
             return
         approval = not_accepted(tracked.approval, failure.reason, failure.status_code, failure.retry_after or 0.0)
-        # The next wait begins with the answer, or, where there was none, with the POST: it was waited for already.
+        # The backoff begins with the answer or, where there was none, with the POST: the timeout is part of the wait.
         last_attempt = observed.sent if failure.status_code is None else self._now
         after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
         self._history(after)
@@ -422,7 +422,7 @@ class _Cycle:
     # -- the source
 
     def poll_failed(self, observed: PollFailed) -> None:
-        """A poll gave no document: recorded once it has lasted, and at once where the answer was no document."""
+        """A poll gave no document: an outage is recorded after 10 s, a 200 that is no document at once."""
         self._facts.append(Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         process = self._process
         self._remember(
@@ -441,7 +441,7 @@ class _Cycle:
         self.record_outage()
 
     def record_outage(self) -> None:
-        """Records once that the source fails, after it has for 10 s of this process."""
+        """Record an outage once, after the source has failed for 10 s in this process."""
         outage = self._state.outage
         if outage is None or outage.known_since.mono is None:
             return
@@ -469,10 +469,10 @@ class _Cycle:
     def _attribute(
         self, interruptions: Iterable[Interruption], unobserved: float = 0.0, patience: float = float("inf")
     ) -> None:
-        """Gives each interruption to its event, or, when `patience` seconds are over, to none.
+        """Attribute each interruption to its event or, once it is `patience` seconds old, to none.
 
-        One that fits no event waits two polls: its event may show only then. `unobserved` is for how many seconds
-        nothing was observed before the document at hand.
+        One that fits no event stays pending for two polls: the document may show its event only then. `unobserved` is
+        how many seconds before the current document were not observed.
         """
         pending: list[Interruption] = []
         for interruption in interruptions:
@@ -490,7 +490,7 @@ class _Cycle:
 
     def _record_interruption(self, interruption: Interruption, tracked: Tracked | None) -> None:
         kind, seconds = interruption.kind.value, interruption.seconds
-        closed = tracked is not None and tracked.closed_at is not None  # no account will have it
+        closed = tracked is not None and tracked.closed_at is not None  # its account is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             record = self._factory.interruption(self._state, kind, seconds, interruption.at.wall, tracked)
             self._record(record)
@@ -511,29 +511,29 @@ class _Cycle:
     # -- the process
 
     def agent_started(self, observed: AgentStarted) -> None:
-        """What the restart tells about the time in which nothing was observed."""
+        """Note what is known about the time between two processes: whether the VM has booted in between."""
         before, boot_id = self._state.boot_id, observed.boot_id
         evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
         self._state = replace(self._state, boot_id=boot_id)
         self._remember(announced=False, evidence=evidence)
 
     def agent_stopped(self, observed: AgentStopped) -> None:
-        """The last records: whatever waits for its event now waits in vain."""
+        """Write the last records; interruptions that are still pending are attributed to no event."""
         if not self._ensure_started_record():
             return
         self._attribute((*self._process.pending, *observed.interruptions), patience=-1.0)
         self._record(self._factory.about_vm(self._state, AGENT_STOPPED, "INFO", "The agent has stopped", {}))
 
     def learn_identity(self) -> None:
-        """The outbox belongs to the VM whose id is known first."""
+        """Bind the state to this VM: the id that is known first stays."""
         if self._vm.id and not self._state.vm_id:
             self._become(replace(self._state, vm_id=self._vm.id))
 
     def _ensure_started_record(self, *, now: bool = False) -> bool:
-        """Whether records may be written yet; the first of a process says that it has started.
+        """Whether records may be written yet. Writes `agent.started` before the first record of a process.
 
-        Their ids depend on who this VM is, which deserves a moment to become known, unless something has to be written
-        `now`.
+        Record ids depend on the identity of the VM, so that records wait up to `IDENTITY_SECONDS` for it, unless one
+        has to be written `now`.
         """
         state, vm = self._state, self._vm
         waited = self._now.minus(self._context.process_start) >= IDENTITY_SECONDS
@@ -549,7 +549,7 @@ class _Cycle:
             self._record(self._factory.about_vm(self._state, AGENT_STARTED, "INFO", message, data))
         return True
 
-    # -- the state as it becomes
+    # -- changing the state
 
     def _become(self, state: State) -> None:
         self._state = state
@@ -563,5 +563,5 @@ class _Cycle:
         self._records.append(numbered[1])
 
     def _remember(self, **fields: Any) -> None:
-        """Changes what this process alone remembers: nothing that has to be written."""
+        """Change fields of `State.process`, which is not kept on disk."""
         self._process = replace(self._process, **fields)

@@ -1,8 +1,8 @@
-"""The policy: which events this VM may approve, and for each that it holds, why.
+"""Decisions: which events this VM may approve, and why each other event is held.
 
-An event is approved only if nothing stands against it. `decide` walks the reasons in the order of `Reason` and the
-first that applies is the answer, so that every decision explains itself with one word and, where a rule was reached,
-its name. Pure: the files that a rule or the operator asks for are looked at by the caller and handed in.
+An event is approved only if no reason to hold it applies. `decide` tries the reasons in the order of `Reason`; the
+first that applies is the result, so that every decision carries one reason and, where a rule matched, the rule's name.
+Pure: the caller passes in the presence of the files that rules and the operator ask for.
 
 Sources: Azure's documentation of Scheduled Events, section "Start an event": an approval is for all `Resources` of an
 event; one may elect a leader, simply the first name in `Resources`; once Started there is nothing left to approve.
@@ -35,7 +35,7 @@ from exporter.core.state import Phase, State, Tracked
 
 
 def files_to_look_at(policy: Policy, document: Document | None) -> frozenset[str]:
-    """Every file that a decision on this document may ask for; the hold file always, for people want to see it."""
+    """Every file that a decision on this document may ask for; always the hold file, whose presence is a gauge."""
     paths = {policy.hold_file} if policy.hold_file else set()
     if policy.mode is Mode.OFF or document is None:
         return frozenset(paths)
@@ -104,7 +104,7 @@ def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked
 
 
 def _by_the_rules(policy: Policy, tracked: Tracked, *, reset: bool = False) -> tuple[Rule | None, Reason]:
-    """The rule that matches, or what stands against it: a field that the rules can't read comes before all else."""
+    """The rule that matches, or why the event is held: a field that a rule needs and that can't be read comes first."""
     event = tracked.event
     rule, reason = match(policy.rules, event)
     if reason is Reason.MALFORMED:
@@ -118,7 +118,7 @@ def _by_the_rules(policy: Policy, tracked: Tracked, *, reset: bool = False) -> t
     return rule, reason
 
 
-def _after_a_rule(  # noqa: PLR0917  # as above
+def _after_a_rule(  # noqa: PLR0917  # the same arguments as `conditions`
     policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
 ) -> Reason:
     asked = conditions(policy, state, context, document, tracked, rule)
@@ -127,7 +127,7 @@ def _after_a_rule(  # noqa: PLR0917  # as above
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with all that led to it. `evaluations` is empty when the event was held before any rule was tried."""
+    """A decision and the checks behind it. `evaluations` is empty when the event was held before any rule was tried."""
 
     decision: Decision
     evaluations: tuple[RuleEvaluation, ...] = ()
@@ -135,12 +135,12 @@ class Explanation:
 
 
 def explain(policy: Policy, state: State, context: DecisionContext) -> tuple[Explanation, ...]:
-    """`decide`, and for each event what was asked on the way, also past the first thing that stood against it."""
+    """`decide`, with all checks of each event, also those after the first that failed."""
     return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
 
 
 def explain_decision(policy: Policy, state: State, context: DecisionContext, decision: Decision) -> Explanation:
-    """A decision that was just made, and what was asked on the way, also past the first thing that stood against it."""
+    """A decision that was just made, with all checks of its event, also those after the first that failed."""
     tracked, document = state.tracked[decision.key], state.document
     if document is None or _before_the_rules(policy, context, tracked) is not Reason.NONE:
         return Explanation(decision)
@@ -154,7 +154,7 @@ def explain_decision(policy: Policy, state: State, context: DecisionContext, dec
 
 
 def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
-    """Values of `State.observed_seconds` still to come at which a decision may change by the mere passing of time."""
+    """The future values of `State.observed_seconds` at which a decision may change only because time passes."""
     marks = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
         marks |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
@@ -164,10 +164,10 @@ def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, .
 
 
 def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
-    """Why the rules would now hold an event that we approved; `NONE` when they would not.
+    """Why the rules would now hold an event that was approved; `NONE` when they would not.
 
-    Only its content counts: what has passed (its status, and with it NotBefore, its settling, the files) is not asked
-    again.
+    Only the event's content counts. Conditions that held when it was approved (status and NotBefore, settling, files)
+    are not checked again.
     """
     event = as_scheduled = tracked.event
     if phase_of(event) is not Phase.SCHEDULED:
@@ -189,7 +189,8 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
 
 
 def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracked, Reason] | None:
-    """An event that we approved and that has become outdated, with why, or is so no longer (`NONE`); None: no news."""
+    """The history of an approved event whose approval has become outdated, and why, or is outdated no more (`NONE`);
+    None when neither has changed."""
     approval = tracked.approval
     if approval.accepted_at is None:
         return None
@@ -201,7 +202,7 @@ def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracke
 
 
 class Outcome(StrEnum):
-    """What came of trying a rule."""
+    """The result of trying a rule on an event."""
 
     MATCHES = "matches"
     DIFFERS = "differs"
@@ -210,7 +211,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleEvaluation:
-    """One rule tried on one event. `field` is Azure's name of the field that stood against it."""
+    """One rule tried on one event. `field` is Azure's name of the field that did not match, if any."""
 
     rule: Rule
     outcome: Outcome
@@ -230,7 +231,7 @@ def evaluations(rules: Iterable[Rule], event: Event) -> Iterator[RuleEvaluation]
 
 
 def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason]:
-    """The first rule that matches. A field that a rule asks for on the way and that can't be read ends the search."""
+    """The first rule that matches. A field that a rule before it needs and that can't be read ends the search."""
     for trial in evaluations(rules, event):
         if trial.outcome is Outcome.UNREADABLE:
             return None, Reason.MALFORMED
@@ -241,17 +242,17 @@ def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What else must hold once a rule matches. `reason` is the hold reason where it does not; `found` is for people."""
+    """A check after a rule matched. `reason` is the hold reason if it is not `met`; `finding` is for a person."""
 
     reason: Reason
     met: bool
-    found: str
+    finding: str
 
 
 def conditions(  # noqa: PLR0917  # the whole context of one event, handed from one place
     policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
 ) -> Iterator[Condition]:
-    """All that is asked once a rule matches, in the order of the reasons. What is not asked for is left out."""
+    """The checks after a rule matched, in the order of the reasons, without those that the policy does not ask for."""
     event, files = tracked.event, context.files
     observed_seconds = state.observed_seconds - tracked.first_seen_at
     reason = coordination_of(policy, event, context.vm_name, observed_seconds)
@@ -282,17 +283,17 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
 
 
 def _place(event: Event, vm_name: str, observed_seconds: float) -> str:
-    """Where we stand among the VMs of an event, and since when we see it."""
+    """This VM's place among the VMs of an event, and for how long the event was observed."""
     return f"place {place_among(event, vm_name) + 1} of {len(event.resources or ())}, seen for {observed_seconds:g} s"
 
 
 def place_among(event: Event, vm_name: str) -> int:
-    """Our place among the VMs of an event that names us; the first is 0."""
+    """This VM's place among the VMs of an event that names it; the first is 0."""
     return [folded(name) for name in event.resources or ()].index(folded(vm_name))
 
 
 def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> Reason:
-    """Why another VM of the event may approve it, `observed_seconds` after the first sight; `NONE` if this one may."""
+    """Why this VM must leave the event to another, `observed_seconds` after it was first seen; `NONE` if it may act."""
     if policy.coordination is Coordination.ANY:
         return Reason.NONE
     if policy.coordination is Coordination.SINGLE:
@@ -307,7 +308,7 @@ def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds
 
 
 def quiet_besides(document: Document, key: str) -> bool:
-    """No other event is Started. An event of unknown status may be, so it is not quiet."""
+    """Whether no event but this one is Started. One of unknown status may be, so it counts as Started."""
     if any(item.status != "Scheduled" for item in document.rejected):
         return False
     return all(phase_of(event) is Phase.SCHEDULED for event in document.events if event.key != key)

@@ -1,10 +1,10 @@
-"""The metadata service's own words: `Document`, `Event`, and a parser that is strict about the document and tolerant
+"""The metadata service's document: `Document`, `Event`, and a parser that is strict about the document and tolerant
 about each event.
 
 A document counts only when it is whole and well-formed: a bad one raises `DocumentError` and is never "no events".
-Within a good document one bad event never hides a good one: what can't be tracked is kept in `Document.rejected`, what
-can be tracked but is not wholly understood carries the names of its bad fields in `Event.faults`, and is never
-approvable.
+Within a good document one bad event never hides a good one: an element that can't be tracked is kept in
+`Document.rejected`; an event that can be tracked but is not wholly understood has the names of its bad fields in
+`Event.faults`.
 
 Protocol facts: Azure's documentation of Scheduled Events, sections "Query for events" and "Event scheduling".
 """
@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from exporter.core.folding import folded
-from exporter.core.strict_json import Misfit, Object, encodable, loads
+from exporter.core.strict_json import Misfit, Object, encodable, loads, repeated_in
 from exporter.core.timestamps import parse_time
 
 MAX_EVENT_ID = 100
@@ -51,9 +51,9 @@ DOCUMENT_REASONS = ("empty", "not-json", "not-a-document")
 class Event:
     """One scheduled event as the document of one moment shows it.
 
-    A typed field is None when it is missing, mistyped or unparsable; `faults` names what was mistyped, unparsable or
-    stood there twice, and what was missing of the fields that every version has. `raw` is Azure's object as received,
-    made safe to encode.
+    A typed field is None when it is missing, mistyped or unparsable. `faults` names the fields that are mistyped,
+    unparsable or repeated, and those missing of the ones that every API version has. `raw` is Azure's object as
+    received, made safe to encode.
     """
 
     event_id: str
@@ -68,16 +68,16 @@ class Event:
     faults: tuple[str, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
     started_twin: bool = False
-    """The same id stood in the document once more, as Started."""
+    """The document holds the same id a second time, as Started."""
 
     @property
     def key(self) -> str:
-        """EventIds are compared case-insensitively."""
+        """The EventId as it is compared: case-insensitively."""
         return folded(self.event_id)
 
     @property
     def faulty(self) -> bool:
-        """Whether a field that every reader needs is missing, mistyped, unparsable or there twice."""
+        """Whether one of the fields in `VITAL` is missing, mistyped, unparsable or repeated."""
         return not VITAL.isdisjoint(self.faults)
 
     def names(self, vm_name: str) -> bool | None:
@@ -88,13 +88,14 @@ class Event:
         return any(folded(name) == wanted for name in self.resources)
 
     def may_name(self, vm_name: str) -> bool:
-        """Whether it may be an event of this VM: not where it is known to be of others. An unknown name may be any."""
+        """Whether it may be an event of this VM: false only if the name is known (not empty) and `Resources` can be
+        read and does not hold it."""
         return not vm_name or self.names(vm_name) is not False
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An element of `Events` that can't be tracked: `fault` says why, `raw` what stood there, `status` if readable."""
+    """An element of `Events` that can't be tracked: `fault` is why, `raw` the element, `status` its own if readable."""
 
     fault: str
     raw: Any
@@ -134,7 +135,7 @@ def parse_document(body: bytes) -> Document:
 
 def document_from(given: Mapping[str, Any]) -> Document:
     """The document in an already decoded JSON object; raises `DocumentError`."""
-    repeated = {key for key in getattr(given, "repeated", ()) if key in ("DocumentIncarnation", "Events")}
+    repeated = {key for key in repeated_in(given) if key in ("DocumentIncarnation", "Events")}
     if repeated:
         raise DocumentError("not-a-document", f"{sorted(repeated)[0]} stands there twice")
     incarnation = given.get("DocumentIncarnation")
@@ -151,7 +152,7 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
     rejected: list[Rejected] = []
 
     def reject(fault: str, item: Any) -> None:
-        """Beyond the cap there is one last rejection for all, without a status: what it stands for may be Started."""
+        """Beyond the cap one last rejection stands for all others; its status is None, since one may be Started."""
         if len(rejected) < MAX_REJECTED - 1:
             rejected.append(Rejected(fault, encodable(item), _status_of(item)))
         elif len(rejected) < MAX_REJECTED:
@@ -164,7 +165,7 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
             continue
         key = folded(item["EventId"])
         if key in events:
-            # The same id twice: no reader can know which one is meant, so neither may be acted on.
+            # The same id twice: which one is meant is ambiguous, so neither may be acted on.
             known = _also_faulty(events[key], "EventId")
             events[key] = replace(known, started_twin=known.started_twin or _status_of(item) == "Started")
             reject("duplicate-event-id", item)
@@ -191,20 +192,20 @@ def _untrackable(item: Any) -> str:
         return "empty-event-id"
     if len(event_id) > MAX_EVENT_ID:
         return "overlong-event-id"
-    if "EventId" in getattr(item, "repeated", ()) or encodable(event_id) != event_id:
+    if "EventId" in repeated_in(item) or encodable(event_id) != event_id:
         return "unreadable-event-id"
     return ""
 
 
 def _status_of(item: Any) -> str | None:
-    if not isinstance(item, dict) or "EventStatus" in getattr(item, "repeated", ()):
+    if not isinstance(item, dict) or "EventStatus" in repeated_in(item):
         return None
     status = item.get("EventStatus")
     return status if isinstance(status, str) else None
 
 
 def _event(item: Object) -> Event:
-    faults: set[str] = set(getattr(item, "repeated", ()))
+    faults: set[str] = set(repeated_in(item))
     for name in ("EventType", "Resources", "EventStatus", "NotBefore"):
         if name not in item:
             faults.add(name)
@@ -238,7 +239,7 @@ def _event(item: Object) -> Event:
 
 
 def _blank(event: Event, faults: set[str]) -> Event:
-    """A field that stands there twice is as unreadable as one of the wrong type."""
+    """The event without the values of its bad fields: a repeated field is as unreadable as one of the wrong type."""
     if not faults:
         return event
     fields = {azure: ours for azure, ours in FIELDS.items() if azure in faults and ours != "event_id"}
@@ -246,7 +247,7 @@ def _blank(event: Event, faults: set[str]) -> Event:
 
 
 def unknown_words(event: Event) -> tuple[str, ...]:
-    """The fields whose word this version does not know. A missing field is no word."""
+    """Azure's names of the fields whose value this version does not know. A missing field is not among them."""
     known = (
         ("EventType", event.event_type, KNOWN_TYPES),
         ("EventStatus", event.status, KNOWN_STATUSES),

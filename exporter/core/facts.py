@@ -14,7 +14,7 @@ from exporter.core.state import Transition
 @dataclass(frozen=True, slots=True)
 class Polled:
     """A poll has ended after `duration` seconds. `failure` is the reason of one that gave no document, else None;
-    `detail` says more of it to a person."""
+    `detail` is a sentence about it for a person."""
 
     duration: float
     failure: str | None = None
@@ -28,7 +28,7 @@ class DocumentChanged:
 
 @dataclass(frozen=True, slots=True)
 class AnomalyObserved:
-    """The source did what it does not do normally; `anomaly` is one of `continuity.ANOMALIES`."""
+    """The source showed an anomaly, one of `continuity.ANOMALIES`."""
 
     anomaly: str
 
@@ -49,7 +49,7 @@ class EventTransitioned:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """The decision on an event differs from the one before."""
+    """The decision on an event differs from its last one."""
 
     decision: Decision
 
@@ -75,7 +75,7 @@ class ApprovalOutdated:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPostponed:
-    """An approval was due and was not sent: something changed after it was decided."""
+    """An approval was due and was not sent: a check failed after it was decided."""
 
     event_id: str
 
@@ -90,13 +90,13 @@ class InterruptionObserved:
 
     @property
     def attributed(self) -> bool:
-        """Whether an event explains it."""
+        """Whether it is attributed to an event."""
         return bool(self.event_id)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsDropped:
-    """Records that a destination will never get. `reason` is a closed word."""
+    """Records that were dropped before a destination received them. `reason` is a closed word."""
 
     destination: str
     reason: str

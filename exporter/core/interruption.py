@@ -1,9 +1,9 @@
-"""Which event an interruption of this VM belongs to, and what each event has cost so far.
+"""Which event an interruption of this VM is attributed to, and the totals of each event.
 
-During memory-preserving maintenance the guest's clocks stop and the time of day is set right afterwards, so a pause
-shows as a step of the wall clock against the monotonic one (`clock_step`); a host that merely does not run the guest
-shows as a late tick (`stall`). The two never count the same seconds: a stall is what passed on the monotonic clock, a
-step is what did not. Where a pause shows as both, the sum is the whole. `agent/observer.py` measures them.
+During memory-preserving maintenance the guest's clocks stop and the wall clock is corrected afterwards, so a pause is
+measured as a step of the wall clock against the monotonic one (`clock_step`); a host that only does not schedule the
+guest is measured as a late tick (`stall`). The two never count the same seconds: a stall has passed on the monotonic
+clock, a step has not. Where a pause shows as both, their sum is its length. `agent/observer.py` measures them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from exporter.core.records import Vm
 from exporter.core.state import Instant, Interruption, InterruptionKind, InterruptionTotals, State, Tracked
 
 THRESHOLD_SECONDS: Final = 0.2
-"""Shorter interruptions are not told: the worst noise under load was 82 ms."""
+"""Shorter interruptions are not reported: the worst noise under load was 82 ms."""
 WINDOW_AFTER_SECONDS: Final = 30.0
 WINDOW_BEFORE_POLLS: Final = 2
 WINDOW_BEFORE_LONGEST: Final = 30.0
@@ -25,10 +25,10 @@ def attribute(
     state: State, vm: Vm, interruption: Interruption, poll_interval: float, unobserved: float = 0.0
 ) -> Tracked | None:
     """The event of this VM that was Started during the interruption: from two polls before it was first seen so until
-    30 s after it was gone; the one that started last where there are several. A step backwards is nobody's.
+    30 s after it was gone; the one that started last where there are several. None for a step backwards.
 
-    `unobserved`: for how many seconds nothing was observed before the document at hand. An event that started in a gap
-    may have started at its beginning, so the window reaches as far, but at most 30 s.
+    `unobserved` is how many seconds before the current document were not observed. An event that started in that gap
+    may have started at its beginning, so the window reaches as far back, but at most 30 s.
     """
     if interruption.seconds <= 0 or not vm.name:
         return None
@@ -46,8 +46,8 @@ def attribute(
 
 
 def _since_end(interruption: Interruption, closed: Instant) -> float:
-    """Seconds from an event's end to the beginning of an interruption. A step takes no time on the clock that can't be
-    set; on the wall clock it is the time that it took."""
+    """Seconds from an event's end to the beginning of an interruption. A step takes no time on the monotonic clock; on
+    the wall clock it takes its own length."""
     measured = interruption.at.mono is not None and closed.mono is not None
     took = 0.0 if measured and interruption.kind is InterruptionKind.CLOCK_STEP else interruption.seconds
     return interruption.at.minus(closed) - took

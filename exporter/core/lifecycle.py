@@ -1,10 +1,10 @@
-"""The machine: what changed between two documents, as a pure function of the state and the next good document.
+"""The state machine of events: what changed between two documents, as a pure function of state and next good document.
 
-The metadata service never says "completed" or "canceled": a finished event is simply no longer there. What happened is
-concluded from the last phase seen and from the continuity of the polls; `ended` is the honest word where it broke.
+The metadata service never reports "completed" or "canceled": a finished event is no longer in the document. The
+transition follows from the last phase seen and from the continuity of the polls; where that was broken it is `ended`.
 
                        status of the event in the next good document
-    last phase     Scheduled      Started     another word     gone
+    last phase     Scheduled      Started     other status     gone
     ----------     ---------      -------     ------------     ----
     (absent)       scheduled      started     rejected         -
     SCHEDULED      updated*       started     updated          canceled or ended
@@ -52,7 +52,7 @@ from exporter.core.state import (
 )
 
 EARLY_SECONDS: Final = 10.0
-"""A start so much before NotBefore is somebody's; a smaller difference may be of the clocks."""
+"""A start this long before NotBefore was approved by someone; a smaller difference may come from the clocks."""
 
 
 MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
@@ -73,7 +73,7 @@ MOVES: Final[Mapping[tuple[Phase | None, Phase | None], Kind | None]] = {
     (Phase.UNKNOWN, Phase.UNKNOWN): None,
     (Phase.UNKNOWN, None): Kind.ENDED,
 }
-"""Last phase and next phase (None: not in the document) to the transition. Unseen, CANCELED becomes ENDED."""
+"""Last phase and next phase (None: not in the document) to the transition. After a gap CANCELED becomes ENDED."""
 
 
 HISTORY_BYTES: Final = 4 << 20
@@ -82,9 +82,9 @@ HISTORY_BYTES: Final = 4 << 20
 def advance(
     state: State, document: Document, now: Instant, poll_interval: float = 1.0, history_bytes: int = HISTORY_BYTES
 ) -> Step:
-    """The state after a good document, and every transition that it shows. Total: every document leads somewhere.
+    """The state after a good document, and every transition in it. Total: every document is handled in every state.
 
-    `poll_interval` is in seconds; `history_bytes` bounds what is remembered of events that are over.
+    `poll_interval` is in seconds; `history_bytes` bounds the histories of events that are over.
     """
     continuity = continuity_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
@@ -114,7 +114,7 @@ def advance(
 
 
 def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:
-    """When the service began to warm up, and whether events flow: the first of them says that it is warm."""
+    """The state with the begin of the service's warm-up, which ends with the first event in a document."""
     flows = bool(document.events or document.rejected)
     if state.first_answer is None or again:
         return replace(state, first_answer=now.wall, first_answer_mono=now.mono, flowing=flows)
@@ -122,7 +122,7 @@ def _warming(state: State, document: Document, now: Instant, *, again: bool) -> 
 
 
 def _with_gap(state: State, continuity: Continuity) -> State:
-    """A gap in our continuity belongs to the history of every event that it covered."""
+    """Add a gap between polls to the history of every event that it covered."""
     if continuity.steady or not state.tracked:
         return state
     return replace(state, tracked={key: _gapped(tracked, continuity) for key, tracked in state.tracked.items()})
@@ -137,7 +137,7 @@ def _gapped(tracked: Tracked, continuity: Continuity) -> Tracked:
 
 
 def _before(state: State, key: str) -> Tracked:
-    """The history of an id: known, or known from an earlier life, or new (its numbers begin where no other began)."""
+    """The history of an id: of a tracked or closed event, or a new one, whose record numbers repeat none of before."""
     return state.history(key) or replace(
         _NEW,
         numbers={"": state.evictions * 1_000_000} if state.evictions else EMPTY,
@@ -151,7 +151,7 @@ _NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed_at=_
 
 
 def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Tracked, Transition | None]:
-    """One event of the new document after what we knew of it."""
+    """The history of one event of the new document, and its transition if there is one."""
     present = before.closed_at is None
     phase = phase_of(event)
     changed = changes(before.event, event) if present else {}
@@ -161,9 +161,9 @@ def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Trac
     elif kind is None and changed:
         kind = Kind.UPDATED
     unexpected = kind is Kind.UPDATED and phase is not before.phase
-    started = _gapped(before, continuity) if present else _born(before, event, continuity)
+    started = _gapped(before, continuity) if present else _first_seen(before, event, continuity)
     if kind is None and started is before and event == before.event:
-        return before, None  # the very object, whose text on disk is kept
+        return before, None  # the same object, whose text on disk is kept
     after = _moved(started, event, kind, changed=bool(changed) or unexpected, continuity=continuity)
     if kind is None:
         return after, None
@@ -171,9 +171,9 @@ def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Trac
     return after, Transition(kind, after, changed, unexpected, first, continuity.away, gap_reasons(continuity))
 
 
-def _born(before: Tracked, event: Event, continuity: Continuity) -> Tracked:
-    """A new life. Of an earlier one of the same id the numbers count, and what we sent: Azure may have taken it, and
-    an id that flaps is no way around the waiting between two attempts."""
+def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracked:
+    """A new history. From an earlier event with the same id it keeps the record numbers and the approval: Azure may
+    have taken it, and an id that comes and goes must not evade the backoff between two attempts."""
     return Tracked(
         event=event,
         phase=Phase.UNKNOWN,
@@ -190,7 +190,7 @@ def _born(before: Tracked, event: Event, continuity: Continuity) -> Tracked:
 
 
 def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, continuity: Continuity) -> Tracked:
-    """`before` with the new continuity of its event. A status we don't know leaves the phase as it last was."""
+    """`before` with the event of the new document. An unknown status leaves the phase unchanged."""
     phase = phase_of(event)
     starting = kind is Kind.STARTED
     return replace(
@@ -211,10 +211,10 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, c
 
 
 def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
-    """Who let it start. Well before NotBefore and not by us: another VM, ARM, an automatic approval.
+    """Who let an event start. Well before NotBefore without an approval of this VM: another VM, ARM, or Azure itself.
 
-    An id is of one event alone: an approval of it that was taken counts, whatever the clocks did since, and in
-    whichever of its lives it was sent.
+    An id belongs to one event: an accepted approval of it counts, whatever the clocks did since, and also if the event
+    was absent in between.
     """
     if before.approval.accepted_at is not None:
         return StartedBy.US
@@ -228,7 +228,7 @@ def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
 
 
 def _leave(before: Tracked, continuity: Continuity, anew: Mapping[Likeness, str]) -> Transition:
-    """The event is gone. It was canceled only if nothing else can have happened unseen, or under a new id."""
+    """The closing transition of an event: CANCELED only if nothing else can have happened, also not under a new id."""
     before = _gapped(before, continuity)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
@@ -244,7 +244,7 @@ def _leave(before: Tracked, continuity: Continuity, anew: Mapping[Likeness, str]
 
 def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
     reasons = list(continuity.unseen)
-    if phase_of(before.event) is Phase.UNKNOWN:  # the last word seen, also after one that we know
+    if phase_of(before.event) is Phase.UNKNOWN:  # by its last status, also after a known one
         reasons.append("unknown-status")
     elif before.started_at is not None:
         reasons.append("was-started")
@@ -253,7 +253,7 @@ def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
     elif before.approval.doubtful:
         reasons.append("approval-unanswered")
     ahead = before.event.not_before
-    if ahead is None:  # an earlier one that could be read may have been moved
+    if ahead is None:  # an earlier, readable one may have been moved
         reasons.append("not-before-unknown")
     elif continuity.now.wall >= ahead:
         reasons.append("not-before-passed")
@@ -261,7 +261,7 @@ def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
 
 
 def phase_of(event: Event) -> Phase:
-    """By its status alone; a word that we don't know is UNKNOWN."""
+    """The phase of an event by its status alone; UNKNOWN for a status that this version does not know."""
     try:
         return Phase(event.status or "")
     except ValueError:
@@ -269,7 +269,7 @@ def phase_of(event: Event) -> Phase:
 
 
 def whose_of(event: Event, vm_name: str) -> Whose:
-    """By its resources, for a VM of this name; empty: not known."""
+    """Whose an event is, by its resources. `vm_name` is empty while it is not known."""
     named = event.names(vm_name) if vm_name else None
     if named is None:
         return Whose.MAYBE
@@ -277,17 +277,18 @@ def whose_of(event: Event, vm_name: str) -> Whose:
 
 
 Likeness = tuple[str, frozenset[str]]
+"""The type and the case-folded resources of an event."""
 
 
 def likeness(event: Event) -> Likeness | None:
-    """What two ids of one event have in common: its type and resources, in any order; None where that is not known."""
+    """What two ids of one event have in common, by which one can replace the other; None where that can't be read."""
     if event.event_type is None or event.resources is None:
         return None
     return event.event_type, frozenset(map(folded, event.resources))
 
 
 def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
-    """The ids that are new and Started, by what they are like. Some stand-ins give each state of an event a new id."""
+    """The ids that are new and Started, by their likeness. Some stand-ins for the service give each status a new id."""
     ids: dict[Likeness, str] = {}
     for event in events:
         like = likeness(event) if phase_of(event) is Phase.STARTED and event.key not in known else None
@@ -297,13 +298,13 @@ def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness
 
 
 def successor(gone: Event, anew: Mapping[Likeness, str]) -> str:
-    """The id of `started_anew` under which this event seems to go on; empty: none."""
+    """The id of `started_anew` under which this event seems to continue; empty for none."""
     like = likeness(gone) if anew else None
     return anew.get(like, "") if like else ""
 
 
 def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:
-    """Azure's fields that differ, old and new value.
+    """Azure's fields that differ, with old and new value.
 
     Not changes: a move between the known statuses, losing NotBefore at the start, the spelling of the id and of a time.
     """
@@ -325,12 +326,12 @@ def _same_not_before(old: Event, new: Event) -> bool:
     return phase_of(old) is not Phase.STARTED and phase_of(new) is Phase.STARTED and new.raw.get("NotBefore", "") == ""
 
 
-REJECTIONS_TOLD: Final = 20
-"""Of one document: a flood of nonsense must not drown the outbox."""
+MAX_REJECTIONS_RECORDED: Final = 20
+"""For one document, so that a malformed one does not fill the outbox."""
 
 
 def rejected(state: State, document: Document) -> tuple[State, tuple[Rejection, ...]]:
-    """What is newly not understood in this document, each recorded once while it stands there."""
+    """The rejections that are new with this document; each is recorded once while it stays in the document."""
     prints = {_fingerprint(item): item for item in document.rejected}
     fresh = [Rejection(item.fault, item.raw) for mark, item in prints.items() if mark not in state.rejected]
     tracked = dict(state.tracked)
@@ -343,7 +344,7 @@ def rejected(state: State, document: Document) -> tuple[State, tuple[Rejection, 
         tracked[key] = replace(entry, faults_recorded=faults)
         if set(faults) - set(entry.faults_recorded):
             fresh.append(Rejection(", ".join(faults), entry.event.raw, key))
-    return replace(state, tracked=tracked, rejected=frozenset(prints)), tuple(fresh[:REJECTIONS_TOLD])
+    return replace(state, tracked=tracked, rejected=frozenset(prints)), tuple(fresh[:MAX_REJECTIONS_RECORDED])
 
 
 def _fingerprint(item: Rejected) -> str:

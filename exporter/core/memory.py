@@ -1,8 +1,8 @@
 """What is remembered of events that are over, and for how long.
 
-Three stores, each bounded by bytes. The histories of events whose records were published: a record of a returning id
-goes on with its numbers. What we sent: Azure forgets an event and may show it again, and an approval is never sent
-twice. What was seen Started: there is nothing left to approve, whatever the document says later.
+Three stores, each bounded by bytes. The histories of events with published records: if the id returns, its record
+numbers continue. The approvals that were sent: Azure may show a past event again, and an approval is never sent twice.
+The ids that were seen Started: there is nothing left to approve, whatever the document holds later.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CLOSED_KEPT: Final = 32
 has stores of its own."""
 SENT_KEPT: Final = timedelta(days=30)
 _HISTORY_BYTES: Final = 1024  # of a history beside Azure's own object
-_SENT_BYTES: Final = 320  # of what we sent, beside the id
+_SENT_BYTES: Final = 320  # of an approval, beside the id
 _STARTED_BYTES: Final = 64
 
 
 def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> State:
-    """Keeps the histories of what is gone, the newest of them, and none of what came back.
+    """Keep the newest histories of events that are gone, and none of those that came back.
 
     `budget` is in bytes, for the three stores together; a quarter is for histories, half for what was sent.
     """
@@ -48,27 +48,27 @@ def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> 
 
 
 def without_histories(state: State, now: datetime, budget: int) -> State:
-    """Where there is no room: the histories of what is over go before any record that still waits."""
+    """The state without histories of events that are over: if space is short, they go before undelivered records."""
     return _forget(replace(state, closed={}), state.closed.values(), now, budget)
 
 
 def memory_full(state: State, budget: int) -> bool:
-    """Whether one more approval could be forgotten before its 30 days are over. `budget` as above."""
+    """Whether one more approval might be evicted before its 30 days are over. `budget` is as for `close`."""
     known = sum(1 for tracked in (*state.tracked.values(), *state.closed.values()) if tracked.approval.attempts)
     return _sent_bytes(state.sent) + known * _SENT_BYTES > budget // 2
 
 
 def _recorded(tracked: Tracked) -> bool:
-    """Whether records of this event were published: only then is there a story to go on with."""
+    """Whether records of this event were published: only then are there record numbers to continue."""
     return any(tracked.numbers.get(kind) for kind in tracked.numbers if kind)
 
 
 def _weight(tracked: Tracked) -> int:
-    return _HISTORY_BYTES + len(json.dumps(tracked.event.raw)) * 2  # the typed fields say most of it again
+    return _HISTORY_BYTES + len(json.dumps(tracked.event.raw)) * 2  # the typed fields hold most of it again
 
 
 def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: int) -> State:
-    """Lets histories go, but for what was sent and what was Started."""
+    """Drop histories, but keep which approvals were sent and which ids were Started."""
     gone = list(forgotten)
     evicted = sum(1 for tracked in gone if _recorded(tracked))
     return replace(
@@ -118,13 +118,13 @@ def _sent_bytes(sent: Mapping[str, object]) -> int:
 
 
 def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
-    """The next number of a record of this kind about this event, and the history that remembers it."""
+    """The next number of a record of this kind about this event, and the history that contains it."""
     following = tracked.numbers.get(kind, tracked.numbers.get("", 0) + first - 1) + 1
     return following, replace(tracked, numbers={**tracked.numbers, kind: following})
 
 
 def with_tracked(state: State, tracked: Tracked) -> State:
-    """The state with this event's history replaced where it stands. Of one that was forgotten only what was sent is."""
+    """The state with this event's history replaced. Of an event whose history was dropped only the approval is kept."""
     if tracked.key in state.tracked:
         return replace(state, tracked={**state.tracked, tracked.key: tracked})
     if tracked.key in state.closed:

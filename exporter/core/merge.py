@@ -1,4 +1,4 @@
-"""One state out of two: what an outbox holds that could not be read at the start, and what was observed meanwhile."""
+"""Merging two states: that of an outbox that could not be read at the start, and what was observed meanwhile."""
 
 from __future__ import annotations
 
@@ -15,86 +15,88 @@ TRANSITION_KINDS: Final = frozenset(kind.value for kind in Kind)
 
 
 def provisional_state(birth: datetime) -> State:
-    """The state of a process that can't read what the file holds.
+    """The state of a process that can't read its outbox.
 
-    Its events' numbers begin as after more evictions than there can have been, so that no other fact has their ids.
+    Its record numbers begin as after more evictions than there can have been, so that no other record has their ids.
     """
     return State(birth=birth, evictions=int(birth.timestamp()))
 
 
-def merge_states(stored: State, lived: State) -> State:
-    """One state out of the one on disk and the one that a process came to without being able to read it.
+def merge_states(stored: State, observed: State) -> State:
+    """One state out of the `stored` one and the one `observed` by a process that could not read it.
 
-    What was approved stays approved, no record's number is given twice, and an event that is only on disk is closed by
-    the next document. Nothing else of the stored state outweighs what was observed since.
+    What was approved stays approved, no record number is used twice, and an event that is only stored is closed by the
+    next document. In all else the observed state counts.
     """
-    if lived.document is None:
+    if observed.document is None:
         return replace(
             stored,
-            vm_key=stored.vm_key or lived.vm_key,
-            vm_id=stored.vm_id or lived.vm_id,
-            numbers=_highest_numbers(stored.numbers, lived.numbers),
-            outage=lived.outage or stored.outage,
-            boot_id=lived.boot_id or stored.boot_id,
-            process=lived.process,
+            vm_key=stored.vm_key or observed.vm_key,
+            vm_id=stored.vm_id or observed.vm_id,
+            numbers=_highest_numbers(stored.numbers, observed.numbers),
+            outage=observed.outage or stored.outage,
+            boot_id=observed.boot_id or stored.boot_id,
+            process=observed.process,
         )
     known = {**stored.closed, **stored.tracked}
     begun = {key for key, history in stored.tracked.items() if history.in_scope is not False}
-    untold = {key for key, history in lived.closed.items() if key in begun and not _ended(history)}
-    tracked = {key: _continued(known.get(key), _with_stored(stored, history)) for key, history in lived.tracked.items()}
+    unrecorded = {key for key, history in observed.closed.items() if key in begun and not _ended(history)}
+    tracked = {
+        key: _continued(known.get(key), _with_stored(stored, history)) for key, history in observed.tracked.items()
+    }
     closed = {
         key: _continued(known.get(key), _with_stored(stored, history))
-        for key, history in lived.closed.items()
-        if key not in untold
+        for key, history in observed.closed.items()
+        if key not in unrecorded
     }
     left = {
         key: replace(
             history,
-            first_seen_at=lived.observed_seconds,  # by the clock that goes on
-            unchanged_at=lived.observed_seconds,
-            started_before=history.started_before or (key in untold and lived.closed[key].was_started),
+            first_seen_at=observed.observed_seconds,  # by the observed state's clock, which continues
+            unchanged_at=observed.observed_seconds,
+            started_before=history.started_before or (key in unrecorded and observed.closed[key].was_started),
         )
         for key, history in stored.tracked.items()
         if key not in tracked and key not in closed
     }
     return replace(
-        lived,
+        observed,
         birth=stored.birth,
-        vm_key=stored.vm_key or lived.vm_key,
-        vm_id=lived.vm_id or stored.vm_id,
-        # Without a document before it, the next one is compared event by event, which tells what is gone.
-        document=None if left else lived.document,
+        vm_key=stored.vm_key or observed.vm_key,
+        vm_id=observed.vm_id or stored.vm_id,
+        # Without a document before it, the next one is compared event by event, which shows what is gone.
+        document=None if left else observed.document,
         tracked={**left, **tracked},
         closed={**stored.closed, **closed},
-        sent={**lived.sent, **stored.sent},
-        started_ids={**stored.started_ids, **lived.started_ids},
-        evictions=stored.evictions + max(0, lived.evictions - provisional_state(lived.birth).evictions),
-        reset=lived.reset or _reset(stored, lived),
-        numbers=_highest_numbers(stored.numbers, lived.numbers),
-        first_answer=stored.first_answer or lived.first_answer,
-        first_answer_mono=None if stored.first_answer else lived.first_answer_mono,
-        flowing=stored.flowing or lived.flowing,
-        scoped_as=None,  # what the file told to begin, this life may know to be of others
+        sent={**observed.sent, **stored.sent},
+        started_ids={**stored.started_ids, **observed.started_ids},
+        evictions=stored.evictions + max(0, observed.evictions - provisional_state(observed.birth).evictions),
+        reset=observed.reset or _reset(stored, observed),
+        numbers=_highest_numbers(stored.numbers, observed.numbers),
+        first_answer=stored.first_answer or observed.first_answer,
+        first_answer_mono=None if stored.first_answer else observed.first_answer_mono,
+        flowing=stored.flowing or observed.flowing,
+        scoped_as=None,  # an event that the stored state has in scope may by now be known to be of others
     )
 
 
-def _reset(stored: State, lived: State) -> Reset | None:
-    """The number that the file knew was higher, or had gone down just before."""
-    if stored.document is None or lived.document is None:
+def _reset(stored: State, observed: State) -> Reset | None:
+    """A reset if the stored document's number was higher, or had gone down just before; else None."""
+    if stored.document is None or observed.document is None:
         return None
-    lower = lived.document.incarnation < stored.document.incarnation
-    return Reset(lived.observed_seconds) if lower or stored.reset is not None else None
+    lower = observed.document.incarnation < stored.document.incarnation
+    return Reset(observed.observed_seconds) if lower or stored.reset is not None else None
 
 
-def _with_stored(stored: State, lived: Tracked) -> Tracked:
-    """With what the file knows of the id, whatever is left of its history: what was sent, and that it was Started."""
-    before = stored.history(lived.key)
-    sent = before.approval if before else stored.sent.get(lived.key)
-    started = lived.key in stored.started_ids or (before is not None and before.was_started)
+def _with_stored(stored: State, observed: Tracked) -> Tracked:
+    """The observed history with what is stored about its id: the approval that was sent, and that it was Started."""
+    before = stored.history(observed.key)
+    sent = before.approval if before else stored.sent.get(observed.key)
+    started = observed.key in stored.started_ids or (before is not None and before.was_started)
     return replace(
-        lived,
-        approval=lived.approval if sent is None or lived.approval.accepted_at is not None else sent,
-        started_before=lived.started_before or started,
+        observed,
+        approval=observed.approval if sent is None or observed.approval.accepted_at is not None else sent,
+        started_before=observed.started_before or started,
     )
 
 
@@ -108,8 +110,8 @@ def _continued(before: Tracked | None, after: Tracked) -> Tracked:
         )
     after = replace(after, numbers=_highest_numbers(before.numbers, after.numbers))
     if before.closed_at is not None or any(kind.value in after.numbers for kind in CLOSING):
-        return after  # another life of the same id
-    until_then = before.gaps + 1  # between the two lives nobody looked
+        return after  # an earlier event with the same id
+    until_then = before.gaps + 1  # the time between the two processes was not observed
     earlier = before.first_seen <= after.first_seen
     return replace(
         after,
@@ -127,19 +129,19 @@ def _continued(before: Tracked | None, after: Tracked) -> Tracked:
     )
 
 
-def _ended(lived: Tracked) -> bool:
-    """Whether the life that did not know the file told an end of it."""
-    return any(kind.value in lived.numbers for kind in CLOSING)
+def _ended(observed: Tracked) -> bool:
+    """Whether the process that could not read the outbox recorded an end of the event."""
+    return any(kind.value in observed.numbers for kind in CLOSING)
 
 
 def recorded_before(stored: State, record: Record) -> bool:
-    """Whether a first sight, in a life that did not know the file, is a fact that the file already had."""
+    """Whether a beginning that was recorded without knowing the stored state is one that it already had."""
     before = stored.tracked.get(folded(record.subject))
     if before is None or before.in_scope is False:
         return False
-    if before.in_scope:  # it goes on as it stood there; how often it had records of a kind is of all its lives
+    if before.in_scope:  # by its phase: the record numbers also count earlier events with the same id
         begun = {Kind.SCHEDULED: before.phase is not Phase.UNKNOWN, Kind.STARTED: before.phase is Phase.STARTED}
-        return any(record.kind == kind.value and told for kind, told in begun.items())
+        return any(record.kind == kind.value and recorded for kind, recorded in begun.items())
     if record.kind not in before.numbers:
         return False
     since = {Kind.SCHEDULED: before.scheduled_seen, Kind.STARTED: before.started_at is not None}
@@ -151,7 +153,7 @@ def _highest_numbers(one: Mapping[str, int], other: Mapping[str, int]) -> Mappin
 
 
 def without_repeated(unsaved: Sequence[Record], stored: State) -> tuple[Record, ...]:
-    """The records that wait, but for those of facts that the file already had: of each event the first may be one."""
+    """The unsaved records without those that the stored state already had: for each event the first one may be such."""
     kept: list[Record] = []
     begun = set[str]()
     for record in unsaved:

@@ -1,4 +1,4 @@
-"""What a record says to a person: its sentence and how bad it is."""
+"""The message and the severity of a record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exporter.core.state import NOT_THIS_VM, Kind, Transition
 
 
 def severity(transition: Transition) -> str:
-    """By type and transition: what ends or moves the VM warns, what was not seen to end warns, the rest informs."""
+    """WARN for what restarts, moves or deletes the VM and for an end that was not observed; INFO for the rest."""
     if transition.kind is Kind.ENDED and NOT_THIS_VM in transition.unseen:
         return "INFO"
     if transition.kind is Kind.UPDATED and transition.unexpected:
@@ -26,7 +26,7 @@ def severity(transition: Transition) -> str:
 
 
 def title(event: Event) -> str:
-    """An event in the middle of a sentence: its type and its id."""
+    """An event's type and id, for the middle of a sentence."""
     return f"{event.event_type or 'event of unknown type'} {event.event_id}"
 
 
@@ -38,7 +38,7 @@ ANOMALY_MESSAGES: Final[Mapping[str, str]] = {
     "slow-first-answer": "The first answer took long: Azure was switching the service on for this VM",
     "switch-off-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
 }
-"""What the source did that is odd, by the words of `lifecycle.ANOMALIES`."""
+"""The message of each anomaly in `continuity.ANOMALIES`."""
 
 _WHY: Final[Mapping[str, str]] = {
     "off": "approvals are switched off",
@@ -64,13 +64,13 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 def why(decision: Decision) -> str:
-    """The reason of a decision, for a person."""
+    """The reason of a decision as a clause, for a person."""
     rule = f" (rule {decision.rule})" if decision.rule else ""
     return f"{_WHY[decision.reason.value]}{rule}"
 
 
 def sentence(transition: Transition, vm_name: str) -> str:
-    """What happened, for a person."""
+    """A transition as a sentence, for a person."""
     tracked, event = transition.tracked, transition.tracked.event
     who = "this VM" if vm_name and event.names(vm_name) else _resources(event)
     what = f"{event.event_type or 'Event of unknown type'} of {who}"

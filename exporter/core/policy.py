@@ -1,4 +1,4 @@
-"""The words of the policy: what its owner can wish, what the world is found to be, and what a decision says."""
+"""The types of the policy and of decisions: modes, rules, reasons, and the inputs and result of a decision."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from exporter.core.document import Event
 
 
 class Mode(StrEnum):
+    """What is done about decisions: none are made, they are only recorded, or approvals are sent."""
+
     OFF = "off"
     DRY_RUN = "dry-run"
     ENFORCE = "enforce"
 
 
 class Coordination(StrEnum):
+    """Which of the VMs in `Resources` may approve: the first name, any, or only a VM that is named alone."""
+
     LEADER = "leader"
     ANY = "any"
     SINGLE = "single"
 
 
 class Presence(StrEnum):
-    """What stands at a path. Only a clear "no such file" is ABSENT, only a file that was seen is PRESENT."""
+    """Whether there is a file at a path. Only a clear "no such file" is ABSENT, only a regular file is PRESENT."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -32,12 +36,14 @@ class Presence(StrEnum):
 
 
 class Verdict(StrEnum):
+    """What a decision comes to."""
+
     APPROVE = "approve"
     HOLD = "hold"
 
 
 class Reason(StrEnum):
-    """Why an event is held, in the order in which the reasons are looked for."""
+    """Why an event is held, in the order in which the reasons are tried."""
 
     OFF = "off"
     NOT_SCHEDULED = "not-scheduled"
@@ -58,12 +64,11 @@ class Reason(StrEnum):
     OUTBOX_UNWRITABLE = "outbox-unwritable"
     DRY_RUN = "dry-run"
     NONE = ""
-    """Nothing stands against it: approved."""
+    """No reason applies: approved."""
 
 
 BEFORE_A_RULE: Final = tuple(Reason)[: tuple(Reason).index(Reason.NO_RULE) + 1]
 AFTER_A_RULE: Final = tuple(Reason)[tuple(Reason).index(Reason.NO_RULE) + 1 : -1]
-# What the content of an event alone decides: an approved event that changes into one of these is outdated.
 OF_CONTENT: Final = frozenset(
     {
         Reason.NOT_THIS_VM,
@@ -74,15 +79,18 @@ OF_CONTENT: Final = frozenset(
         Reason.NOT_LEADER,
     }
 )
+"""Reasons that depend on the event's content alone: an approved event that changes into one of these is outdated."""
 NOT_PUBLISHED: Final = frozenset({Reason.NOT_SCHEDULED, Reason.ALREADY_APPROVED})
-"""Reasons that tell nothing which the event's own records do not."""
+"""Reasons that the event's own records already show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an event must be to be approved, as the settings file says it: `[approval] rules`.
+    """What an event must be to be approved, as the settings file has it: `[approval] rules`.
 
-    Words match exactly and keep the order in which they were given; durations are seconds; None asks for nothing.
+    Words match exactly and keep the order in which they were given; durations are seconds; None sets no condition.
+    `settle` is for how many seconds the event must be unchanged, `require_file` the path of a file that must exist, and
+    `when_quiet` asks that no other event is Started.
     """
 
     name: str
@@ -96,16 +104,17 @@ class Rule:
 
     @property
     def asks_duration(self) -> bool:
+        """Whether the rule has a bound for `DurationInSeconds`."""
         return self.min_duration is not None or self.max_duration is not None
 
     def unreadable(self, event: Event) -> str:
-        """The field that this rule asks for and that is missing, mistyped or unparsable; empty when none is."""
+        """Azure's name of the field that this rule needs and that can't be read; empty when there is none."""
         if self.event_source is not None and event.source is None:
             return "EventSource"
         return "DurationInSeconds" if self.asks_duration and event.duration is None else ""
 
     def differs(self, event: Event) -> str:
-        """The first field that is not as this rule wants it; empty when the rule matches."""
+        """Azure's name of the first field that does not match; empty when the rule matches."""
         if event.event_type not in self.event_type:
             return "EventType"
         if self.event_source is not None and event.source not in self.event_source:
@@ -120,6 +129,7 @@ class Rule:
         return "" if within else "DurationInSeconds"
 
     def matches(self, event: Event) -> bool:
+        """Whether all fields match."""
         return not self.differs(event)
 
 
@@ -131,6 +141,8 @@ DEFAULT_RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """What may be approved. `takeover_after` is in seconds, None for never; `hold_file` is empty for none."""
+
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER
     takeover_after: float | None = None
@@ -140,23 +152,26 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """What the world outside the document says at the moment of deciding."""
+    """The inputs of a decision besides policy and state."""
 
     vm_name: str = ""
-    """Our own name as `Resources` would hold it; empty while unknown."""
+    """The name of this VM as `Resources` would hold it; empty while unknown."""
     conflict: bool = False
     """The configured name differs from the one that the metadata service gives."""
     files: Mapping[str, Presence] = field(default_factory=dict)
-    """What `Policy`'s files were just found to be. A file that was not looked at is UNKNOWN."""
+    """The presence of the policy's files by path. One that was not checked is UNKNOWN."""
     writable: bool = True
-    """The last decision could be recorded."""
+    """The outbox accepts writes."""
     confirmed: bool = True
     """The metadata service gave the name, or has none to give: a configured name alone may be another VM's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with one event, why, and from which fields."""
+    """The decision on one event: verdict, reason, the name of the rule that matched, and the fields that were used.
+
+    `key` is the event's; `fields` are JSON values under Azure's names, and `vm_name`.
+    """
 
     key: str
     event: Event
@@ -167,6 +182,7 @@ class Decision:
 
     @property
     def words(self) -> tuple[str, str, str]:
+        """Verdict, reason and rule: a decision is published when one of them changes."""
         return (self.verdict.value, self.reason.value, self.rule)
 
 
@@ -174,7 +190,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
 def prepared_path(rule: Rule, event: Event) -> str | None:
-    """The file that says "prepared" for this event; None when the id could lead out of the file's folder."""
+    """The path of `require_file` for this event; None when there is none, or the id is not safe as a part of a path."""
     if not rule.require_file:
         return None
     if "{event_id}" not in rule.require_file:

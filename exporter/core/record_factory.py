@@ -1,4 +1,4 @@
-"""From facts to records, numbered.
+"""Makes records, with ids that are the same whenever the same fact is recorded again.
 
 The id is a UUID (version 5) in the namespace `NAMESPACE` of four lines joined by a newline: the VM key (vmId, else the
 VM's name, else a random one; fixed in the state at first use), the EventId case-folded, which for a GUID is in lower
@@ -41,32 +41,32 @@ from exporter.core.state import CLOSING, Kind, Outage, Rejection, State, Tracked
 from exporter.core.strict_json import encodable
 
 NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
-_LIFE: Final = frozenset(kind.value for kind in Kind)
+_TRANSITIONS: Final = frozenset(kind.value for kind in Kind)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFactory:
-    """Turns facts into records. Values in, `(State, Record)` out: numbering a record changes the state."""
+    """Makes the records of one moment. Each method returns `(State, Record)`: numbering a record changes the state."""
 
     vm: Vm
     now: datetime
     incarnation: int | None = None
     mode: Mode = Mode.DRY_RUN
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What a restart tells about the time in which we did not look, such as a new boot."""
+    """What is known about the time between two processes, such as a new boot."""
     watching: bool = True
-    """Whether interruptions would be noticed: not where documents alone are played back."""
+    """Whether interruptions are observed: not where documents alone are replayed."""
 
     def about_event(  # noqa: PLR0917  # the parts of one record
         self, state: State, tracked: Tracked, kind: str, severity: str, message: str, specific: Mapping[str, Any]
     ) -> tuple[State, Record]:
-        """A record about one event; the event's history in the returned state knows its number."""
-        first = 1 if kind in _LIFE else 1 + int(state.birth.timestamp() * 1000)
+        """A record about one event; the event's history in the returned state holds its number."""
+        first = 1 if kind in _TRANSITIONS else 1 + int(state.birth.timestamp() * 1000)
         count, numbered = number(state.history(tracked.key) or tracked, kind, first)
         event = tracked.event
         data = {
             "event": event.raw,
-            "transition": kind if kind in _LIFE else None,
+            "transition": kind if kind in _TRANSITIONS else None,
             "affects_self": event.names(self.vm.name) if self.vm.name else None,
             "not_before": optional_timestamp(tracked.not_before),
             **specific,
@@ -77,7 +77,7 @@ class RecordFactory:
     def about_vm(
         self, state: State, kind: str, severity: str, message: str, specific: Mapping[str, Any]
     ) -> tuple[State, Record]:
-        """A VM-wide record. Its numbers begin with the birth of the state, so that a lost state repeats no id."""
+        """A VM-wide record. Numbers begin with the birth of the state: after a lost state no id repeats."""
         count = state.numbers.get(kind, int(state.birth.timestamp() * 1000)) + 1
         data = {"event": None, "transition": None, "affects_self": None, **specific}
         record = self._record(state, "", count, kind, self.vm.name or "vm", severity, message, data)
@@ -114,7 +114,7 @@ class RecordFactory:
         )
 
     def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
-        """The record of one transition of an event; a closing one has the account."""
+        """The record of one transition of an event; that of a closing one holds the account."""
         tracked = transition.tracked
         data: dict[str, Any] = {"gap_seconds": rounded(transition.gap)}
         if transition.first_sight:
@@ -172,7 +172,10 @@ class RecordFactory:
     def interruption(
         self, state: State, kind: str, seconds: float, noticed: datetime, tracked: Tracked | None
     ) -> tuple[State, Record]:
-        """An interruption of this VM, and the event that it is attributed to, if any. Negative: the clock went back."""
+        """`interruption.observed`, with the event that it is attributed to, if any.
+
+        `seconds` is negative if the clock was set back.
+        """
         data = {
             "kind": kind,
             "seconds": rounded(seconds),
@@ -192,20 +195,20 @@ class RecordFactory:
         return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
-        """The source has failed for so many seconds, of late for this reason."""
+        """`source.unavailable`: the source has failed for `lasted` seconds, the last time for this reason."""
         message = f"The metadata service has not answered properly for {lasted:.0f} s: {reason}"
         data = {"reason": reason, "since": timestamp(outage.since.wall)}
         return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", message, data)
 
     def recovered(self, state: State, outage: Outage, lasted: float | None) -> tuple[State, Record]:
-        """`source.recovered`, after so many seconds; None where that is not known."""
+        """`source.recovered`, after `lasted` seconds; None where that is not known."""
         known = "a time that is not known: the clock was set back" if lasted is None else f"{lasted:.0f} s"
         message = f"The metadata service answers again, after {known}"
         data = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
         return self.about_vm(state, SOURCE_RECOVERED, "INFO", message, data)
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
-        """The source did something odd, one of `lifecycle.ANOMALIES`."""
+        """`source.anomaly`; `word` is one of `continuity.ANOMALIES`."""
         return self.about_vm(state, SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
 
     def rejection(self, state: State, rejection: Rejection) -> tuple[State, Record]:
@@ -228,7 +231,7 @@ def _vm_data(vm: Vm) -> Mapping[str, str]:
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
-    """A decision as it is published."""
+    """A decision as records hold it."""
     return {
         "verdict": decision.verdict.value,
         "reason": decision.reason.value or None,
@@ -239,7 +242,7 @@ def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
 
 
 def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = True) -> dict[str, Any]:
-    """The whole story of an event that is over. Times are RFC 3339, spans are seconds, null is "not known"."""
+    """The summary of an event that is over. Times are RFC 3339, durations are seconds, null is "not known"."""
     event = tracked.event
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:

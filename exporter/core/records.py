@@ -1,7 +1,7 @@
-"""The one outward shape: what a fact looks like to everybody outside, and every name that is published.
+"""Records: the one published form of what happened, and every published kind.
 
 One record = one CloudEvents 1.0 event = one OpenTelemetry log record = one Event Hubs message, one id in all three
-(`records_writer` says how it is made).
+(`record_factory` derives it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from exporter.core.strict_json import encodable
 
 SCHEMA_VERSION: Final = 1
 DATA_SCHEMA: Final = "urn:azure-scheduled-events-exporter:schema:record:v1"
-DEPTH: Final = 80  # of a record's data: what `events` lets through in one event, and what stands around it
+DEPTH: Final = 80  # of a record's data: that of one event (`strict_json.encodable`), and of what is around it
 CONTENT_TYPE: Final = "application/cloudevents+json"
 
 APPROVAL_DECIDED: Final = "approval.decided"
@@ -52,7 +52,7 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """This VM as it names itself in records and on gauges. Empty strings for what is not known."""
+    """The identity of this VM in records and on gauges. Empty strings for what is not known."""
 
     name: str = ""
     id: str = ""
@@ -85,7 +85,7 @@ VM_FIELDS: Final = tuple(field.name for field in fields(Vm))
 
 @dataclass(frozen=True, slots=True)
 class VmIdentity:
-    """Who this VM is, as far as is known now."""
+    """The identity of this VM as far as it is known, and how far it can be trusted."""
 
     vm: Vm = Vm()
     conflict: bool = False
@@ -130,9 +130,9 @@ class Record:
         }
 
     def to_json(self) -> bytes:
-        """The structured CloudEvent, in UTF-8. Never raises: what JSON can't carry is replaced.
+        """The structured CloudEvent, in UTF-8. Never raises: values that JSON can't carry are replaced.
 
-        What `RecordFactory` made is encodable already, so it is only walked through once more where it is not.
+        Records of `RecordFactory` are encodable already, so `encodable` only runs if the encoder refuses one.
         """
         event = self.to_cloudevent()
         try:
@@ -168,10 +168,10 @@ def timestamp(value: datetime) -> str:
 
 
 def optional_timestamp(value: datetime | None) -> str | None:
-    """A moment as it is published; None for none."""
+    """An instant as it is published (`timestamp`); None for None."""
     return timestamp(value) if value is not None else None
 
 
 def rounded(seconds: float | None) -> float | None:
-    """A span as it is published."""
+    """A number of seconds as it is published: to the millisecond."""
     return None if seconds is None else round(seconds, 3)

@@ -1,12 +1,13 @@
 """Which events are in the scope of this VM, and which of their transitions it publishes and counts.
 
-What begins there ends there, exactly once. The document names events of neighbours too, `Resources` may change, and the
-own name may become known late. So each event's history keeps two facts: whether it is in scope, its beginning recorded
-and its end not yet (`in_scope`), and whose it was last known to be (`whose`; `OURS` is what was counted to begin). From
-these and the document at hand follows what is published and counted now:
+Each event that has a recorded beginning has exactly one recorded end. The document names events of neighbours too,
+`Resources` may change, and the name of this VM may become known late. So each event's history holds two facts: whether
+it is in scope, its beginning recorded and its end not yet (`in_scope`), and whose it was last known to be (`whose`; the
+beginning of an event is counted when it becomes `OURS`). These and the current document determine what is published and
+counted now:
 
     was in scope    is in scope
-    no              yes           it begins: `scheduled` or `started`; joined, if it stood there before without this VM
+    no              yes           it begins: `scheduled` or `started`; joined, if it was there before without this VM
     yes             yes           its transitions
     yes             no            it left the scope: `ended`, not-this-vm
     no              no            nothing
@@ -40,7 +41,7 @@ _BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
 
 @dataclass(frozen=True, slots=True)
 class ScopedStep:
-    """What a step comes to for one VM: transitions to be published, in this order, and transitions to be counted."""
+    """The part of a step that is in scope: transitions to publish, in this order, and transitions to count."""
 
     state: State
     published: tuple[Transition, ...] = ()
@@ -49,9 +50,10 @@ class ScopedStep:
 
 
 def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_interval: float) -> ScopedStep:
-    """What the step from `before` tells a VM of this name (empty: not known yet) that publishes all events, or its own.
+    """The part of the step from `before` that a VM of this name publishes and counts, for all events or its own.
 
-    Nothing is looked through again while the document, the name and the scope are what they were.
+    `vm_name` is empty while it is not known; `poll_interval` is in seconds. While document, name and scope are
+    unchanged, the events are not examined again.
     """
     scoped_as = (vm_name, all_events)
     if not step.changed and before.scoped_as == scoped_as:
@@ -78,7 +80,7 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_
 
 
 class _Scope:
-    """One document, event by event: what was found is in the lists."""
+    """Examines one document, event by event; the results are in the three lists."""
 
     def __init__(self, vm_name: str, all_events: bool, continuity: Continuity, now: Instant) -> None:
         self._vm_name = vm_name
@@ -90,7 +92,7 @@ class _Scope:
         self.rejections: list[Rejection] = []
 
     def gone(self, was: Tracked, move: Transition) -> None:
-        """It is not in the document any more. What became known to name this VM only now counts at both ends."""
+        """An event is not in the document any more. One that is known only now to be of this VM counts at both ends."""
         was_in_scope, whose = _facts(was, self._vm_name)
         if was_in_scope:
             self.published.append(move)
@@ -101,7 +103,7 @@ class _Scope:
         self.counted.append(move)
 
     def there(self, was: Tracked | None, after: Tracked, move: Transition | None) -> Tracked:
-        """It is in the document. Answers its history with what is known of it now."""
+        """An event is in the document. Returns its history, with `in_scope` and `whose` as they are now."""
         was_in_scope, before = _facts(was, self._vm_name) if was else (False, None)
         whose = self._whose(was, before, after)
         in_scope = self._all or whose is not Whose.THEIRS
@@ -113,11 +115,11 @@ class _Scope:
             return after
         joins = before is Whose.THEIRS and whose is not Whose.THEIRS
         anew = self._anew(after) if joins else after
-        if joins:  # its turn and its rest begin now, whether or not its story does
+        if joins:  # takeover and settling begin now, whether or not its records do
             after = replace(after, first_seen_at=anew.first_seen_at, unchanged_at=anew.unchanged_at)
         after = _marked(anew if in_scope and not was_in_scope else after, in_scope, whose)
         self._publish(after, move, was_in_scope=was_in_scope, joined=whose is not Whose.THEIRS)
-        if before is Whose.OURS and whose is Whose.THEIRS:  # one that was never understood counts at its end, at both
+        if before is Whose.OURS and whose is Whose.THEIRS:  # of unknown status until its end: counts at both ends then
             self.counted.append(replace(self._left(after, move), first_sight=was.phase is Phase.UNKNOWN))
         elif before is Whose.OURS:
             self.counted += [move] if move else []
@@ -126,7 +128,7 @@ class _Scope:
         return after
 
     def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
-        """Where this document does not say, as it was; but what was another's and has other Resources may be ours."""
+        """If this document does not show whose it is: as before, or MAYBE if it was THEIRS and `Resources` changed."""
         whose = whose_of(after.event, self._vm_name)
         if whose is not Whose.MAYBE or was is None or before is None:
             return whose
@@ -134,7 +136,7 @@ class _Scope:
         return Whose.MAYBE if before is Whose.THEIRS and moved else before
 
     def _anew(self, tracked: Tracked) -> Tracked:
-        """It comes to name this VM: first seen now. What we sent for it, and that it was Started before, stays."""
+        """An event that comes to name this VM is first seen now. Its approval, and that it was Started before, stay."""
         wall = self._now.wall
         return replace(
             tracked,
@@ -163,21 +165,21 @@ class _Scope:
             if kind:
                 begins = self._move(kind, after, move)
                 self.published.append(replace(begins, first_sight=True, joined=joined))
-            if after.faults_recorded:  # not recorded as long as it was another's
+            if after.faults_recorded:  # not recorded while it was an event of others
                 self.rejections.append(Rejection(", ".join(after.faults_recorded), after.event.raw, after.key))
         elif was_in_scope:
             self.published.append(self._left(after, move))
 
     def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
-        """What there is to count of an event that is known to name this VM from now on. Without a known status nothing:
-        such a one counts when it has one, or at its end."""
+        """The transitions to count for an event that is known from now on to be of this VM. Without a known status
+        there are none: such an event counts when it has one, or at its end."""
         if tracked.scheduled_seen:
             yield replace(self._move(Kind.SCHEDULED, tracked, None), first_sight=True)
         if tracked.phase is Phase.STARTED:
             yield replace(self._move(Kind.STARTED, tracked, None), first_sight=not tracked.scheduled_seen)
 
     def _left(self, tracked: Tracked, move: Transition | None) -> Transition:
-        """It stays in the document, and is over for this VM."""
+        """The closing transition of an event that stays in the document without this VM."""
         over = replace(tracked, closed_at=self._now.wall, closed_mono=self._now.mono, outcome=Kind.ENDED)
         ending = self._move(Kind.ENDED, over, move)
         return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM))
@@ -194,14 +196,14 @@ def _marked(tracked: Tracked, in_scope: bool, whose: Whose) -> Tracked:
 
 
 def _facts(tracked: Tracked, vm_name: str) -> tuple[bool, Whose]:
-    """Whether it was in scope, and whose it was. A version that kept neither numbered its records, and counted
-    what may have been ours."""
+    """Whether an event was in scope, and whose it was. The states of earlier versions hold neither; there both follow
+    from the record numbers. Those versions counted every event that might be of this VM."""
     if tracked.in_scope is not None and tracked.whose is not None:
         return tracked.in_scope, tracked.whose
     whose = whose_of(tracked.event, vm_name)
     numbers, base = tracked.numbers, tracked.numbers.get("", 0)
     count = {kind: numbers.get(kind.value, base) - base for kind in Kind}
-    lives = max(count[Kind.SCHEDULED], count[Kind.STARTED])
-    if not lives:  # a status that was never understood has another beginning
+    begun = max(count[Kind.SCHEDULED], count[Kind.STARTED])
+    if not begun:  # of unknown status since it was first seen
         return tracked.phase is Phase.UNKNOWN and bool(numbers.keys() - {""}), whose
-    return lives > sum(count[kind] for kind in CLOSING) or whose is not Whose.THEIRS, whose
+    return begun > sum(count[kind] for kind in CLOSING) or whose is not Whose.THEIRS, whose

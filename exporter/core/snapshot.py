@@ -1,6 +1,6 @@
-"""What the agent knows at one moment, as one immutable value: the gauges and the landing page are computed from it.
+"""The status of the agent at one moment, as one immutable value: gauges and landing page are computed from it.
 
-The agent replaces the whole value after each poll; readers on other threads take it once and see one consistent moment.
+The agent replaces the whole value after each poll; a reader on another thread takes it once, for a consistent view.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from exporter.core.records import Vm
 from exporter.core.state import Instant, Phase, SourceStatus, State, Tracked
 
 WARMING_SECONDS: Final = 300.0
-"""Events begin to flow within five minutes of the first answer [Enabling and disabling]."""
+"""Azure delivers events at the latest five minutes after the first answer [Enabling and disabling]."""
 STALE_SECONDS: Final = 30.0
 STALE_POLLS: Final = 10
 DESTINATIONS: Final = ("event_hubs", "otlp")
@@ -36,7 +36,7 @@ class DestinationStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """The outbox: `bytes` used of `capacity`, and whether the last thing to be recorded was."""
+    """The outbox: `bytes` used of `capacity`, and whether its last write succeeded."""
 
     bytes: int = 0
     capacity: int = 0
@@ -56,7 +56,7 @@ class Status:
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER
     held: bool = False
-    """The hold file holds: it is there, or not clearly absent."""
+    """The hold file is there, or not clearly absent."""
     poll_interval: float = 1.0
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()
@@ -73,13 +73,13 @@ class Status:
 
     @property
     def named_events(self) -> tuple[Tracked, ...]:
-        """Those that are known to name this VM: none while its name is unknown, nor where `Resources` can't be read."""
+        """The events that are known to name this VM: none while its name is unknown or `Resources` can't be read."""
         name = self.vm.name
         return tuple(tracked for tracked in self.state.tracked.values() if name and tracked.event.names(name))
 
     @property
     def own_events(self) -> tuple[Tracked, ...]:
-        """Those that are not known to be of other VMs alone."""
+        """The events that are not known to be of other VMs alone."""
         return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
 
     def fresh(self, now: Instant) -> bool:
@@ -88,10 +88,10 @@ class Status:
         return age is not None and age <= max(STALE_SECONDS, STALE_POLLS * self.poll_interval)
 
     def warming(self, now: Instant) -> bool:
-        """Whether Azure may still be switching the service on: an empty document is then not yet "nothing planned".
+        """Whether Azure may still be enabling the service: an empty document does not mean "nothing planned" then.
 
-        Where an earlier process had the first answer, the wall clock says how much of the time was over when this one
-        began; a clock that was set back says that nothing was, so that it never takes longer than once more.
+        If an earlier process had the first answer, the time until this process began is measured by the wall clock. If
+        that was set back, it counts as 0, so that warming takes at most twice as long.
         """
         state = self.state
         if state.first_answer is None or state.flowing:
@@ -105,7 +105,7 @@ class Status:
 
 
 def urgency(tracked: Tracked) -> tuple[int, datetime]:
-    """What is on comes first, then what starts soonest, then what does not say when."""
+    """A sort key: first what is Started, then what starts soonest, then what has no known start."""
     if tracked.phase is Phase.STARTED:
         return (0, tracked.started_at or tracked.first_seen)
     if tracked.event.not_before is not None:

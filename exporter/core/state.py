@@ -1,4 +1,4 @@
-"""What the machine remembers: the state, each event's history in it, and its closed words."""
+"""The state: all that the core keeps from one run to the next, each event's history in it, and its enums."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from exporter.core.document import Document, Event
 
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 IN_MEMORY: Final[Mapping[str, bool]] = {"in_memory": True}
-"""Metadata of a field that means nothing to another process: it is not kept on disk, and comes back as its default."""
+"""Metadata of a field that means nothing to another process: it is not kept on disk and is loaded as its default."""
 
 
 class Phase(StrEnum):
-    """The status of an event as last known: Azure's words, or one that this version does not know."""
+    """The status of an event as last known: Azure's words, or UNKNOWN for another one."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -37,11 +37,11 @@ class Kind(StrEnum):
 
 CLOSING: Final = frozenset({Kind.COMPLETED, Kind.CANCELED, Kind.ENDED})
 NOT_THIS_VM: Final = "not-this-vm"
-"""Of a transition: the event is, or goes on as, one of other VMs alone."""
+"""In `Transition.unseen`: the event is now one of other VMs alone."""
 
 
 class Seen(StrEnum):
-    """How well we saw the time just before a first sight."""
+    """How well the time just before an event was first seen was observed."""
 
     UNBROKEN = "unbroken"
     GAP = "gap"
@@ -49,7 +49,7 @@ class Seen(StrEnum):
 
 
 class StartedBy(StrEnum):
-    """Who let an event start, as far as can be known: the service does not say."""
+    """Who let an event start, as far as can be concluded: the service does not report it."""
 
     US = "us"
     NOT_US = "not_us"
@@ -58,7 +58,7 @@ class StartedBy(StrEnum):
 
 
 class Whose(StrEnum):
-    """Whose an event is, as last known: ours if `Resources` names this VM, maybe where that is not known."""
+    """Whose an event is, as last known: OURS if `Resources` names this VM, MAYBE where that is not known."""
 
     OURS = "ours"
     MAYBE = "maybe"
@@ -67,21 +67,21 @@ class Whose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A moment on both clocks. `mono`, in seconds, only means something within one process; None across a restart."""
+    """An instant on both clocks. `mono`, in seconds, only has a meaning within one process; None after a restart."""
 
     wall: datetime
     mono: float | None = field(default=None, metadata=IN_MEMORY)
 
     def minus(self, other: Instant) -> float:
-        """Seconds from the other to this one, negative if it comes later: by the clock that can't be set where one
-        process saw both, else by the wall clock."""
+        """Seconds from the other to this one, negative if the other is later: by the monotonic clock if both instants
+        are of one process, else by the wall clock."""
         if self.mono is not None and other.mono is not None:
             return self.mono - other.mono
         return (self.wall - other.wall).total_seconds()
 
     def since(self, earlier: Instant) -> float | None:
-        """Seconds that have passed since then. None is not known: the wall clock, all that is left over a restart, was
-        set back meanwhile."""
+        """Seconds since `earlier`. None where it is not known: across a restart only the wall clock is left, and it was
+        set back in between."""
         passed = self.minus(earlier)
         if self.mono is not None and earlier.mono is not None:
             return max(0.0, passed)
@@ -89,7 +89,7 @@ class Instant:
 
 
 class InterruptionKind(StrEnum):
-    """By which signal an interruption was noticed."""
+    """The signal by which an interruption was observed."""
 
     CLOCK_STEP = "clock_step"
     STALL = "stall"
@@ -97,9 +97,9 @@ class InterruptionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One interruption, noticed `at`. `seconds` is negative for a clock that was set back.
+    """One interruption, observed `at`. `seconds` is negative for a clock that was set back.
 
-    A stall began up to one tick earlier than is known: its seconds are "at least".
+    A stall began up to one tick earlier than is known, so its seconds are a lower bound.
     """
 
     kind: InterruptionKind
@@ -109,7 +109,7 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What we did about an event. `unanswered`: a POST got no clear status, so Azure may or may not have taken it."""
+    """The approval of an event by this VM. `unanswered`: a POST had no clear answer, so Azure may have taken it."""
 
     attempts: int = 0
     last_attempt: Instant | None = None
@@ -120,11 +120,11 @@ class Approval:
     last_failure: str = ""
     outdated: bool = False
     asked_to_wait: float = 0.0
-    """Seconds for which the last answer asked us to leave it alone (`Retry-After`)."""
+    """`Retry-After` of the last answer, in seconds."""
 
     @property
     def last_attempt_at(self) -> datetime | None:
-        """When the last POST was begun."""
+        """When the last POST left."""
         return self.last_attempt.wall if self.last_attempt is not None else None
 
     @property
@@ -135,7 +135,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionTotals:
-    """The interruptions attributed to an event: how many, and seconds together and at the longest."""
+    """The interruptions attributed to an event: their number, and the seconds of all and of the longest."""
 
     count: int = 0
     total: float = 0.0
@@ -144,18 +144,18 @@ class InterruptionTotals:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """One event and its history, from its first sight to a while after it is gone."""
+    """One event and its history, from when it was first seen until some time after it is gone."""
 
     event: Event
     phase: Phase
     first_seen: datetime
     seen_before: Seen
     first_seen_at: float
-    """`State.observed_seconds` at the first sight; the difference to it is how long the event was observed."""
+    """`State.observed_seconds` when it was first seen; the difference to now is how long it was observed."""
     unchanged_at: float
     """`State.observed_seconds` at the last change."""
     not_before: datetime | None = None
-    """The last one known: the document forgets it once the event has started."""
+    """The last one known: the document does not hold it any more once the event has started."""
     first_not_before: datetime | None = None
     scheduled_seen: bool = False
     started_at: datetime | None = None
@@ -164,18 +164,18 @@ class Tracked:
     decided: tuple[str, str, str] | None = None
     """The last published decision: verdict, reason, rule."""
     started_before: bool = False
-    """An earlier life of this id was Started."""
+    """An earlier event with this id was Started."""
     interruptions: InterruptionTotals = InterruptionTotals()
     updates: int = 0
     updates_while_started: int = 0
     gaps: int = 0
     gap_seconds: float | None = 0.0
-    """None: not known, since the clock was set back while we were away."""
+    """None where it is not known: the clock was set back between two processes."""
     started_gaps: int = 0
-    """How many of the gaps lie before the moment at which it was seen Started."""
+    """How many of the gaps were before it was first seen Started."""
     faults_recorded: tuple[str, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
-    """How many records of each kind this event had: the number in a record's id."""
+    """The number of the last record of each kind about this event, which is an input of the record's id."""
     closed_at: datetime | None = None
     outcome: Kind | None = None
     weight: int = 0
@@ -184,9 +184,9 @@ class Tracked:
     started_mono: float | None = field(default=None, metadata=IN_MEMORY)
     closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
     in_scope: bool | None = None
-    """Its beginning was recorded and its end was not yet (`core/scope.py`). None: not noted, by an earlier version."""
+    """Its beginning was recorded and its end was not yet (`core/scope.py`). None in a state of an earlier version."""
     whose: Whose | None = None
-    """`OURS`: counted to begin, and to be counted to end. None: not noted."""
+    """`OURS`: its beginning was counted, and its end will be. None in a state of an earlier version."""
 
     @property
     def key(self) -> str:
@@ -199,7 +199,7 @@ class Tracked:
         return self.started_before or self.started_at is not None
 
     @property
-    def sighted(self) -> Instant:
+    def first_seen_instant(self) -> Instant:
         """`first_seen` on both clocks."""
         return Instant(self.first_seen, self.first_seen_mono)
 
@@ -215,45 +215,48 @@ class Tracked:
 
     @property
     def waited_seconds(self) -> float | None:
-        """From its first sight until it was seen Started."""
-        return self.started.since(self.sighted) if self.started else None
+        """Seconds from when it was first seen until it was seen Started."""
+        return self.started.since(self.first_seen_instant) if self.started else None
 
     @property
     def started_seconds(self) -> float | None:
-        """From when it was seen Started until it was gone."""
+        """Seconds from when it was seen Started until it was gone."""
         return self.closed.since(self.started) if self.started and self.closed else None
 
     @property
     def observed_since_started(self) -> bool:
-        """Whether this process has seen it Started, and every moment since."""
+        """Whether this process has seen it start, and observed it without a gap since."""
         return self.started_mono is not None and self.gaps == self.started_gaps
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The source fails since then. `recorded`: `source.unavailable` was; `warned`: that the service may switch off."""
+    """The source has failed since `since`.
+
+    `recorded`: `source.unavailable` was written; `warned`: the anomaly `switch-off-near` was.
+    """
 
     since: Instant
     reason: str
     recorded: bool = False
     warned: bool = False
-    here: Instant | None = field(default=None, metadata=IN_MEMORY)
-    """The first failure that this process saw, of an outage that an earlier one knew."""
+    first_failure_here: Instant | None = field(default=None, metadata=IN_MEMORY)
+    """The first failure in this process, of an outage that began in an earlier one."""
 
     @property
     def known_since(self) -> Instant:
-        """Since when this process knows of it."""
-        return self.here or self.since
+        """When it began for this process."""
+        return self.first_failure_here or self.since
 
     def lasted(self, now: Instant) -> float | None:
-        """Seconds since it began. None is not known: the clock was set back between two processes."""
-        before, here = self.known_since.since(self.since), now.since(self.known_since)
-        return None if before is None or here is None else before + here
+        """Seconds since it began. None where it is not known: the clock was set back between two processes."""
+        earlier, here = self.known_since.since(self.since), now.since(self.known_since)
+        return None if earlier is None or here is None else earlier + here
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The document's number went down: at that `State.observed_seconds`, and so many good documents ago."""
+    """`DocumentIncarnation` went down: at that `State.observed_seconds`, and so many good documents ago."""
 
     observed_seconds: float
     documents: int = 0
@@ -261,7 +264,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How the metadata service answers. `up` is about the last poll; the times are wall clock."""
+    """The status of the metadata service. `up` is about the last poll; the times are wall clock."""
 
     up: bool = False
     last_poll: datetime | None = None
@@ -285,28 +288,28 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What one process remembers and the next one can't use: it is not kept on disk."""
+    """The part of the state that only this process can use: it is not kept on disk."""
 
     announced: bool = True
-    """Whether `agent.started` was recorded; True where nothing is to be announced."""
+    """Whether `agent.started` was recorded; True where it is not to be recorded."""
     evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
-    """What the restart tells about the time before it, until the first good document: `rebooted`."""
+    """Until the first good document: what is known about the time before this process (`rebooted`)."""
     source: SourceStatus = SourceStatus()
     malformed: int = 0
     """Answers in a row that were no document."""
     pending: tuple[Interruption, ...] = ()
-    """Interruptions that fit no event so far, and whose event may show with one of the next documents."""
+    """Interruptions without an event so far, whose event may be in one of the next documents."""
     attributed_at: tuple[float, ...] = ()
-    """Monotonic seconds of the last records of interruptions that an event explains."""
+    """Monotonic seconds of the last records of interruptions with an event."""
     unattributed_at: tuple[float, ...] = ()
-    """The same of those that no event explains."""
+    """The same for interruptions without an event."""
     decisions: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     """The last decision on each event of the document (`policy.Decision`), by event key."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that must outlive a crash. Replaced whole, never changed."""
+    """All that must survive a crash, and `process`. Replaced as a whole, never changed."""
 
     birth: datetime
     vm_key: str = ""
@@ -316,9 +319,9 @@ class State:
     tracked: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
     closed: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
     sent: Mapping[str, Approval] = field(default_factory=lambda: EMPTY)
-    """What we sent for ids whose histories are forgotten: for 30 days nobody asks twice."""
+    """The approvals of ids whose histories were dropped: for 30 days none is sent twice."""
     started_ids: Mapping[str, datetime] = field(default_factory=lambda: EMPTY)
-    """Ids that were seen Started and whose histories are forgotten, with when that was."""
+    """Ids that were seen Started and whose histories were dropped, with the time of that."""
     evictions: int = 0
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     rejected: frozenset[str] = frozenset()
@@ -326,27 +329,27 @@ class State:
     observed_seconds: float = 0.0
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stands still in a gap."""
     first_answer: datetime | None = None
-    """When Azure first answered ever, or the number last started again: the service is warming up after it."""
+    """When Azure first answered ever, or the number last started again: the service warms up after that."""
     first_answer_mono: float | None = field(default=None, metadata=IN_MEMORY)
     flowing: bool = False
-    """An event was seen since then: the service is warm."""
+    """An event was seen since then, so that the service is warm."""
     outage: Outage | None = None
     document_rejected: str = ""
     boot_id: str = ""
     reset: Reset | None = None
-    """Set while a lower number is too recent to act on any answer."""
+    """Set while a lower number is too recent to act on any document."""
     scoped_as: tuple[str, bool] | None = None
-    """The own name, and whether all events are published, by which `in_scope` and `whose` were last settled."""
+    """The VM's name, and whether all events are published, for which `in_scope` and `whose` were last determined."""
     process: ProcessMemory = field(default=ProcessMemory(), metadata=IN_MEMORY)
 
     def history(self, key: str) -> Tracked | None:
-        """What is known of an id: of an event in the document, or of one that is gone."""
+        """The history of an id: of an event in the document, or of one that is gone."""
         return self.tracked.get(key) or self.closed.get(key)
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One move of one event. `tracked` is the event's history after the move (or as last seen)."""
+    """One transition of one event. `tracked` is the event's history after it."""
 
     kind: Kind
     tracked: Tracked
@@ -354,18 +357,18 @@ class Transition:
     unexpected: bool = False
     first_sight: bool = False
     gap: float | None = None
-    """Seconds between the two good documents; None when there was none before, or when it is not known."""
+    """Seconds between the two good documents; None where there was none before, or it is not known."""
     unseen: tuple[str, ...] = ()
-    """Why what happened in between was not seen; empty when it was."""
+    """Why the time in between was not observed; empty where it was."""
     joined: bool = False
-    """It stood in the document before, without this VM."""
+    """The event was in the document before, without this VM."""
     replaced_by: str = ""
-    """The id under which it seems to go on."""
+    """The id under which the event seems to continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """An event that can't be tracked, or is tracked but not wholly understood (then `key` is set)."""
+    """An event that can't be tracked, or one that is tracked but not wholly understood (then `key` is set)."""
 
     fault: str
     raw: Any
@@ -374,11 +377,11 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a good document did to the state."""
+    """The result of one good document."""
 
     state: State
     transitions: tuple[Transition, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     changed: bool = False
     anomalies: tuple[str, ...] = ()
-    """Oddities of the source, words of `ANOMALIES`."""
+    """Anomalies of the source, words of `continuity.ANOMALIES`."""

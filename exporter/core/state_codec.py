@@ -7,7 +7,7 @@ decodes and checks these, and converts between them and the dataclasses.
 
 The text is `{"version": 1, "state": {...}}`. Three things differ from the plain form of a `State`:
 
-- the document's events are only named, in their order, by their keys: each event is written once, in `tracked`;
+- the document's events are given by their keys alone, in order: each event is written once, in `tracked`;
 - a field with its default may be left out;
 - text with lone surrogates, which UTF-8 can't carry, is written with JSON's own escapes.
 """
@@ -27,6 +27,7 @@ import msgspec
 
 from exporter.core.document import Document, Rejected
 from exporter.core.state import EMPTY, Outage, Reset, State, Tracked
+from exporter.core.strict_json import constant
 
 STATE_VERSION: Final = 1
 DISK_NAMES: Final[Mapping[type, Mapping[str, str]]] = {
@@ -36,8 +37,8 @@ DISK_NAMES: Final[Mapping[type, Mapping[str, str]]] = {
     Outage: {"recorded": "told"},
     Reset: {"observed_seconds": "watched"},
 }
-"""By dataclass and field: the name on disk, where it is not the field's own. A field that is renamed keeps its old one
-here, so that the files of the version before can be read."""
+"""By dataclass and field: the name on disk, where it is not the field's own. A field that is renamed keeps its old name
+on disk here, so that the files of the version before can be read."""
 
 _BY_EVENT: Final = ("tracked", "closed", "sent", "started_ids")
 """The fields of a `State` that hold one value per event, whose text is kept from one state to the next."""
@@ -46,7 +47,7 @@ _SURROGATE: Final = "\\ud"
 
 
 def _form(kind: Any) -> Any:
-    """The type on disk of what is a `kind` in memory."""
+    """The type on disk for the type `kind` in memory."""
     if kind is datetime:
         return _TIME
     if isinstance(kind, type) and is_dataclass(kind):
@@ -72,8 +73,8 @@ def _struct(kind: Any) -> Any:
 
 
 def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
-    """A `Struct` out of a dataclass, `without` some of its fields. Those in `instead` are of another type on disk, and
-    are always written."""
+    """A `Struct` for a dataclass, `without` some of its fields. Those in `instead` have another type on disk and are
+    always written."""
     hints = get_type_hints(kind)
     kept = [field for field in fields(kind) if not field.metadata.get("in_memory") and field.name not in without]
     return msgspec.defstruct(
@@ -93,9 +94,9 @@ def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
 
 
 def _default(field: Field[Any], form: Any) -> Any:
-    """What a field holds that is not in the text."""
+    """The value of a field that is not in the text."""
     if field.default_factory is not MISSING:
-        return msgspec.field(default_factory=dict)  # of mappings alone
+        return msgspec.field(default_factory=dict)  # only mappings have one
     if field.default is MISSING:
         return msgspec.NODEFAULT
     return msgspec.convert(field.default, form, from_attributes=True)
@@ -114,7 +115,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def _on_disk(value: object, form: Any) -> str:
-    """A value of the state as JSON, as a `form`."""
+    """A value of the state as JSON, in its `form` on disk."""
     return _json(msgspec.convert(value, form, from_attributes=True))
 
 
@@ -153,8 +154,8 @@ class _Written:
 class StateWriter:
     """Writes one state after another, and keeps the text of each history: from one to the next, few of them change.
 
-    An agent that has run for long remembers hundreds of events that are over; writing them anew at each commit would
-    take longer than all the rest of an approval.
+    After a long time the state holds hundreds of histories of events that are over; encoding them again at each commit
+    would take longer than all the rest of an approval.
     """
 
     def __init__(self) -> None:
@@ -190,9 +191,9 @@ def dump_state(state: State) -> str:
 
 
 def load_state(text: str) -> State:
-    """What a `StateWriter` wrote, of this version or of the one before; raises ValueError for anything else.
+    """The state in a text that `StateWriter` of this or the previous version wrote; raises ValueError for another text.
 
-    Monotonic times do not survive a process. What is returned can be written again.
+    Monotonic times are not restored. The returned state is one that can be written again.
     """
     try:
         state = _in_memory(_decoded(text).state)
@@ -211,11 +212,7 @@ def _decoded(text: str) -> Any:
     except msgspec.DecodeError:
         if _SURROGATE not in text.lower():
             raise
-        return msgspec.convert(json.loads(text, parse_constant=_refuse), _TEXT)
-
-
-def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+        return msgspec.convert(json.loads(text, parse_constant=constant), _TEXT)
 
 
 def _in_memory(stored: Any) -> State:
@@ -233,7 +230,7 @@ def _in_memory(stored: Any) -> State:
 
 
 def _by_key(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
-    """The histories by their events' keys; the version before folded letters in keys that are not ASCII, too."""
+    """The histories by their events' keys; the previous version also case-folded letters that are not ASCII."""
     if any(key != tracked.key and key != tracked.event.event_id.casefold() for key, tracked in histories.items()):
         raise ValueError("a history under another event's key")
     by_key = {tracked.key: tracked for tracked in histories.values()}

@@ -1,4 +1,4 @@
-"""JSON as it may come from outside and go out again: no number too large, no field twice, no text unencodable."""
+"""Strict JSON for input from outside: numbers that fit, repeated fields reported, text that every output can encode."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ INT_LIMIT = 2**63  # what SQLite, OTLP and Prometheus can all carry
 
 
 class Object(dict[str, Any]):
-    """A JSON object that remembers which of its keys stood there twice: no reader may choose between them."""
+    """A JSON object, and in `repeated` the keys that it had more than once: which value counts would be ambiguous."""
 
     repeated: tuple[str, ...] = ()
 
 
+def repeated_in(value: object) -> tuple[str, ...]:
+    """The keys that a JSON object had more than once; none of anything that `loads` did not make."""
+    return value.repeated if isinstance(value, Object) else ()
+
+
 def object_of(pairs: list[tuple[str, Any]]) -> Object:
-    """A JSON object that knows which of its names stood there twice."""
+    """The object of these pairs, for `json.loads` (`object_pairs_hook`)."""
     made = Object(pairs)
     if len(made) != len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -27,17 +32,17 @@ def object_of(pairs: list[tuple[str, Any]]) -> Object:
 
 
 class Misfit(dict[str, Any]):
-    """A number that no output can carry. It is of no type that any field has, so it is mistyped wherever it stands."""
+    """A number that no output can carry. It has the type of no field, so it is mistyped wherever it occurs."""
 
 
 def integer(text: str) -> int | Misfit:
-    """An integer of 64 bits, or what does not fit."""
+    """An integer if it fits into 64 bits, else a `Misfit`."""
     value = int(text) if len(text) <= 20 else INT_LIMIT  # noqa: PLR2004  # 20 characters hold every 64-bit integer
     return value if -INT_LIMIT <= value < INT_LIMIT else Misfit(number=text)
 
 
 def number(text: str) -> float | Misfit:
-    """A finite number, or what does not fit."""
+    """A number if it is finite, else a `Misfit`."""
     value = float(text)
     return value if math.isfinite(value) else Misfit(number=text)
 
@@ -53,7 +58,8 @@ def loads(text: str) -> Any:
 
 
 def encodable(value: Any, depth: int = 64) -> Any:
-    """The same as JSON that every output can encode: no lone surrogates, NUL, NaN, deep nesting, other types."""
+    """`value` as JSON that every output can encode: without lone surrogates, NUL, NaN, other types, and with at most
+    `depth` levels."""
     if type(value) is str and value.isascii() and "\x00" not in value:
         return value  # nearly always, and much cheaper
     if isinstance(value, str):

@@ -1,6 +1,7 @@
 """The times that the metadata service writes, as instants.
 
-Read by hand: the standard library's reader of mail dates takes the year 0099 for 1999 and digits of any script.
+Parsed here, since the standard library's parser of mail dates reads the year 0099 as 1999 and accepts digits of any
+script.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _RFC1123 = re.compile(
     rf"{_CLOCK} (?P<zone>GMT|UTC|[+-]\d{{4}})",
     re.ASCII,
 )
-# .NET writes seven digits of a second: those below a microsecond are passed over.
+# .NET writes seven digits of a second: those below a microsecond are ignored.
 _ISO8601 = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})[T ]"
     rf"{_CLOCK}(?:\.(?P<fraction>\d{{1,9}}))?(?P<zone>Z|[+-]\d{{2}}:?\d{{2}})?",
@@ -41,7 +42,7 @@ def parse_time(text: str) -> datetime | None:
 
 
 def _instant(parts: dict[str, str | None]) -> datetime:
-    """Raises ValueError or OverflowError when the parts make no instant. Every part but fraction and zone is there."""
+    """The instant of these parts, all set but `fraction` and `zone`. Raises ValueError or OverflowError."""
     names = ("year", "day", "hour", "minute", "second")
     year, day, hour, minute, second = (int(parts[name] or "") for name in names)
     word = (parts["month"] or "").lower()

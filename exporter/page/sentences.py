@@ -102,5 +102,5 @@ def when(tracked: Tracked, now: Instant) -> str:
 
 
 def _seconds_started(tracked: Tracked, now: Instant) -> int | None:
-    seconds = now.since(tracked.started or tracked.sighted)
+    seconds = now.since(tracked.started or tracked.first_seen_instant)
     return None if seconds is None else int(seconds)

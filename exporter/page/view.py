@@ -272,7 +272,7 @@ def _card(status: Status, tracked: Tracked, now: Instant) -> Card:
         ("Touches", _resources(tracked, status.vm.name)),
         ("Asked for by", quoted(event.source, limit=60) if event.source else ""),
         ("Status", quoted(event.status or UNKNOWN, limit=60)),
-        ("First seen", _past(tracked.sighted, now)),
+        ("First seen", _past(tracked.first_seen_instant, now)),
         ("Can't be read", ", ".join(event.faults[:10])),
         ("EventId", quoted(event.event_id, "id")),
     )

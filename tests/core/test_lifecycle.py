@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.core.lifecycle import MOVES, REJECTIONS_TOLD, phase_of
+from exporter.core.lifecycle import MAX_REJECTIONS_RECORDED, MOVES, phase_of
 from exporter.core.memory import CLOSED_KEPT, number, with_tracked
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Tracked
 from tests.support.core_documents import EVENT_ID, KEY, Watcher, approved, changed, event, kinds, one, only, started
@@ -259,7 +259,7 @@ def test_a_rejection_is_told_once_while_it_stands_there() -> None:
 def test_a_flood_of_rejections_is_told_in_part() -> None:
     """A document of nonsense must not fill the outbox."""
     watcher = Watcher.fresh()
-    assert len(watcher.step(*range(100)).rejections) == REJECTIONS_TOLD
+    assert len(watcher.step(*range(100)).rejections) == MAX_REJECTIONS_RECORDED
 
 
 def test_a_fault_of_a_tracked_event_is_told_when_it_comes() -> None:

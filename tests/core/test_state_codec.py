@@ -62,7 +62,11 @@ def without_clocks(state: State) -> State:
             for key, entry in histories.items()
         }
 
-    outage = replace(state.outage, since=replace(state.outage.since, mono=None), here=None) if state.outage else None
+    outage = (
+        replace(state.outage, since=replace(state.outage.since, mono=None), first_failure_here=None)
+        if state.outage
+        else None
+    )
     return replace(
         state,
         tracked=kept(state.tracked),

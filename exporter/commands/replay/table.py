@@ -77,7 +77,7 @@ def _rows(explanation: Explanation) -> Iterator[tuple[str, str, str]]:
     for trial in explanation.evaluations:
         yield f"rule {trial.rule.name}", trial.outcome.value, tried(trial, explanation.decision.event)
     for condition in explanation.conditions:
-        yield _condition_name(condition), "yes" if condition.met else "no", condition.found
+        yield _condition_name(condition), "yes" if condition.met else "no", condition.finding
 
 
 _CONDITIONS: Final[Mapping[Reason, str]] = {
@@ -153,7 +153,7 @@ def _moment(moment_of_event: Moment, policy: Policy) -> dict[str, Any]:
             for trial in explanation.evaluations
         ],
         "conditions": [
-            {"reason": condition.reason.value, "met": condition.met, "found": condition.found}
+            {"reason": condition.reason.value, "met": condition.met, "found": condition.finding}
             for condition in explanation.conditions
         ],
     }
