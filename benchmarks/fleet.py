@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.agent.files import look
+from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
@@ -128,7 +128,7 @@ class Fleet:
     def _member(self, folder: Path, name: str, options: Options, log: Log, mute: bool) -> Member:
         who = VmIdentity(Vm(name=name, id=f"id-{name}", vmss_name="web", location="westeurope"))
         outbox = Outbox(folder / f"{name}.db", CAPACITY, (DESTINATION,))
-        environment = Environment(clock=self.clock.now, identity=lambda: who, look_at_files=look)
+        environment = Environment(clock=self.clock.now, identity=lambda: who, check_files=check_files)
         agent = Agent(options, Source(self.platform, name, mute), outbox, NoMetrics(), log=log, environment=environment)
         return Member(name, agent, outbox)
 

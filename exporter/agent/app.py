@@ -1,15 +1,15 @@
-"""The composition root: what `run` is made of, and the threads it runs on.
+"""The composition root: creates and connects the parts of `run`, and starts and stops their threads.
 
     main thread      the poll loop (`Agent.tick`), woken by signals
-    approval         one for each POST that is on its way
-    files            looks at the hold file and at those that rules ask for, only where configured
+    approval         one for each POST in flight
+    files            checks the hold file and the files that rules ask for, only where configured
     web              the scrape endpoint's own asyncio loop
-    identity         asks who this VM is
-    observer, clock  notice that this VM stood still
+    identity         reads the identity of this VM from the metadata service
+    observer, clock  measure interruptions of this VM
     event_hubs, otlp one delivery each, only where configured; their libraries are imported there
     recorder         writes the recording, only where configured
 
-Whoever owns one of these threads starts it because this module says so; nothing below it reads the environment.
+Threads are started by this module alone, and no module below it reads the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 from exporter import __version__
 from exporter.agent.delivery import STOP_SECONDS, DeliveryThread
 from exporter.agent.destinations import destination_factories
-from exporter.agent.files import Looker, boot_id
+from exporter.agent.files import FileChecker, boot_id
 from exporter.agent.identity import Identity
 from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
@@ -52,7 +52,7 @@ IDENTITY_PATIENCE_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 5.0
 HEALTHY_SECONDS: Final = 30.0
 HEALTHY_WHILE_READING_SECONDS: Final = 140.0
-"""The first answer of the metadata service may take two minutes; a loop that waits for it turns."""
+"""The first answer of the metadata service may take two minutes; a loop that waits for it is healthy."""
 FLUSH_SECONDS: Final = 1.0
 PLAIN: Final = "text/plain; charset=utf-8"
 
@@ -63,7 +63,7 @@ def system_clock() -> Instant:
 
 
 def spawn(task: Callable[[], None], patience: float) -> None:
-    """Runs it on a thread of its own, which has the interpreter for itself until it is done or time is up."""
+    """Run `task` on a thread of its own, and wait until it is done or `patience` seconds have passed."""
     thread = threading.Thread(target=task, name="approval", daemon=True)
     thread.start()
     thread.join(patience)
@@ -71,7 +71,7 @@ def spawn(task: Callable[[], None], patience: float) -> None:
 
 @dataclass(slots=True)
 class _Loop:
-    """When the poll loop last turned, for whoever asks whether it does."""
+    """When the poll loop last began a pass, on the monotonic clock, and whether it waits for a document."""
 
     turned: float
     reading: bool = False
@@ -81,7 +81,7 @@ class _Loop:
 
 
 class _Reading:
-    """The metadata client, saying to the loop when a read may take long."""
+    """The metadata client as a source that marks in `_Loop` when a read is in progress."""
 
     def __init__(self, client: MetadataClient, loop: _Loop) -> None:
         self._client = client
@@ -98,7 +98,7 @@ class _Reading:
 
 
 class App:
-    """The agent with everything around it. `run` returns the exit code."""
+    """The agent with its outbox, web server, deliveries and other threads: `start`, `run`, and `stop` from anywhere."""
 
     def __init__(
         self,
@@ -141,12 +141,12 @@ class App:
 
     @property
     def status(self) -> Status:
-        """What the agent knows now. Only after `start`."""
+        """The current status of the agent. Only after `start`."""
         assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
         return self._agent.status
 
     def start(self) -> None:
-        """Opens the outbox and binds the port. Raises OSError or `OutboxBusy`, with a sentence, before all else."""
+        """Open the outbox, bind the port, then start the threads. Raises OSError or `OutboxBusy`, with a sentence."""
         settings = self._settings
         makers = destination_factories(settings)
         path = os.path.realpath(settings.outbox.path)  # two names of one file are one outbox, with one lock
@@ -161,8 +161,9 @@ class App:
         self._agent = self._make_agent()
         last = self._agent.status.state.last_good
         if last is not None:
-            # The patience of two minutes is for the first answer ever, not for the first of each process. Where the
-            # clock was set back nobody knows how long ago the last one was, and blindness would be the dearer mistake.
+            # The deadline of two minutes is for the first answer ever, not for the first of each process. Where the
+            # clock was set back the age of the last answer is not known; it counts as 0, since two minutes without a
+            # poll cost more than a poll that is cut off.
             self._client.answered_before(self._clock().since(last) or 0.0)
         for name, make in makers.items():
             delivery = DeliveryThread(name, make, self._outbox, self.sink, self._log)
@@ -187,8 +188,8 @@ class App:
         self._recorder.began(self._clock().wall, __version__, options.boot_id)
         environment = Environment(
             clock=self._clock,
-            identity=self._identity.who,
-            look_at_files=Looker(),
+            identity=self._identity.current,
+            check_files=FileChecker(),
             interruptions=self._interruptions,
             record_document=self._recorder.keep,
             stopping=self._stopping.is_set,
@@ -211,7 +212,7 @@ class App:
             recorder.max_bytes,
             recorder.files,
             log=self._log,
-            vm=lambda: self._identity.who().vm,
+            vm=lambda: self._identity.current().vm,
             poll_interval=interval,
         )
 
@@ -226,7 +227,7 @@ class App:
             delivery.wake()
 
     def run(self) -> int:
-        """Turns until told to stop, then ends within 5 s with nothing lost. Answers the exit code."""
+        """Run the poll loop until `stop`, then end within 5 s with nothing lost. Returns the exit code."""
         assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
         self._notifier.ready(f"serving on {self.web.address[1]}")
         self._notifier.watch(lambda: self._loop.healthy(time.monotonic()), self._stopping)
@@ -235,7 +236,7 @@ class App:
             self._loop.turned = time.monotonic()
             try:
                 wait = self._agent.tick()
-            except Exception as error:  # the other of the two loops: said, and on it goes
+            except Exception as error:  # one of the two loops that catch broadly: logged, and continued
                 self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
                 wait = self._settings.source.poll_interval
             self._notifier.alive()
@@ -245,7 +246,7 @@ class App:
         return 0
 
     def stop(self) -> None:
-        """Ends the run, from any thread or a signal handler; a request in flight is broken off."""
+        """End `run`, from any thread or a signal handler; a request in flight is aborted."""
         self._stopping.set()
         self._wake.set()
         self._identity.abort()
@@ -272,7 +273,7 @@ class App:
         self._client.close()
         self._identity_client.close()
 
-    # -- what the scrape endpoint shows
+    # -- the scrape endpoint
 
     def respond(self, path: str, accept: Accept) -> Response:
         """The page at `path`."""

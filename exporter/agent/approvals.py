@@ -1,8 +1,8 @@
-"""Sends what was decided and committed: one POST for each approval that is due.
+"""Sends approvals that were decided and committed: one POST for each.
 
-The state is read by the agent's thread alone and changed by nobody here: what became of a POST is an observation for
-the cycle. Only the request itself is made on another thread: a POST that hangs keeps neither the polls nor, for more
-than a moment, the POST of another event waiting.
+This module reads the state on the agent's thread alone and never changes it: the result of a POST is an observation for
+the cycle. Only the request itself is made on another thread: a POST that hangs delays neither the polls nor, for more
+than `PATIENCE_SECONDS`, the POST of another event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Source
 from exporter.core.attempts import FRESH_SECONDS
 from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered, PostFailure
-from exporter.core.decision import decide_one, files_to_look_at
+from exporter.core.decision import decide_one, files_to_check
 from exporter.core.document import Document
 from exporter.core.facts import ApprovalRequested, Fact
 from exporter.core.policy import Decision, DecisionContext, Policy, Presence
@@ -27,18 +27,18 @@ from exporter.log.protocol import Logger
 
 ACCEPTED: Final = 200
 PATIENCE_SECONDS: Final = 0.25
-"""So long one POST has the metadata service for itself. One that is not answered by then is no reason to wait."""
+"""How long the next POST waits for the answer to the one before."""
 HEAD_START_SECONDS: Final = 0.02
-"""For so long the loop leaves the interpreter to the thread of a POST: it is on the wire by then."""
+"""How long the loop waits for the thread of a POST, which has written the request to the socket by then."""
 LAST_ANSWERS_SECONDS: Final = 0.5
-"""At the end of the process, for the POSTs that were broken off to say so."""
+"""At the end of the process: how long to wait for the results of aborted POSTs."""
 
 Answer = PostAnswered | ApprovalUnsent
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A POST on its way."""
+    """A POST in flight. `tracked` is the event's history when it left."""
 
     decision: Decision
     tracked: Tracked
@@ -46,7 +46,7 @@ class InFlight:
 
 
 class Approvals:
-    """The approvals that wait for their turn and those whose POST is on its way."""
+    """The approvals that are queued and those whose POST is in flight."""
 
     def __init__(
         self, policy: Policy, source: Source, persistence: StatePersistence, log: Logger, environment: Environment
@@ -63,12 +63,12 @@ class Approvals:
         self._hold: Presence | None = None
         self._facts: list[Fact] = []
 
-    # -- what decisions ask of the world
+    # -- files that decisions ask for
 
-    def look(self, document: Document | None = None) -> Mapping[str, Presence]:
-        """What stands now at the paths of the hold file and of the files that decisions on this document ask for."""
-        paths = files_to_look_at(self._policy, document)
-        files = self._environment.look_at_files(paths) if paths else {}
+    def check_files(self, document: Document | None = None) -> Mapping[str, Presence]:
+        """The presence of the hold file and of the files that decisions on this document ask for, by path."""
+        paths = files_to_check(self._policy, document)
+        files = self._environment.check_files(paths) if paths else {}
         hold = files.get(self._policy.hold_file, Presence.UNKNOWN) if self._policy.hold_file else None
         if hold is not self._hold:
             self._hold = hold
@@ -77,33 +77,33 @@ class Approvals:
 
     @property
     def held(self) -> bool:
-        """Whether the hold file holds: it is there, or not known to be absent."""
+        """Whether a hold file is configured and is there, or is not known to be absent."""
         return self._hold not in (None, Presence.ABSENT)
 
     @property
     def pending(self) -> frozenset[str]:
-        """Keys of the events whose POST is on its way, or waits for its turn."""
+        """Keys of the events whose POST is in flight or queued."""
         return frozenset((*self._in_flight, *(due.tracked.key for due in self._waiting)))
 
     # -- sending
 
     def take(self, due: Iterable[DueApproval], read: Instant) -> None:
-        """What was committed and may be sent, on a document that was read then.
+        """Queue approvals that were committed, on a document that was read at `read`.
 
-        What was tried least comes first: behind one that takes its time, the others would never be sent.
+        Those with the fewest attempts come first: behind one that is answered slowly, the others would never be sent.
         """
         self._read = read
         self._waiting = deque(sorted((*self._waiting, *due), key=lambda due: due.before.attempts))
 
     def withdraw(self) -> tuple[DueApproval, ...]:
-        """What waits for its turn: a new document was read, and it is decided and marked anew on it."""
+        """Empty the queue and return it: a new document was read, on which these are decided and marked again."""
         waiting = tuple(self._waiting)
         self._waiting.clear()
         return waiting
 
     def send(self) -> Iterator[Answer]:
-        """Sends what is due, one after the other, up to the first that is not answered in a moment: the polls go first,
-        and the next call sends the next. Gives what became of those that were answered, or not sent."""
+        """Send what is queued, one after the other, up to the first that is not answered at once: the polls go first,
+        and the next call sends the next one. Yields the results of those that were answered or not sent."""
         yield from self.answers()
         while self._waiting and self.wait() <= 0:
             due = self._waiting.popleft()
@@ -114,26 +114,26 @@ class Approvals:
                 return
 
     def wait(self) -> float:
-        """Seconds until `send` has something to do; infinity where only an answer can make it."""
+        """Seconds until `send` has something to do; infinity where it only waits for answers, which wake the loop."""
         if not self._waiting:
             return float("inf")
         if not self._in_flight or self._environment.stopping():
             return 0.0
         youngest = max(post.sent.mono or 0.0 for post in self._in_flight.values())
-        # Where several hang, one more is likely to.
+        # If several are not answered, the next one probably is not either.
         patience = PATIENCE_SECONDS / len(self._in_flight)
         return max(0.0, youngest + patience - (self._environment.clock().mono or 0.0))
 
     def _begin(self, due: DueApproval) -> bool:
-        """The last look: at the clock, at who this VM is, and at the files. What does not hold any more is not sent."""
-        # The look at the files may take a moment, so it comes before the clock.
+        """Check clock, identity and files once more and start the POST; False if the approval does not hold now."""
+        # Checking files may take a moment, so it comes before the clock.
         still = self._still_approved(due.decision)
         if not still or not self._fresh() or self._environment.stopping():
             return False
         key, event_id, sent = due.tracked.key, due.decision.event.event_id, self._environment.clock()
         try:
             self._environment.spawn(lambda: self._post(key, event_id), HEAD_START_SECONDS)
-        except RuntimeError as error:  # the system gives no thread
+        except RuntimeError as error:  # the system starts no more threads
             self._log.error("approval.not_sent", event_id=event_id, error=str(error)[:300])
             return False
         self._facts.append(ApprovalRequested(event_id))
@@ -160,18 +160,18 @@ class Approvals:
             vm_name=identity.vm.name,
             conflict=identity.conflict,
             confirmed=identity.confirmed,
-            # Only the files of this event are looked at.
-            files=self.look(Document(document.incarnation, (tracked.event,))),
+            # Only the files of this event are checked.
+            files=self.check_files(Document(document.incarnation, (tracked.event,))),
             writable=self._persistence.writable,
         )
         return decide_one(self._policy, state, context, document, tracked).words == decision.words
 
     def _post(self, key: str, event_id: str) -> None:
-        """On a thread of its own. Whatever comes of it goes to the agent's thread."""
+        """Make the request, on a thread of its own, and hand the result to the agent's thread."""
         failure: Exception | None = None
         try:
             self._source.approve(event_id)
-        except Exception as error:  # a mistake of ours, too, must reach the loop, which logs it
+        except Exception as error:  # a bug in the client must also reach the loop, which logs it
             failure = error
         self._answers.put((key, failure))
         self._environment.wake()
@@ -179,12 +179,12 @@ class Approvals:
     # -- answers
 
     def answers(self) -> Iterator[PostAnswered]:
-        """The answers that have come."""
+        """The results of POSTs since the last call."""
         while not self._answers.empty():
             yield from self._answered(*self._answers.get())
 
     def finish(self) -> Iterator[Answer]:
-        """Before the process ends: nothing more is sent, and what was on its way is waited for, for a moment."""
+        """Before the process ends: the results of queued approvals, which are not sent, and of those in flight."""
         yield from map(ApprovalUnsent, self.withdraw())
         until = (self._environment.clock().mono or 0.0) + LAST_ANSWERS_SECONDS
         try:
@@ -195,7 +195,7 @@ class Approvals:
             return  # the state on disk says that it was in flight
 
     def forget(self) -> None:
-        """What was to be sent, or is on its way, is not of this VM."""
+        """Drop all approvals: they belong to another VM's outbox."""
         self._waiting.clear()
         self._in_flight.clear()
 
@@ -207,7 +207,7 @@ class Approvals:
     def _answered(self, key: str, error: Exception | None) -> Iterator[PostAnswered]:
         post = self._in_flight.pop(key, None)
         if post is None:
-            return  # of another VM's time on this disk
+            return  # dropped by `forget`
         failure = self._failure(error)
         status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
         at = self._environment.clock().wall
@@ -219,6 +219,6 @@ class Approvals:
             return None
         if isinstance(error, Failure):
             return PostFailure(error.reason, error.detail, error.status_code, error.retry_after)
-        # A mistake of ours must not keep the event from ever being tried again.
+        # A bug in the client must not keep the event from being tried again.
         self._log.error("approval.broke", error=f"{type(error).__name__}: {error}"[:300])
         return PostFailure("other", type(error).__name__)

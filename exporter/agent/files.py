@@ -1,4 +1,4 @@
-"""Looks at the files that approvals ask for, so that none of them can make the agent wait."""
+"""Checks whether the files that approvals ask for exist, within a time limit, and reads the boot id."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from exporter.core.policy import Presence
 
 PATIENCE_SECONDS: Final = 0.5
 MOST_STUCK: Final = 16
-"""Threads that may wait for a file system at once. While all do, nothing is looked at, and so nothing can be told."""
+"""Threads that may wait for a file system at once. While so many do, every file is UNKNOWN."""
 
 
-def look(paths: Iterable[str]) -> dict[str, Presence]:
-    """What is at each path now. It may take as long as the file system does: `Looker` is for those who can't wait."""
+def check_files(paths: Iterable[str]) -> dict[str, Presence]:
+    """The presence of a file at each path. Waits for the file system; `FileChecker` has a time limit."""
     return {path: presence(path) for path in paths}
 
 
 def presence(path: str) -> Presence:
-    """What is at `path`. A link counts as itself for ABSENT, and what it leads to for PRESENT.
+    """Whether there is a file at `path`. A link is not ABSENT, and PRESENT if it leads to a regular file.
 
-    ABSENT is "no such file" in a folder that was there before the look and is the same after it. A missing folder,
-    mount, drive or share is no answer: each system has error numbers of its own for these, and Python calls them all
-    FileNotFoundError.
+    ABSENT is "no such file" in a folder that exists before the check and is the same one after it. A missing folder,
+    mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
+    FileNotFoundError for all of them.
     """
     folder = os.path.dirname(path) or os.curdir
     try:
@@ -43,16 +43,16 @@ def presence(path: str) -> Presence:
 
 
 def _folder(path: str) -> tuple[int, int] | None:
-    """Which folder stands there; None for what is none. Raises OSError."""
-    found = os.stat(path)
-    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+    """Device and inode of the folder; None if it is no folder. Raises OSError."""
+    status = os.stat(path)
+    return (status.st_dev, status.st_ino) if stat.S_ISDIR(status.st_mode) else None
 
 
-class Looker:
-    """`look` with an end: what can't be told within `patience` seconds for all paths together is UNKNOWN.
+class FileChecker:
+    """`check_files` with a time limit: what is not known within `patience` seconds for all paths together is UNKNOWN.
 
-    The looks are made on a thread of their own. One that is stuck in a file system that does not answer is left to
-    itself until it comes back, another takes its place, and its path is not looked at meanwhile.
+    The checks are made on a thread of their own. If it blocks in a file system that does not answer, another thread
+    replaces it, and that path is not checked again until the blocked thread returns.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class Looker:
         self._stuck: list[_Worker] = []
 
     def __call__(self, paths: Iterable[str]) -> dict[str, Presence]:
-        """What is at each path now. From one thread at a time."""
+        """The presence of a file at each path. From one thread at a time."""
         self._stuck = [worker for worker in self._stuck if worker.at is not None]
         stuck = {worker.at for worker in self._stuck}
         wanted = list(paths)
-        found = dict.fromkeys(wanted, Presence.UNKNOWN)
+        presences = dict.fromkeys(wanted, Presence.UNKNOWN)
         free = [path for path in wanted if path not in stuck]
         if not free or len(self._stuck) >= MOST_STUCK:
-            return found
+            return presences
         if self._worker is None:
             self._worker = _Worker(self._presence)
-        return found | self._ask(self._worker, free)
+        return presences | self._ask(self._worker, free)
 
     def _ask(self, worker: _Worker, paths: Sequence[str]) -> dict[str, Presence]:
-        found: dict[str, Presence] = {}
+        presences: dict[str, Presence] = {}
         answers: queue.SimpleQueue[tuple[str, Presence]] = queue.SimpleQueue()
         worker.asked.put((paths, answers))
         until = self._monotonic() + self._patience
-        while len(found) < len(paths):
+        while len(presences) < len(paths):
             try:
                 path, presence = answers.get(timeout=max(0.0, until - self._monotonic()))
             except queue.Empty:
@@ -93,12 +93,12 @@ class Looker:
                 self._stuck.append(worker)
                 self._worker = None
                 break
-            found[path] = presence
-        return found
+            presences[path] = presence
+        return presences
 
 
 class _Worker:
-    """The thread that looks. `at` is the path that it looks at; None when it is none, or has ended."""
+    """The thread that checks. `at` is the path that it checks now; None while there is none, or after it has ended."""
 
     def __init__(self, presence: Callable[[str], Presence]) -> None:
         self._presence = presence
@@ -119,12 +119,12 @@ class _Worker:
                 self.at = None
 
     def dismiss(self) -> None:
-        """Ends the thread once it comes back from where it is."""
+        """End the thread after the check that it is in."""
         self._dismissed.set()
 
 
 def boot_id() -> str:
-    """Names this boot of the machine; empty where the system has no word for it."""
+    """Identifies this boot of the machine; empty where the system gives no id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64]
     except (OSError, ValueError):

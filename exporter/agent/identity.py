@@ -1,4 +1,4 @@
-"""Who this VM is: asked of the metadata service on a thread of its own, so that a slow answer delays no poll."""
+"""The identity of this VM, read from the metadata service on a thread of its own so that it delays no poll."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ RETRY_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class Source(Protocol):
-    """The metadata service, as far as it is asked who this VM is."""
+    """The metadata service, as far as the identity needs it."""
 
     def instance(self) -> Vm:
-        """What `/metadata/instance/compute` says. Raises `Failure`."""
+        """The VM as `/metadata/instance/compute` describes it. Raises `Failure`."""
 
     def abort(self) -> None:
-        """Breaks a request off, from another thread."""
+        """Abort a request, from another thread."""
 
 
-def who_is(configured_name: str, node: str, azure: Vm | None, *, silent: bool = True) -> VmIdentity:
-    """This VM from what was configured and what Azure says.
+def identity_of(configured_name: str, node: str, azure: Vm | None, *, silent: bool = True) -> VmIdentity:
+    """The identity out of the configured name and what the metadata service returned.
 
-    A configured name is shown until Azure contradicts it, and is confirmed once Azure gives the same, or says that it
-    has no such document (`silent` is false), as a stand-in does. Before, it may be that of the VM whose configuration
-    was cloned.
+    A configured name is always the one in use. It is confirmed once the service has returned a name, or has answered
+    404 for that document (`silent` is False), as stand-ins do; before that it may be the name of the VM whose
+    configuration was cloned. Two names that differ are a conflict.
     """
     known = azure or Vm()
     conflict = bool(configured_name and known.name and not alike(configured_name, known.name))
@@ -39,7 +39,7 @@ def who_is(configured_name: str, node: str, azure: Vm | None, *, silent: bool = 
 
 
 class Identity:
-    """Keeps `who` current: asked until it is known, then every five minutes. The last known answer stays."""
+    """Keeps the identity current: reads it until it is known, then every five minutes. The last answer is kept."""
 
     def __init__(self, source: Source, log: Logger, *, vm_name: str = "", node: str = "") -> None:
         self._source = source
@@ -48,32 +48,32 @@ class Identity:
         self._node = node
         self._azure: Vm | None = None
         self._stop = threading.Event()
-        self._asked = threading.Event()
+        self._answered = threading.Event()
         self._failures = 0
         self._silent = True
-        self._who = who_is(vm_name, node, None)
+        self._identity = identity_of(vm_name, node, None)
         self._thread = threading.Thread(target=self._run, name="identity", daemon=True)
 
-    def who(self) -> VmIdentity:
-        """What is known now."""
-        return self._who
+    def current(self) -> VmIdentity:
+        """The identity as it is known now."""
+        return self._identity
 
     def start(self) -> None:
-        """Starts the thread that asks."""
+        """Start the thread."""
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Waits until Azure was asked once who we are, whatever it said, at most so long."""
-        self._asked.wait(seconds)
+        """Wait until one request has ended, whatever its answer, for at most so many seconds."""
+        self._answered.wait(seconds)
 
     def abort(self) -> None:
-        """Ends whatever waits here; nothing is asked any more."""
+        """End every wait; no further request is made."""
         self._stop.set()
-        self._asked.set()
+        self._answered.set()
         self._source.abort()
 
     def stop(self) -> None:
-        """Ends the thread, and a request that it waits for."""
+        """End the thread, and a request that it waits for."""
         self.abort()
         if self._thread.is_alive():
             self._thread.join(1.5)
@@ -81,26 +81,26 @@ class Identity:
     def _run(self) -> None:
         while not self._stop.is_set():
             again = self.refresh()
-            self._asked.set()
+            self._answered.set()
             self._stop.wait(again)
 
     def refresh(self) -> float:
-        """Asks once. Answers in how many seconds to ask again."""
+        """Make one request. Returns the seconds until the next one is due."""
         try:
-            found = self._source.instance()
+            vm = self._source.instance()
         except Failure as failure:
             if failure.reason == "not-found" and self._silent:
                 self._silent = False
-                self._who = who_is(self._vm_name, self._node, self._azure, silent=False)
+                self._identity = identity_of(self._vm_name, self._node, self._azure, silent=False)
             return self._not_known(failure.reason, failure.detail)
-        if not found.name and not found.id:
+        if not vm.name and not vm.id:
             return self._not_known("malformed", "the instance document names no VM")
         self._failures = 0
         self._log.recovered("identity", "identity.recovered")
-        if found != self._azure:
-            self._azure = found
-            self._who = who_is(self._vm_name, self._node, found, silent=self._silent)
-            self._told()
+        if vm != self._azure:
+            self._azure = vm
+            self._identity = identity_of(self._vm_name, self._node, vm, silent=self._silent)
+            self._log_identity()
         return REFRESH_SECONDS
 
     def _not_known(self, reason: str, detail: str) -> float:
@@ -109,8 +109,8 @@ class Identity:
         self._failures += 1
         return RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
 
-    def _told(self) -> None:
-        vm = self._who.vm
+    def _log_identity(self) -> None:
+        vm = self._identity.vm
         self._log.info("identity.known", vm_name=vm.name, vm_id=vm.id, location=vm.location)
-        if self._who.conflict and self._azure is not None:
+        if self._identity.conflict and self._azure is not None:
             self._log.error("identity.conflict", configured=self._vm_name, azure=self._azure.name)

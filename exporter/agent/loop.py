@@ -1,8 +1,8 @@
-"""The loop: read, run, commit, act, publish. One `tick` is one pass along the line.
+"""The loop: read, run, commit, act, publish. One `tick` is one pass through these steps.
 
-What an observation comes to is decided in `core/cycle.py`, from the state and without effects. Here it is made durable
-before anything is done about it: whatever moment the process dies in, no record and no approval is lost, and none has
-two ids. Counters and log lines come last, so that nothing waits for them.
+`core/cycle.py` determines the outcome of an observation from the state, without effects. This module makes it durable
+before it acts on it: wherever the process is killed, no record and no approval is lost, and none has two ids. Counters
+and log lines come last, so that neither a commit nor a POST waits for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from exporter.log.protocol import Logger
 
 
 class Agent:
-    """One VM's agent. `tick` never raises for anything that the outside does."""
+    """The agent of one VM. `tick` never raises because of a service, the disk or the clock."""
 
     def __init__(
         self, options: Options, source: Source, store: Store, metrics: Metrics, *, log: Logger, environment: Environment
@@ -46,18 +46,18 @@ class Agent:
         self._persistence = StatePersistence(store, log, environment, options.history_bytes)
         self._approvals = Approvals(options.policy, source, self._persistence, log, environment)
         self._run(cycle.AgentStarted(options.boot_id), self._started)
-        self._approvals.look()
+        self._approvals.check_files()
         self._publish()
 
     @property
     def status(self) -> Status:
-        """The last published moment."""
+        """The status as it was last published."""
         return self._status
 
-    # -- the line
+    # -- the steps
 
     def tick(self) -> float:
-        """Polls if it is time to. Answers in how many seconds to call again."""
+        """Poll if one is due, send approvals, publish. Returns the seconds until the next call."""
         now = self._environment.clock()
         if (now.mono or 0.0) >= self._due:
             self._poll(now)
@@ -73,12 +73,12 @@ class Agent:
         return max(0.0, min(waits))
 
     def _poll(self, began: Instant) -> None:
-        """Reads the document, and runs the line on what came of it."""
+        """Read the document and run the cycle on it, or on the failure."""
         start = began.mono or 0.0
         self._due = start + self._options.poll_interval
         try:
             answer = self._source.fetch()
-            for post in self._approvals.answers():  # Azure may have begun in this very document what it took before
+            for post in self._approvals.answers():  # an approval may have been answered before this document was
                 self._run(post)
             read = replace(self._environment.clock(), mono=answer.read_at_monotonic)
             self._environment.record_document(answer.body, read.wall)
@@ -90,7 +90,7 @@ class Agent:
         took = answer.read_at_monotonic - start
         interruptions, unsent = tuple(self._environment.interruptions()), self._approvals.withdraw()
         outcome = self._run(cycle.DocumentRead(document, took, interruptions, unsent), read, document)
-        # Of a VM that stood still during the poll the document is old, and only the wall clock tells.
+        # If the VM was paused during the poll, the document is old, and only the wall clock shows it.
         self._approvals.take(outcome.approvals, replace(read, wall=began.wall + timedelta(seconds=took)))
         if not outcome.approvals:
             self._persistence.save_heartbeat(read)
@@ -110,7 +110,7 @@ class Agent:
             observation = cycle.PollFailed(failure.reason, failure.detail, began)
         self._run(observation, now)
         self._due = (now.mono or 0.0) + self._delay(failure)
-        self._approvals.look()  # people see on the gauges whether the hold file holds
+        self._approvals.check_files()  # the gauge of the hold file stays current
 
     def _delay(self, failure: Failure | DocumentError) -> float:
         """Seconds to leave the source alone, also where the poll interval is longer."""
@@ -119,20 +119,20 @@ class Agent:
         return SOURCE_BACKOFF.after(self._persistence.state.process.malformed)
 
     def _idle(self, now: Instant) -> None:
-        """Between two polls there is only an outage to become old enough."""
+        """Between two polls: record an outage that has become old enough."""
         left = seconds_until_recorded(self._persistence.state, now.mono or 0.0)
         if left is not None and left <= 0:
             self._run(cycle.TimePassed(), now)
 
     def _run(self, observation: Observation, at: Instant | None = None, document: Document | None = None) -> Outcome:
-        """Runs the cycle on one observation and makes the outcome durable."""
+        """Run the cycle on one observation and make the outcome durable."""
         now, persistence, policy = at or self._environment.clock(), self._persistence, self._options.policy
         self._settle_owner(now)
         context = self._context(now, document)
         state = persistence.state
         outcome = cycle.run(state, observation, policy, context)
         if not persistence.commit(outcome, now):
-            if context.writable:  # what can't be recorded is not done: decided anew, knowing that
+            if context.writable:  # what can't be recorded is not done: decided again, knowing that
                 outcome = cycle.run(state, observation, policy, replace(context, writable=False))
             persistence.keep(outcome)
         self._facts += outcome.facts
@@ -140,7 +140,7 @@ class Agent:
         return outcome
 
     def _settle_owner(self, now: Instant) -> None:
-        """Whose the outbox is comes first: ids of records depend on it."""
+        """Set the outbox of another VM aside before anything else: record ids depend on its owner."""
         self._persistence.load_once()
         if self._persistence.disown_if_of_another_vm(self._environment.identity().vm.id, now):
             self._approvals.forget()
@@ -152,7 +152,7 @@ class Agent:
             now=now,
             process_start=self._started,
             identity=self._environment.identity(),
-            files=self._approvals.look(document) if document is not None else EMPTY,
+            files=self._approvals.check_files(document) if document is not None else EMPTY,
             writable=self._persistence.writable,
             pending=self._approvals.pending,
             poll_interval=options.poll_interval,
@@ -165,7 +165,7 @@ class Agent:
     # -- publishing
 
     def _publish(self) -> None:
-        """Shows the moment, then counts and logs: a scrape never has a counter that runs ahead of the gauges."""
+        """Publish the status, then count and log: in no scrape is a counter ahead of the gauges."""
         self._persistence.refresh()
         identity, options, state = self._environment.identity(), self._options, self._persistence.state
         self._status = Status(
@@ -208,7 +208,7 @@ class Agent:
         write(record.kind, subject=record.subject, message=record.data["message"], **fields, id=record.id)
 
     def stop(self) -> None:
-        """Records that the agent stops."""
+        """Take the last results of approvals and record that the agent stops."""
         for answer in self._approvals.finish():
             self._run(answer)
         self._run(cycle.AgentStopped(tuple(self._environment.interruptions())))

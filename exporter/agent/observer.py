@@ -1,7 +1,7 @@
-"""The threads that notice interruptions: one ticks ten times a second, one sleeps until somebody sets the clock.
+"""Measures interruptions of this VM: one thread ticks ten times a second, another blocks until the clock is set.
 
-Linux tells of a set clock through a timer that is cancelled by it (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET), in a
-thread that costs nothing until then. Where there is none, a step is found at the next tick, a tenth of a second later.
+Linux reports a set clock through a timer that is cancelled by it (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET), to a
+thread that costs nothing until then. Without such a timer a step is found at the next tick, a tenth of a second later.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from exporter.log.protocol import Logger
 
 TICK_SECONDS: Final = 0.1
 FOLLOWED_PPM: Final = 1000
-"""Twice the fastest slew that an NTP client may ask of a kernel (500 ppm): a clock that is slewed never adds up to a
-step, and steps too small to be told still do where they come close together."""
+"""Twice the fastest slew that an NTP client may ask of a kernel (500 ppm): slewing never adds up to a step, while steps
+below the threshold do if they come close together."""
 _NANO: Final = 1_000_000_000
 _TICK: Final = round(TICK_SECONDS * _NANO)
 _THRESHOLD: Final = round(THRESHOLD_SECONDS * _NANO)
@@ -34,7 +34,7 @@ _USABLE_SPREAD: Final = _NANO // 20
 _READINGS: Final = 5
 KEPT: Final = 100
 STOP_SECONDS: Final = 2.0
-PAUSE_AFTER_TROUBLE: Final = 1.0
+PAUSE_AFTER_ERROR: Final = 1.0
 
 # Of Linux's headers; the same on every architecture that has them.
 _CLOCK_REALTIME: Final = 0
@@ -54,14 +54,15 @@ class Reading:
 
     @property
     def instant(self) -> Instant:
-        """The same as a moment of the core."""
+        """The same as an `Instant` of the core."""
         return Instant(datetime.fromtimestamp(self.real / _NANO, UTC), self.mono / _NANO)
 
 
 def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], int] = time.time_ns) -> Reading:
     """Both clocks, read so close together that their difference means something.
 
-    A process that is stopped between the two reads would else see a step that never was: the best of a few is taken.
+    The reading with the smallest spread of a few is taken: a process that is stopped between two reads would otherwise
+    measure a step that did not happen.
     """
     best: Reading | None = None
     for _ in range(_READINGS):
@@ -70,12 +71,12 @@ def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], 
             best = Reading(before, wall, after - before)
         if best.spread <= _GOOD_SPREAD:
             break
-    assert best is not None  # noqa: S101  # the loop turns at least once
+    assert best is not None  # noqa: S101  # the loop runs at least once
     return best
 
 
 class Detector:
-    """The two signals. Pure: what it sees are readings, in order; whoever has them need not be on time."""
+    """Derives the two signals from readings, in their order. Pure: readings may come at any time."""
 
     def __init__(self, first: Reading) -> None:
         self._last = first.mono
@@ -83,9 +84,10 @@ class Detector:
         self._offset = first.real - first.mono
 
     def quiet(self, mono: int, real: int, after: int) -> bool:
-        """Whether a tick has plainly nothing to tell; if not, `look`. `mono` was read before `real`, and again after.
+        """Whether a tick certainly shows no interruption; if not, call `detect`. All are nanoseconds: `mono` was read
+        before `real`, `after` is the monotonic clock after it.
 
-        Nearly every tick ends here. Ten times a second it is the memory touched that costs: hence bare numbers.
+        Nearly every tick ends here. At ten calls a second touching memory is the cost: hence plain numbers.
         """
         if (
             mono - self._last < _TICK + _THRESHOLD
@@ -97,8 +99,8 @@ class Detector:
             return True
         return False
 
-    def look(self, now: Reading) -> list[Interruption]:
-        """What the reading tells, compared with those before. It may come before the tick, when the clock was set."""
+    def detect(self, now: Reading) -> list[Interruption]:
+        """The interruptions between the readings before and this one, which may come before a tick."""
         signals = [(InterruptionKind.STALL, self._late(now)), (InterruptionKind.CLOCK_STEP, self._step(now))]
         return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in signals if nanoseconds]
 
@@ -112,7 +114,7 @@ class Detector:
             return 0
         step = now.real - now.mono - self._offset
         unseen, self._followed = max(0, now.mono - self._followed), now.mono
-        # After a long stall, what a slew may have done meanwhile is no step either.
+        # After a long stall, a difference that slewing can explain is no step either.
         if abs(step) >= _THRESHOLD + _slewed(unseen - 2 * _NANO):
             self._offset += step
             return step
@@ -125,20 +127,20 @@ def _slewed(nanoseconds: int) -> int:
 
 
 class Alarm(Protocol):
-    """Tells when somebody sets the clock."""
+    """Reports that the wall clock was set."""
 
     def wait(self) -> bool:
-        """Blocks until the clock was set, or, answering False, until it is released. Raises OSError."""
+        """Block until the clock was set (True) or `release` was called (False). Raises OSError."""
 
     def release(self) -> None:
-        """Ends the waiting, from another thread."""
+        """End `wait`, from another thread."""
 
     def close(self) -> None:
-        """Gives the system's timer back."""
+        """Close the system's timer."""
 
 
 class ClockAlarm:
-    """The timer. Making one raises OSError, AttributeError or ImportError where the system has none."""
+    """An `Alarm` by timerfd. Creating one raises OSError, AttributeError or ImportError where the system has none."""
 
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
@@ -150,13 +152,13 @@ class ClockAlarm:
             undo.pop_all()
 
     def _arm(self) -> None:
-        # ECANCELED says that the clock was set since it was armed last. It is armed all the same.
+        # ECANCELED: the clock was set since the timer was last armed. It is armed nevertheless.
         number = self._set(_TFD_TIMER_ABSTIME | _TFD_TIMER_CANCEL_ON_SET, _FAR)
         if number not in (0, errno.ECANCELED):
             raise OSError(number, "timerfd_settime")
 
     def wait(self) -> bool:
-        """Blocks until the clock was set; False once it is released. Raises OSError."""
+        """See `Alarm`."""
         try:
             os.read(self._timer, 8)
         except OSError as error:
@@ -164,22 +166,23 @@ class ClockAlarm:
                 raise
         else:
             return False
-        # Armed anew before anyone reads the clocks: a step in between is read, and one after that wakes us again.
+        # Armed again before the clocks are read: that reading has a step in between, and a later one ends `wait` again.
         self._arm()
         return True
 
     def release(self) -> None:
-        """Ends the waiting, from another thread."""
+        """End `wait`, from another thread."""
         self._set(_TFD_TIMER_ABSTIME, 1)
 
     def close(self) -> None:
-        """Gives the timer back."""
+        """See `Alarm`."""
         os.close(self._timer)
 
 
 def _timer() -> tuple[int, Callable[[int, int], int]]:
-    """A timer's descriptor, and what sets it: flags and the second to ring at in, errno or 0 out. Raises OSError."""
-    import ctypes  # noqa: PLC0415  # a Python without it still ticks
+    """A timer's descriptor, and a function that sets it: from flags and expiry (POSIX seconds) to errno or 0. Raises
+    OSError."""
+    import ctypes  # noqa: PLC0415  # without ctypes the ticks still work
 
     class Spec(ctypes.Structure):
         """struct itimerspec: the interval, then the first expiry, each in seconds and nanoseconds."""
@@ -193,15 +196,15 @@ def _timer() -> tuple[int, Callable[[int, int], int]]:
     if timer < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create")
 
-    def ring(flags: int, second: int) -> int:
+    def set_timer(flags: int, second: int) -> int:
         spec = Spec(0, 0, second, 0)
         return ctypes.get_errno() if libc.timerfd_settime(timer, flags, ctypes.byref(spec), None) else 0
 
-    return timer, ring
+    return timer, set_timer
 
 
 class Observer:
-    """Notices interruptions in threads of its own and keeps the last hundred until they are taken. Never raises."""
+    """Measures interruptions in threads of its own and keeps the last hundred until `take`. Never raises."""
 
     def __init__(
         self,
@@ -215,8 +218,8 @@ class Observer:
         self._sleep = sleep
         self._mono = mono
         self._real = real
-        self._found: deque[Interruption] = deque(maxlen=KEPT)
-        self._looking = threading.Lock()
+        self._interruptions: deque[Interruption] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
         self._detector: Detector | None = None
         self._stopping = False
         self._make_alarm = alarm
@@ -224,23 +227,25 @@ class Observer:
         self._threads = [threading.Thread(target=self._tick, name="observer", daemon=True)]
 
     def start(self) -> None:
-        """Starts the threads."""
+        """Start the threads."""
         with contextlib.suppress(ImportError, AttributeError, OSError):
             self._alarm = self._make_alarm()
-            self._threads.append(threading.Thread(target=self._hear, args=(self._alarm,), name="clock", daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._wait_for_set_clock, args=(self._alarm,), name="clock", daemon=True)
+            )
         for thread in self._threads:
             thread.start()
 
     def take(self) -> tuple[Interruption, ...]:
-        """What was noticed since the last time, oldest first."""
+        """The interruptions since the last call, oldest first."""
         taken: list[Interruption] = []
         with contextlib.suppress(IndexError):
             while True:
-                taken.append(self._found.popleft())
+                taken.append(self._interruptions.popleft())
         return tuple(taken)
 
     def stop(self) -> None:
-        """Ends the threads, within a tick. What was noticed can still be taken."""
+        """End the threads, within a tick. Interruptions can still be taken."""
         self._stopping = True
         if self._alarm is not None:
             self._alarm.release()
@@ -250,37 +255,37 @@ class Observer:
         if self._alarm is not None and not any(thread.is_alive() for thread in self._threads):
             self._alarm.close()
 
-    def _look(self) -> None:
-        with self._looking:
+    def _detect(self) -> None:
+        with self._lock:
             if self._detector is not None:
-                self._found.extend(self._detector.look(read_clocks(self._mono, self._real)))
+                self._interruptions.extend(self._detector.detect(read_clocks(self._mono, self._real)))
 
     def _tick(self) -> None:
         while not self._stopping:
             try:
                 self._tick_on()
-            except Exception as error:  # a sense that fails must not take the agent with it: said, and begun anew
+            except Exception as error:  # an observer that fails must not end the agent: logged, and restarted
                 self._broke(error)
-                self._sleep(PAUSE_AFTER_TROUBLE)
+                self._sleep(PAUSE_AFTER_ERROR)
 
     def _tick_on(self) -> None:
         sleep, mono, real = self._sleep, self._mono, self._real
-        with self._looking:
+        with self._lock:
             self._detector = Detector(read_clocks(mono, real))
         quiet = self._detector.quiet
         while not self._stopping:
             sleep(TICK_SECONDS)
-            with self._looking:
+            with self._lock:
                 if quiet(mono(), real(), mono()):
                     continue
-            self._look()
+            self._detect()
 
-    def _hear(self, alarm: Alarm) -> None:
-        """Without the alarm the ticks find a set clock, so that one that fails is given up."""
+    def _wait_for_set_clock(self, alarm: Alarm) -> None:
+        """An alarm that fails is given up: the ticks also find a set clock."""
         try:
             while alarm.wait() and not self._stopping:
-                self._look()
-        except Exception as error:  # as above
+                self._detect()
+        except Exception as error:  # as in `_tick`
             self._broke(error)
 
     def _broke(self, error: Exception) -> None:

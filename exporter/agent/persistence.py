@@ -1,7 +1,7 @@
-"""The state in memory and, whenever the disk takes it, on disk with the records: the one place that assigns it.
+"""The state in memory and, if the outbox can be written, on disk with the records: the one place that assigns it.
 
-An outbox that can't be opened at the start is used as soon as it can be. What it then holds and what was observed
-meanwhile become one state (`core/merge.py`).
+An outbox that can't be opened at the start is used as soon as it can be. Its state and what was observed meanwhile are
+then merged (`core/merge.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNSAVED_RECORDS: Final = 10_000
 
 
 class StatePersistence:
-    """Commits outcomes. Without a disk nothing is lost but durability: records wait in memory, bounded."""
+    """Commits outcomes. While the outbox can't be written, state and `UNSAVED_RECORDS` records stay in memory."""
 
     def __init__(self, store: Store, log: Logger, environment: Environment, history_bytes: int = HISTORY_BYTES) -> None:
         self._store = store
@@ -42,16 +42,16 @@ class StatePersistence:
         self._undelivered = False
         self._facts: list[Fact] = []
         self._loaded = False
-        """What the file held is known. Until then nothing is written over it."""
+        """The stored state was read. Until then nothing is written over it."""
         self.writable = True
-        """The last thing that was to be recorded was."""
+        """The last write to the outbox succeeded."""
         self.outbox = OutboxStatus(capacity=store.capacity)
         self.destinations: tuple[DestinationStatus, ...] = ()
         self.state = provisional_state(environment.clock().wall)
         self.load_once()
 
     def load_once(self) -> None:
-        """Goes on from what the file holds, as soon as it can be read; before, nothing is written over it."""
+        """Load the stored state as soon as it can be read, and merge it; before, nothing is written over it."""
         if self._loaded:
             return
         try:
@@ -71,8 +71,8 @@ class StatePersistence:
             self._disk_failed(failure)
 
     def disown_if_of_another_vm(self, vm_id: str, now: Instant) -> bool:
-        """Sets an outbox aside that came with the disk of another VM, as a golden image's does: nothing in it is about
-        this VM. Answers whether it was."""
+        """Set the outbox aside if it is that of another VM, as with a golden image: nothing in it is about this VM.
+        Returns whether it was."""
         if not (vm_id and self.state.vm_id) or alike(vm_id, self.state.vm_id):
             return False
         self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=self.state.vm_id)
@@ -85,9 +85,9 @@ class StatePersistence:
         return True
 
     def commit(self, outcome: Outcome, now: Instant) -> bool:
-        """Makes the outcome's state and records durable, in one transaction, and the state the agent's own.
+        """Make the outcome's state and records durable, in one transaction, and its state the current one.
 
-        False where the disk refuses: then nothing has changed, and the caller decides anew and calls `keep`.
+        False if the outbox can't be written: then nothing has changed, and the caller decides again and calls `keep`.
         """
         if not (outcome.changed or self._unsaved or not self.writable):
             self.state = outcome.state
@@ -113,7 +113,7 @@ class StatePersistence:
         return True
 
     def keep(self, outcome: Outcome) -> None:
-        """After a `commit` that was refused: the state in memory, and records that wait for the disk."""
+        """After a `commit` that failed: keep the state in memory and queue the records for the next commit."""
         self.state = outcome.state
         self._unsaved.extend(outcome.records)
         excess = len(self._unsaved) - UNSAVED_RECORDS
@@ -127,19 +127,18 @@ class StatePersistence:
         self._log.error("outbox.dropped", records=excess, reason="outbox-unwritable")
 
     def notify_deliveries(self) -> None:
-        """Lets the deliveries know of what was committed. After the approvals: they have less time than a record."""
+        """Wake the deliveries if records were committed. Called after the approvals, which are more urgent."""
         if self._undelivered:
             self._undelivered = False
             self._environment.notify_deliveries()
 
     def save_heartbeat(self, read: Instant) -> None:
-        """Now and then the time of the last good document goes to disk: a restart then knows how long nothing was
-        observed."""
-        patience = HEARTBEAT_SECONDS_WITH_EVENTS if self.state.tracked else HEARTBEAT_SECONDS
+        """Write the time of the last good document to disk now and then, so that a restart can measure the gap."""
+        interval = HEARTBEAT_SECONDS_WITH_EVENTS if self.state.tracked else HEARTBEAT_SECONDS
         if self._heartbeat is not None:
             by_mono = (read.mono or 0.0) - (self._heartbeat.mono or 0.0)
             by_wall = (read.wall - self._heartbeat.wall).total_seconds()
-            if by_mono < patience and 0 <= by_wall < patience:  # a clock that was set makes the last time a lie
+            if by_mono < interval and 0 <= by_wall < interval:  # a clock that was set makes the last time wrong
                 return
         self._heartbeat = read
         try:
@@ -148,7 +147,7 @@ class StatePersistence:
             self._disk_failed(failure)
 
     def refresh(self) -> None:
-        """Brings what is shown of the outbox and of its queues up to date."""
+        """Update the published status of the outbox and of its queues, and log its notes."""
         for note in self._store.notes:
             self._log.warn("outbox.note", note=note)
         self._store.notes.clear()

@@ -1,4 +1,4 @@
-"""What the loop is connected to, by shape: the loop, the approvals and the persistence import no adapter."""
+"""The protocols and values by which the loop, the approvals and the persistence use their adapters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from exporter.core.state import Instant, Interruption, State
 
 
 class Answer(Protocol):
-    """What the metadata service answered with status 200."""
+    """An answer of the metadata service with status 200."""
 
     @property
     def body(self) -> bytes:
-        """The document as it came."""
+        """The document as it was received."""
 
     @property
     def read_at_monotonic(self) -> float:
@@ -31,88 +31,88 @@ class Source(Protocol):
     """The metadata service. Both raise `Failure`, with `status_code` and `retry_after` where they are known."""
 
     def fetch(self) -> Answer:
-        """Reads the document."""
+        """Read the document."""
 
     def approve(self, event_id: str) -> None:
-        """Approves an event: returns when Azure answered 200."""
+        """Approve an event. Returns when Azure has answered 200."""
 
 
 class Store(Protocol):
-    """The outbox. Everything raises `Failure` when the disk does not take it."""
+    """The outbox. Every method raises `Failure` if the file can't be read or written."""
 
     capacity: int
-    """Bytes."""
+    """The most bytes that it may take."""
     notes: list[str]
-    """Sentences for the log, taken out by who logs them."""
+    """Sentences for the log; the caller removes those that it has logged."""
 
     def load(self) -> State | None:
-        """The last state that was committed, None where there is none."""
+        """The last state that was committed; None if there is none."""
 
     def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
-        """Makes both durable in one transaction. Answers how many records each destination lost for want of room."""
+        """Make both durable in one transaction. Returns how many records were dropped for space, by destination."""
 
     def beat(self, seen: datetime) -> None:
-        """Notes when the last good document was read."""
+        """Note when the last good document was read."""
 
     def renew(self, why: str) -> None:
-        """Sets the file aside and begins a new one."""
+        """Set the file aside and begin a new one."""
 
     def crowded(self, records: int) -> bool:
-        """Whether there is no room for so many records more."""
+        """Whether there is no space for so many more records."""
 
     def used(self) -> int:
-        """Bytes."""
+        """The bytes in use."""
 
     def queues(self) -> Mapping[str, Any]:
-        """How each destination stands, by name."""
+        """The state of each destination's queue, by name."""
 
 
 class Metrics(Protocol):
-    """Where facts are counted and the status is shown."""
+    """The metrics: facts are counted and the status is shown."""
 
     def publish(self, status: Status) -> None:
-        """The gauges show this status from now on."""
+        """Show this status on the gauges from now on."""
 
     def observe(self, fact: Fact) -> None:
-        """Counts a fact."""
+        """Count a fact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the agent was told."""
+    """The configuration of the agent."""
 
     policy: Policy = field(default_factory=Policy)
     poll_interval: float = 1.0
     """Seconds."""
     all_events: bool = False
-    """Records are published of events of other VMs as well."""
+    """Records are also published for events of other VMs."""
     version: str = ""
     boot_id: str = ""
-    """Names this boot of the machine, empty where the system has no word for it."""
+    """Identifies this boot of the machine; empty where the system gives no id."""
     history_bytes: int = HISTORY_BYTES
-    """The bound of what is remembered of events that are over."""
+    """The most bytes that the histories of events that are over may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The world as the agent perceives it, each part an argument."""
+    """The agent's inputs and outputs besides source, store and metrics, each of them replaceable."""
 
     clock: Callable[[], Instant]
     identity: Callable[[], VmIdentity]
-    look_at_files: Callable[[Iterable[str]], Mapping[str, Presence]]
+    check_files: Callable[[Iterable[str]], Mapping[str, Presence]]
     interruptions: Callable[[], Sequence[Interruption]] = lambda: ()
-    """The interruptions noticed since the last call."""
+    """The interruptions since the last call."""
     record_document: Callable[[bytes, datetime], None] = lambda _body, _read: None
-    """Takes each raw document for the recording."""
+    """Records each document as it was received, with the time."""
     stopping: Callable[[], bool] = lambda: False
-    """Whether the process is about to end: nothing new is begun."""
+    """Whether the process is about to end: no new request is made."""
     notify_deliveries: Callable[[], None] = lambda: None
-    """Called when there is something new to deliver."""
+    """Called after records were committed."""
     record_post_sent: Callable[[datetime, str], None] = lambda _at, _event_id: None
-    """Takes each POST for the recording, as it leaves."""
+    """Records each POST as it leaves: time and event id."""
     record_post_answer: Callable[[datetime, str, int | None, str], None] = lambda _at, _event_id, _status, _reason: None
-    """Takes the answer to each POST for the recording: its status, or none and why."""
+    """Records the answer to each POST: time, event id, status (None for no answer) and reason."""
     spawn: Callable[[Callable[[], None], float], None] = lambda task, _patience: task()
-    """Runs what may take long on a thread of its own; comes back when it is done, or after so many seconds."""
+    """Runs a task on a thread of its own; returns when it is done, or after so many seconds."""
     wake: Callable[[], None] = lambda: None
-    """Called, from such a thread, when there is something for the next turn of the loop."""
+    """Called from such a thread when the loop should run its next pass."""

@@ -1,6 +1,6 @@
-"""The service manager's notification protocol (sd_notify): one datagram a message, and nothing without a manager.
+"""The service manager's notification protocol (sd_notify(3)): one datagram for each message.
 
-Our own because it is ten lines, and the library for it would be one more thing to install on ten thousand hosts.
+Hand-written because it is ten lines, and a library for it would be one more dependency on ten thousand hosts.
 """
 
 from __future__ import annotations
@@ -12,44 +12,43 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-BEATS: Final = 3
-"""Signs of life within the time that the manager waits for one."""
+KEEPALIVES: Final = 3
+"""Keep-alive messages within the time that the watchdog waits for one."""
 SHORTEST_SECONDS: Final = 0.05
 
 
 class Notifier:
-    """Tells systemd that we are ready, alive, stopping. Does nothing where NOTIFY_SOCKET is not set."""
+    """Notifies systemd that the agent is ready, alive or stopping. Does nothing where NOTIFY_SOCKET is not set."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         path = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.watchdog_seconds = _watchdog(environ)
-        """How long the manager waits for a sign of life; 0 when it does not."""
+        """How long the watchdog waits for a keep-alive message; 0 when there is none."""
 
     def ready(self, status: str) -> None:
-        """The agent serves."""
+        """Notify that the agent has started; `status` is shown by `systemctl status`."""
         self._send(f"READY=1\nSTATUS={_one_line(status)}")
 
     def alive(self) -> None:
-        """A sign of life for the watchdog."""
+        """Send one keep-alive message to the watchdog."""
         self._send("WATCHDOG=1")
 
-    def watch(self, turning: Callable[[], bool], ended: threading.Event) -> None:
-        """Signs of life as often as the manager wants them, until `ended`, as long as the loop is `turning`.
+    def watch(self, healthy: Callable[[], bool], ended: threading.Event) -> None:
+        """Send keep-alive messages at the watchdog's interval until `ended`, as long as `healthy` returns True.
 
-        On a thread of its own: a poll may rightly take longer than a manager is told to wait. Nothing without a manager
-        that waits.
+        On a thread of its own: a poll may rightly take longer than the watchdog waits. Nothing without a watchdog.
         """
         if self.watchdog_seconds:
-            threading.Thread(target=self._beat, args=(turning, ended), name="watchdog", daemon=True).start()
+            threading.Thread(target=self._keep_alive, args=(healthy, ended), name="watchdog", daemon=True).start()
 
-    def _beat(self, turning: Callable[[], bool], ended: threading.Event) -> None:
-        while not ended.wait(max(SHORTEST_SECONDS, self.watchdog_seconds / BEATS)):
-            if turning():
+    def _keep_alive(self, healthy: Callable[[], bool], ended: threading.Event) -> None:
+        while not ended.wait(max(SHORTEST_SECONDS, self.watchdog_seconds / KEEPALIVES)):
+            if healthy():
                 self.alive()
 
     def stopping(self) -> None:
-        """The agent is about to end."""
+        """Notify that the agent is about to end."""
         self._send("STOPPING=1")
 
     def _send(self, message: str) -> None:

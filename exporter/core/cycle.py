@@ -161,7 +161,7 @@ class Context:
     process_start: Instant
     identity: VmIdentity = field(default_factory=VmIdentity)
     files: Mapping[str, Presence] = field(default_factory=lambda: EMPTY)
-    """The presence of each file that the policy asks for (`decision.files_to_look_at`)."""
+    """The presence of each file that the policy asks for (`decision.files_to_check`)."""
     writable: bool = True
     """The outbox accepts writes, so that decisions can be recorded."""
     pending: frozenset[str] = frozenset()

@@ -34,7 +34,7 @@ from exporter.core.policy import (
 from exporter.core.state import Phase, State, Tracked
 
 
-def files_to_look_at(policy: Policy, document: Document | None) -> frozenset[str]:
+def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
     """Every file that a decision on this document may ask for; always the hold file, whose presence is a gauge."""
     paths = {policy.hold_file} if policy.hold_file else set()
     if policy.mode is Mode.OFF or document is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.agent.files import MOST_STUCK, Looker, presence
+from exporter.agent.files import MOST_STUCK, FileChecker, presence
 from exporter.core.policy import Presence
 
 
@@ -67,7 +67,7 @@ class Mounts:
 def test_a_file_that_hangs_is_unknown_and_keeps_no_other_from_being_looked_at() -> None:
     """A network mount that is gone: its file holds, the others are told, and it is not asked again while it hangs."""
     mounts = Mounts("/mnt/hold")
-    looker = Looker(mounts, patience=2.0)
+    looker = FileChecker(mounts, patience=2.0)
     assert looker(["/etc/a", "/mnt/hold"]) == {"/etc/a": Presence.ABSENT, "/mnt/hold": Presence.UNKNOWN}
     for _ in range(3):
         assert looker(["/mnt/hold", "/etc/a"]) == {"/mnt/hold": Presence.UNKNOWN, "/etc/a": Presence.ABSENT}
@@ -78,7 +78,7 @@ def test_a_file_that_hangs_is_unknown_and_keeps_no_other_from_being_looked_at() 
 def test_a_file_that_answers_again_is_looked_at_again() -> None:
     """A mount that comes back is no reason to hold for ever."""
     mounts = Mounts("/mnt/hold")
-    looker = Looker(mounts, patience=0.2)
+    looker = FileChecker(mounts, patience=0.2)
     assert looker(["/mnt/hold"])["/mnt/hold"] is Presence.UNKNOWN
     mounts.hanging["/mnt/hold"].set()
     answered = False
@@ -92,7 +92,7 @@ def test_files_that_hang_take_a_bounded_number_of_threads() -> None:
     """Of a thousand files on a mount that is gone only some are ever waited for."""
     paths = [f"/mnt/{number}" for number in range(40)]
     mounts = Mounts(*paths)
-    looker = Looker(mounts, patience=0.01)
+    looker = FileChecker(mounts, patience=0.01)
     before = threading.active_count()
     for path in paths:
         assert looker([path]) == {path: Presence.UNKNOWN}

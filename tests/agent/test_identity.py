@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from exporter.agent.identity import REFRESH_SECONDS, RETRY_SECONDS, Identity, who_is
+from exporter.agent.identity import REFRESH_SECONDS, RETRY_SECONDS, Identity, identity_of
 from exporter.core.records import Vm
 from exporter.log.log import Log
 from exporter.metadata.client import MetadataClient
@@ -35,9 +35,9 @@ def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, io.StringIO
         ("kelvin-k", Vm(name="kelvin-\u212a"), "kelvin-k", True),
     ],
 )
-def test_who_is(configured: str, azure: Vm | None, name: str, conflict: bool) -> None:
+def test_identity_of(configured: str, azure: Vm | None, name: str, conflict: bool) -> None:
     """A configured name stands; where Azure gives another, whatever its letter case, that is a conflict."""
-    who = who_is(configured, "", azure)
+    who = identity_of(configured, "", azure)
     assert (who.vm.name, who.conflict) == (name, conflict)
 
 
@@ -49,16 +49,16 @@ def test_a_configured_name_is_confirmed_by_azure_alone(fault: str, confirmed: bo
     is no objection."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, _ = asking(service.url, vm_name="vm-1")
-        assert not identity.who().confirmed
+        assert not identity.current().confirmed
         service.fault(fault)
         identity.refresh()
-        assert (identity.who().vm.name, identity.who().confirmed) == ("vm-1", confirmed)
+        assert (identity.current().vm.name, identity.current().confirmed) == ("vm-1", confirmed)
         service.fault(None)
         identity.refresh()
-        assert (identity.who().confirmed, identity.who().conflict) == (True, False)
+        assert (identity.current().confirmed, identity.current().conflict) == (True, False)
         service.fault(fault)
         identity.refresh()
-        assert identity.who().confirmed
+        assert identity.current().confirmed
         client.close()
 
 
@@ -68,10 +68,10 @@ def test_a_name_that_azure_contradicts_after_it_had_none_to_give_is_a_conflict()
         identity, client, _ = asking(service.url, vm_name="vm-9")
         service.fault("instance/404")
         identity.refresh()
-        assert (identity.who().confirmed, identity.who().conflict) == (True, False)
+        assert (identity.current().confirmed, identity.current().conflict) == (True, False)
         service.fault(None)
         identity.refresh()
-        assert identity.who().conflict
+        assert identity.current().conflict
         client.close()
 
 
@@ -81,10 +81,10 @@ def test_asked_until_known() -> None:
         identity, client, text = asking(service.url)
         service.fault("instance/500")
         assert [identity.refresh() for _ in range(6)] == [*RETRY_SECONDS, 30]
-        assert identity.who().vm.name == ""
+        assert identity.current().vm.name == ""
         service.fault(None)
         assert identity.refresh() == REFRESH_SECONDS
-        assert identity.who().vm.name == "vm-1"
+        assert identity.current().vm.name == "vm-1"
         assert text.getvalue().count("identity.failed") == 1
         assert text.getvalue().count("identity.recovered") == 1
         client.close()
@@ -95,11 +95,11 @@ def test_the_last_answer_stays() -> None:
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, text = asking(service.url)
         identity.refresh()
-        known = identity.who()
+        known = identity.current()
         for fault in ("500", "html", "empty", "not-json", "reset", "403"):
             service.fault(f"instance/{fault}")
             assert identity.refresh() < REFRESH_SECONDS
-            assert identity.who() == known
+            assert identity.current() == known
         service.fault(None)
         identity.refresh()
         assert text.getvalue().count("identity.known") == 1
@@ -111,7 +111,7 @@ def test_only_what_is_asked_for_is_kept() -> None:
     with MetadataService(load("user-reboot"), speed=0.001) as service:
         identity, client, text = asking(service.url, vm_name="other", node="node-1")
         identity.refresh()
-        who = identity.who()
+        who = identity.current()
         assert NOISE not in f"{who} {text.getvalue()}"
         assert (who.conflict, who.vm.node) == (True, "node-1")
         assert "event=identity.conflict" in text.getvalue()
@@ -125,7 +125,7 @@ def test_a_hanging_service_holds_nothing_up() -> None:
         identity = Identity(client, Log(None))
         identity.start()
         identity.wait(0.2)
-        assert identity.who().vm.name == ""
+        assert identity.current().vm.name == ""
         began = time.monotonic()
         identity.stop()
         identity.wait(60)

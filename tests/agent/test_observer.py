@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from exporter.agent.observer import KEPT, PAUSE_AFTER_TROUBLE, TICK_SECONDS, ClockAlarm, Observer
+from exporter.agent.observer import KEPT, PAUSE_AFTER_ERROR, TICK_SECONDS, ClockAlarm, Observer
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.core.records import Record
 from exporter.core.state import InterruptionKind
@@ -173,9 +173,9 @@ def test_clocks_that_fail_are_said_and_tried_again() -> None:
     """The thread lives on, and the time in which it saw nothing is no stall."""
     with Stage() as stage:
         stage.broken = True
-        assert stage.tick() == PAUSE_AFTER_TROUBLE
+        assert stage.tick() == PAUSE_AFTER_ERROR
         stage.broken = False
-        stage.passes(PAUSE_AFTER_TROUBLE)
+        stage.passes(PAUSE_AFTER_ERROR)
         assert stage.tick() == TICK_SECONDS
         stage.passes(TICK_SECONDS + 2)
         stage.tick()

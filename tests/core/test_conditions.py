@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exporter.core.attempts import attempt_due, attempting, retry_delay
-from exporter.core.decision import Outcome, decide, explain, files_to_look_at, outdated, turning_points
+from exporter.core.decision import Outcome, decide, explain, files_to_check, outdated, turning_points
 from exporter.core.policy import AFTER_A_RULE, DecisionContext, Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, told
@@ -35,7 +35,7 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
     """Anything else is not."""
     path = f"/run/ready/{EVENT_ID}"
     case = Case(context=DecisionContext("vm-0", files={path: presence})).rules(require_file="/run/ready/{event_id}")
-    assert files_to_look_at(case.policy, parsed(event())) == {path}
+    assert files_to_check(case.policy, parsed(event())) == {path}
     assert told(case) == reason
 
 
@@ -118,17 +118,17 @@ def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> Non
     assert [found.reason for found in decide(policy, watcher.state, DecisionContext("vm-0", files=files))] == [
         Reason.NOT_PREPARED
     ]
-    assert files_to_look_at(policy, parsed(event("../there"))) == frozenset()
+    assert files_to_check(policy, parsed(event("../there"))) == frozenset()
 
 
 def test_files_are_looked_at_only_where_they_can_matter() -> None:
     """Those of a rule not with approvals off, nor for events it is not about; the hold file always, to be shown."""
     rules = (replace(ANY_REBOOT, require_file="/run/ready"),)
     policy = replace(ENFORCE, hold_file="/etc/hold", rules=rules)
-    assert files_to_look_at(policy, parsed(event())) == {"/etc/hold", "/run/ready"}
-    assert files_to_look_at(policy, parsed(event(EventType="Freeze"))) == {"/etc/hold"}
-    assert files_to_look_at(replace(policy, mode=Mode.OFF), parsed(event())) == {"/etc/hold"}
-    assert files_to_look_at(policy, None) == {"/etc/hold"}
+    assert files_to_check(policy, parsed(event())) == {"/etc/hold", "/run/ready"}
+    assert files_to_check(policy, parsed(event(EventType="Freeze"))) == {"/etc/hold"}
+    assert files_to_check(replace(policy, mode=Mode.OFF), parsed(event())) == {"/etc/hold"}
+    assert files_to_check(policy, None) == {"/etc/hold"}
 
 
 # -- explaining

@@ -54,7 +54,7 @@ class World:
             self.look()
 
     def look(self) -> None:
-        self.found += self.detector.look(self.reading)
+        self.found += self.detector.detect(self.reading)
 
     def stalls(self, seconds: float) -> None:
         """The clocks run and we do not."""
@@ -255,8 +255,8 @@ def test_clocks_that_cant_be_read_together_tell_no_step() -> None:
     reading = read_clocks(now, lambda: EPOCH + now())
     assert reading.spread == SECOND // 2
     detector = Detector(Reading(0, EPOCH))
-    assert detector.look(replace(reading, mono=SECOND // 10, real=EPOCH + 5 * SECOND)) == []
-    (found,) = detector.look(Reading(SECOND // 5, EPOCH + SECOND // 5 + 5 * SECOND))
+    assert detector.detect(replace(reading, mono=SECOND // 10, real=EPOCH + 5 * SECOND)) == []
+    (found,) = detector.detect(Reading(SECOND // 5, EPOCH + SECOND // 5 + 5 * SECOND))
     assert (found.kind, found.seconds) == (STEP, 5.0)
 
 
@@ -269,7 +269,7 @@ def test_the_quick_look_judges_no_reading_that_took_long() -> None:
 
 def test_an_interruption_says_when_it_was_noticed() -> None:
     """`at` is both clocks as they are after it."""
-    (found,) = Detector(Reading(0, EPOCH)).look(Reading(100_000_000, EPOCH + 5 * SECOND + 100_000_000))
+    (found,) = Detector(Reading(0, EPOCH)).detect(Reading(100_000_000, EPOCH + 5 * SECOND + 100_000_000))
     assert found.at.mono == 0.1
     assert found.at.wall.timestamp() == EPOCH / SECOND + 5.1
 

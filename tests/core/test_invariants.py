@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.core.attempts import attempt_due, attempting
-from exporter.core.decision import decide, files_to_look_at
+from exporter.core.decision import decide, files_to_check
 from exporter.core.document import Document, parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
@@ -165,7 +165,7 @@ def policy_of(house: oracle.House) -> Policy:
 
 
 def situation_of(house: oracle.House, policy: Policy, document: Document) -> DecisionContext:
-    files = {path: Presence(house.file(path)) for path in files_to_look_at(policy, document)}
+    files = {path: Presence(house.file(path)) for path in files_to_check(policy, document)}
     return DecisionContext(house.vm_name, house.conflict, files, house.writable)
 
 

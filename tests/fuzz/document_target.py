@@ -102,7 +102,7 @@ class Service:
 def tell(documents: Sequence[tuple[float, bytes]]) -> None:
     """Lets a fresh agent read these documents, each so many seconds after the one before."""
     service = Service()
-    environment = Environment(clock=service.now, identity=lambda: WHO, look_at_files=lambda _: {})
+    environment = Environment(clock=service.now, identity=lambda: WHO, check_files=lambda _: {})
     agent = Agent(OPTIONS, service, Memory(), SINK, log=Log(None), environment=environment)
     for pause, given in documents:
         service.seconds += pause

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.agent.files import look
+from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.core.policy import Mode, Policy
@@ -209,7 +209,7 @@ class World:
         environment = Environment(
             clock=self.clock.instant,
             identity=lambda: self.who,
-            look_at_files=look,
+            check_files=check_files,
             interruptions=self._interruptions,
             record_document=self._keep,
             stopping=lambda: self.stopping,

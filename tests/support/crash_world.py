@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.agent.delivery import Delivery
-from exporter.agent.files import look
+from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.core.policy import Mode, Policy
@@ -170,7 +170,7 @@ def life(folder: Path, kill_at: int) -> None:
         PrometheusSink("1", ("user-initiated", "short-freeze"), include_process_metrics=False),
         *("publish", "observe"),
     )
-    environment = Environment(clock=clock.instant, identity=lambda: VmIdentity(VM), look_at_files=look)
+    environment = Environment(clock=clock.instant, identity=lambda: VmIdentity(VM), check_files=check_files)
     log = Log(None)
     agent = Agent(Options(policy=Policy(mode=Mode.ENFORCE)), source, outbox, sink, log=log, environment=environment)
     deliveries = [

@@ -155,7 +155,7 @@ class Living:
         environment = Environment(
             clock=clock.instant,
             identity=lambda: who,
-            look_at_files=lambda _paths: {},
+            check_files=lambda _paths: {},
             interruptions=self._interruptions,
         )
         options = Options(policy=Policy(mode=life.mode), poll_interval=POLL_SECONDS, version="1.0.0")

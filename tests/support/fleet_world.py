@@ -135,7 +135,7 @@ class Member:
         environment = Environment(
             clock=lambda: Instant(self.utc(), self.mono),
             identity=self.who,
-            look_at_files=lambda paths: {path: Presence(self.file(path)) for path in paths},
+            check_files=lambda paths: {path: Presence(self.file(path)) for path in paths},
         )
         self.agent = Agent(self.options, Source(self), self.outbox, sink, log=Log(None), environment=environment)
         self.deliveries = [self._delivery(backend, sink) for backend in self.backends]

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
 
-from exporter.agent.files import look
+from exporter.agent.files import check_files
 from exporter.commands.replay.engine import Look, Options, ReplayEngine
 from exporter.commands.replay.entries import read_time
 from exporter.commands.replay.inputs import Input, InputError, read_input
@@ -129,7 +129,7 @@ def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: T
     options = Options(
         policy,
         settings.source.poll_interval,
-        _looking(args.assume_files, policy, look),
+        _looking(args.assume_files, policy, check_files),
         args.vm_name,
         settings.source.vm_name,
         settings.records.scope == "all",
@@ -145,10 +145,10 @@ def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: T
     return engine.result.documents
 
 
-def _looking(how: str, policy: Policy, look: Look) -> Look:
+def _looking(how: str, policy: Policy, check: Look) -> Look:
     """What the policy's files are taken to be: `ready` (prepared and not held), `present`, `absent`, or a real look."""
     if how == "look":
-        return look
+        return check
     if how == "ready":
         return lambda paths: {p: Presence.ABSENT if p == policy.hold_file else Presence.PRESENT for p in paths}
     assumed = Presence(how)

@@ -32,7 +32,7 @@ from exporter.commands.replay.result import ReplayResult
 from exporter.core import cycle
 from exporter.core.continuity import aged
 from exporter.core.cycle import Context, Observation
-from exporter.core.decision import explain_decision, files_to_look_at, match, turning_points
+from exporter.core.decision import explain_decision, files_to_check, match, turning_points
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import DecisionMade
 from exporter.core.folding import alike, folded
@@ -152,7 +152,7 @@ class ReplayEngine:
             now=now,
             process_start=self._process_start,
             identity=VmIdentity(self._vm, self.conflict),
-            files=self._options.look(files_to_look_at(self._policy, document)) if document is not None else {},
+            files=self._options.look(files_to_check(self._policy, document)) if document is not None else {},
             sends=False,
             watching=self._watching,
             poll_interval=self._options.poll_interval,
