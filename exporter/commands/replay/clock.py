@@ -1,5 +1,5 @@
-"""Both clocks of a recorded moment. A recording tells the time of day alone, and each step that was noticed of it: the
-clock that can't be set is the time of day without the steps."""
+"""Both clocks of a recorded moment. A recording holds wall clock times, and the steps of that clock that were measured;
+the monotonic clock is reconstructed as the wall clock without the steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from exporter.commands.replay.entries import Entry, Noticed, Reading, Steady, Unreadable
+from exporter.commands.replay.entries import Entry, Interrupted, Reading, Steady, Unreadable
 from exporter.core.state import Instant, InterruptionKind
 
 
 class Clock:
-    """Goes from entry to entry (`reach`), and never back."""
+    """The clocks at each entry, in order: `reach` goes to the next one."""
 
     def __init__(self, entries: Sequence[Entry], start: datetime) -> None:
         self._start = start
@@ -21,26 +21,26 @@ class Clock:
         self._stepped = 0.0
         self._stepping: Sequence[Step] = ()
         self._mono = 0.0
-        self._set_here = False
+        self._set_before_entry = False
 
-    def reach(self, place: int) -> None:
-        """The entry at this place comes next."""
-        self._set_here = place in self._steps
+    def reach(self, index: int) -> None:
+        """Go to the entry at this index."""
+        self._set_before_entry = index in self._steps
         self._stepped += sum(step.seconds for step in self._stepping)
-        self._stepping = self._steps.get(place, ())
+        self._stepping = self._steps.get(index, ())
 
-    def set_at(self, place: int) -> bool:
-        """Whether the clock was set just before the entry at this place."""
-        return place in self._steps
+    def set_at(self, index: int) -> bool:
+        """Whether the clock was set just before the entry at this index."""
+        return index in self._steps
 
-    def seen(self, at: datetime) -> Instant:
-        """A moment that was read then."""
+    def advance_to(self, at: datetime) -> Instant:
+        """Both clocks at a moment of the recording, at the earliest the last one."""
         self._mono = max(self._mono, self._of(at))
         return Instant(at, self._mono)
 
-    def felt(self, at: datetime) -> Instant:
-        """A moment that may lie before what was read last, unless the clock was only set after that."""
-        return Instant(at, max(self._of(at), self._mono) if self._set_here else self._of(at))
+    def instant_of(self, at: datetime) -> Instant:
+        """Both clocks at a moment that may be before the last one, unless the clock was only set after that."""
+        return Instant(at, max(self._of(at), self._mono) if self._set_before_entry else self._of(at))
 
     def _of(self, at: datetime) -> float:
         stepped = self._stepped + sum(step.seconds for step in self._stepping if not step.after(at))
@@ -49,36 +49,36 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The clock was set forward (or back, if negative) by so many seconds, which was noticed then."""
+    """The clock was set forward (or back, if negative) by so many seconds, which was measured at `noticed`."""
 
     noticed: datetime
     seconds: float
 
     def after(self, at: datetime) -> bool:
-        """Whether it came surely after that moment: a clock that is set back shows some moments twice."""
+        """Whether it certainly came after that moment: a clock that is set back shows some moments twice."""
         return self.seconds > 0 and at <= self.noticed - timedelta(seconds=self.seconds)
 
 
 def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
-    """Around which entry the clock was set, and by how much.
+    """The steps of the clock, by the index of the entry before which they took index.
 
-    The agent tells of a step right after the reading that came after it; so a step belongs before the reading in front
-    of it, if the time of day went as far, or back, in between.
+    The agent records a step right after the reading that followed it. So a step belongs before the preceding reading,
+    if the wall clock advanced that far, or went back, before that reading.
     """
     steps: dict[int, list[Step]] = defaultdict(list)
-    reading, went = 0, 0.0
+    reading, advanced = 0, 0.0
     last: datetime | None = None
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if isinstance(entry, Unreadable) or entry.at is None:
             continue
-        if isinstance(entry, Noticed):
+        if isinstance(entry, Interrupted):
             if entry.kind == InterruptionKind.CLOCK_STEP:
-                before = went >= entry.seconds if entry.seconds > 0 else went < 0
-                steps[reading if before else place].append(Step(entry.at, entry.seconds))
-                went -= entry.seconds if before else 0.0
+                before = advanced >= entry.seconds if entry.seconds > 0 else advanced < 0
+                steps[reading if before else index].append(Step(entry.at, entry.seconds))
+                advanced -= entry.seconds if before else 0.0
             continue
-        reading, went = place, 0.0
+        reading, advanced = index, 0.0
         if isinstance(entry, Reading | Steady) and last is not None:
-            went = (entry.at - last).total_seconds()
+            advanced = (entry.at - last).total_seconds()
         last = entry.at
     return steps

@@ -1,6 +1,6 @@
 """The command `replay`: what the agent made of these documents, or would make of them, and why.
 
-The documents go through the same core as the agent's. Nothing is sent: no POST, no record, no file is written.
+The documents go through the same core as in the agent. Nothing is sent and no file is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
 
 from exporter.agent.files import check_files
-from exporter.commands.replay.engine import Look, Options, ReplayEngine
+from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
 from exporter.commands.replay.entries import read_time
 from exporter.commands.replay.inputs import Input, InputError, read_input
 from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
@@ -100,7 +100,7 @@ def _start(text: str) -> datetime:
 
 
 def replay(args: argparse.Namespace) -> int:
-    """Runs the command. Answers the exit code."""
+    """Run the command. Returns the exit code."""
     settings = load(args, environ_of(os.environ, SECTIONS))
     out = writable(sys.stdout)
     return _replay(args, settings, sys.stdin.buffer, out, datetime.now(UTC))
@@ -117,19 +117,19 @@ def _replay(args: argparse.Namespace, settings: Settings, standard_input: Binary
             complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
     for plan in replay_plans(inputs, settings.source.poll_interval, args.start, now):
-        documents += _tell(plan, args, settings, out)
+        documents += _replay_plan(plan, args, settings, out)
     if not documents and not failed:
         complain("no document in the input")
     return DONE if documents and not failed else FAILED
 
 
-def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
-    """One story. Answers how many documents it had."""
+def _replay_plan(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
+    """Replay one plan and print it. Returns how many documents it had."""
     policy = settings.approval.policy
     options = Options(
         policy,
         settings.source.poll_interval,
-        _looking(args.assume_files, policy, check_files),
+        _file_check(args.assume_files, policy, check_files),
         args.vm_name,
         settings.source.vm_name,
         settings.records.scope == "all",
@@ -137,16 +137,16 @@ def _tell(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: T
     plan = _with_approvals(plan, options, args.start)
     engine = ReplayEngine(plan, options)
     notes = [*plan.notes, *_about_files(policy, args.assume_files)]
-    telling = _AsJson(out, notes) if args.json else _AsText(out, notes, supports_colour(out, os.environ))
-    telling.begin(plan, engine, policy)
+    output = _AsJson(out, notes) if args.json else _AsText(out, notes, supports_colour(out, os.environ))
+    output.begin(plan, engine, policy)
     for record in engine.run():
-        telling.record(record)
-    telling.end(engine, policy)
+        output.record(record)
+    output.end(engine, policy)
     return engine.result.documents
 
 
-def _looking(how: str, policy: Policy, check: Look) -> Look:
-    """What the policy's files are taken to be: `ready` (prepared and not held), `present`, `absent`, or a real look."""
+def _file_check(how: str, policy: Policy, check: FileCheck) -> FileCheck:
+    """The assumed presence of the policy's files: `ready` (prepared and not held), `present`, `absent`; or `check`."""
     if how == "look":
         return check
     if how == "ready":
@@ -156,7 +156,7 @@ def _looking(how: str, policy: Policy, check: Look) -> Look:
 
 
 def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
-    """A scenario goes another way once something is approved: it is played again with each approval it leads to."""
+    """The plan with the approvals that it leads to: as each changes the scenario, it is replayed after each of them."""
     sent: dict[str, Approval] = {}
     while plan.scenario is not None:
         engine = ReplayEngine(plan, options)
@@ -176,7 +176,7 @@ def _about_files(policy: Policy, assumed: str) -> list[str]:
 
 
 def _hints(engine: ReplayEngine) -> list[str]:
-    """What to give so that the next try says more."""
+    """Which flag would give a more useful result."""
     names = list(engine.result.names)
     if not names or (engine.vm.name and folded(engine.vm.name) in {folded(name) for name in names}):
         return []
@@ -194,31 +194,33 @@ class _AsText:
     notes: list[str]
     colour: bool
 
-    def _say(self, text: str = "") -> None:
+    def _print(self, text: str = "") -> None:
         say(text, self.out, colour=self.colour)
 
-    def begin(self, play: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
-        self._say(f"As {clean(engine.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent.")
-        for note in [play.title, *self.notes] if play.title else self.notes:
-            self._say(f"({clean(note, LONGEST_NAMES)})")
-        self._say()
+    def begin(self, plan: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
+        self._print(
+            f"As {clean(engine.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent."
+        )
+        for note in [plan.title, *self.notes] if plan.title else self.notes:
+            self._print(f"({clean(note, LONGEST_NAMES)})")
+        self._print()
 
     def record(self, record: Record) -> None:
         for text in record_lines(record, self.colour):
-            self._say(text)
+            self._print(text)
 
     def end(self, engine: ReplayEngine, policy: Policy) -> None:
         result = engine.result
-        self._say()
-        self._say(
+        self._print()
+        self._print(
             f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}. {_policy(policy)}:"
         )
         for text in table(result, self.colour):
-            self._say(text)
+            self._print(text)
         for hint in _hints(engine):
-            self._say()
-            self._say(f"({hint})")
-        self._say()
+            self._print()
+            self._print(f"({hint})")
+        self._print()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +230,7 @@ class _AsJson:
     out: TextIO
     notes: list[str]
 
-    def begin(self, play: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
+    def begin(self, plan: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
         pass
 
     def record(self, record: Record) -> None:

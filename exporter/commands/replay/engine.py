@@ -1,7 +1,7 @@
-"""Entries through the line: the function that the agent runs (`core/cycle.py`), over a recording.
+"""Runs the agent's cycle (`core/cycle.py`) over the entries of a recording.
 
-What the agent did at the time (its approvals, its restarts, who it was) is taken from the recording as it happened;
-what it would decide is decided anew, by the policy given now. Nothing is committed and nothing is sent.
+What the agent did at the time (approvals, restarts) and its identity are taken from the recording; decisions are made
+again, by the policy given now. Nothing is committed and nothing is sent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from exporter.commands.replay.entries import (
     Ended,
     Entry,
     Failed,
-    Known,
-    Noticed,
+    IdentityKnown,
+    Interrupted,
     Posted,
     Reading,
     Sent,
@@ -43,18 +43,18 @@ from exporter.core.records import DOCUMENT_REJECTED, Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
 
-Look = Callable[[Iterable[str]], Mapping[str, Presence]]
+FileCheck = Callable[[Iterable[str]], Mapping[str, Presence]]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to replay. `vm_name` is who to be, whatever the recording says; `configured` what the settings say."""
+    """How to replay. `vm_name` is the VM's name whatever the recording holds; `configured` is that of the settings."""
 
     policy: Policy
     poll_interval: float
     """Seconds."""
-    look: Look
-    """What stands at the paths that the policy asks for."""
+    look: FileCheck
+    """The presence of the files that the policy asks for."""
     vm_name: str = ""
     configured: str = ""
     all_events: bool = False
@@ -62,9 +62,9 @@ class Options:
 
 
 class ReplayEngine:
-    """One plan. `run` gives the records as they come about; `result` and `vm` are complete after it.
+    """Replays one plan. `run` yields the records; `result` and `vm` are complete after it.
 
-    `vm` is who the VM is as far as all the entries tell; what happens at a moment knows what was known then.
+    `vm` is the identity as far as any entry gives it; an observation only has what was known at its time.
     """
 
     def __init__(self, plan: ReplayPlan, options: Options) -> None:
@@ -72,59 +72,59 @@ class ReplayEngine:
         self._options = options
         self._policy = options.policy
         self.result = ReplayResult()
-        known = next((entry.vm for entry in plan.entries if isinstance(entry, Known)), Vm())
+        known = next((entry.vm for entry in plan.entries if isinstance(entry, IdentityKnown)), Vm())
         self.conflict = False
         self.vm = self._identify(known)
         self._vm = self._identify(Vm())
-        self._learned: Known | None = None
+        self._learned: IdentityKnown | None = None
         first = next((entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at), None)
         self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
         self._state = State(birth=self._start, vm_key=known.id or self.vm.name or "replay")
         self._clock = Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
-        self._noticed: list[Interruption] = []
-        self._noticed_ahead: set[int] = set()
+        self._interruptions: list[Interruption] = []
+        self._handled_ahead: set[int] = set()
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
-        self._watching = any(isinstance(entry, Began | Noticed) for entry in plan.entries)
+        self._watching = any(isinstance(entry, Began | Interrupted) for entry in plan.entries)
 
     def run(self) -> Iterator[Record]:
-        """Plays the entries in their order."""
+        """Replay the entries in order."""
         for place, entry in enumerate(self._plan.entries):
             self._clock.reach(place)
-            if place in self._noticed_ahead:
+            if place in self._handled_ahead:
                 continue
             if isinstance(entry, Reading | Steady):
-                self._notice_ahead(place, entry)
-            self._take(entry)
+                self._take_ahead(place, entry)
+            self._handle(entry)
             yield from self._records
             self._records.clear()
 
-    def _take(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
+    def _handle(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
         if not isinstance(entry, Reading | Steady | Unreadable):
             self._settle_identity()
         if not isinstance(entry, Unreadable) and entry.at is not None:
-            self._tell_outage(entry.at)
+            self._record_outage(entry.at)
         match entry:
             case Reading():
                 self._read(entry)
             case Steady():
-                self._stay(entry.at)
+                self._unchanged_until(entry.at)
             case Failed():
                 self.result.failures += 1
-                self._run(cycle.PollFailed(entry.reason, "as recorded", self._clock.seen(entry.at)), entry.at)
+                self._run(cycle.PollFailed(entry.reason, "as recorded", self._clock.advance_to(entry.at)), entry.at)
             case Sent():
                 self._sent(entry.event_id, entry.at)
             case Posted():
                 self._posted(entry)
-            case Noticed():
-                self._feel(entry)
-            case Known():
-                self._learn(entry)
+            case Interrupted():
+                self._interrupted(entry)
+            case IdentityKnown():
+                self._note_identity(entry)
             case Began():
                 self._restart(entry)
             case Ended():
-                self._run(cycle.AgentStopped(self._take_noticed()), entry.at)
+                self._run(cycle.AgentStopped(self._take_interruptions()), entry.at)
             case Unreadable():
                 self.result.rejected += 1
                 self._reject(self._last_time(), "not-a-document", entry.detail, entry.where)
@@ -132,8 +132,8 @@ class ReplayEngine:
                 assert_never(entry)
 
     def _run(self, observation: Observation, at: datetime) -> None:
-        """Runs the line, as the agent's loop does, but for committing and sending."""
-        now = self._clock.seen(at)
+        """Run the cycle as the agent's loop does, without committing and sending."""
+        now = self._clock.advance_to(at)
         if self._vm.id and self._state.vm_id and not alike(self._vm.id, self._state.vm_id):
             self._state = cycle.fresh_state(self._state, now)
         context = self._context(now, observation)
@@ -161,10 +161,10 @@ class ReplayEngine:
             random_key="replay",
         )
 
-    # -- who this VM is
+    # -- the identity
 
     def _identify(self, known: Vm) -> Vm:
-        """Who this VM is: as asked for, else as recorded, else as configured, else as the scenario says."""
+        """The identity: as recorded, unless flag or settings give another name; without any name, the scenario's."""
         options = self._options
         self.conflict = bool(
             not options.vm_name and options.configured and known.name and not alike(options.configured, known.name)
@@ -174,8 +174,8 @@ class ReplayEngine:
             return Vm(name=wanted)
         return known if known.name else replace(known, name=self._plan.vm_name)
 
-    def _learn(self, entry: Known) -> None:
-        """It was known from a poll on: of the document that comes next, or, where none does, of the one that stood."""
+    def _note_identity(self, entry: IdentityKnown) -> None:
+        """The identity became known at a poll: for the next document or, where none follows, for the current one."""
         self.vm = self._identify(entry.vm)
         if self._state.document is None:
             self._vm = self.vm
@@ -183,7 +183,7 @@ class ReplayEngine:
             self._learned = entry
 
     def _settle_identity(self) -> None:
-        """The poll at which it was learned had read the same document again."""
+        """Apply a noted identity when the poll at which it became known had read the same document again."""
         learned, last, document = self._learned, self._state.last_good, self._state.document
         if learned is None or last is None or document is None or self._state.outage is not None:
             return
@@ -200,18 +200,18 @@ class ReplayEngine:
     def _last_time(self) -> datetime:
         return self._state.last_good.wall if self._state.last_good else self._start
 
-    def _stay(self, until: datetime) -> None:
+    def _unchanged_until(self, until: datetime) -> None:
         if self._learned is not None and self._learned.at <= until:
             self._settle_identity()
         self._pass_time(until)
         document = self._state.document
-        if self._noticed and document is not None and self._state.outage is None:
-            self._good(document, max(until, self._last_time()), self._take_noticed())
+        if self._interruptions and document is not None and self._state.outage is None:
+            self._good(document, max(until, self._last_time()), self._take_interruptions())
 
     def _pass_time(self, until: datetime) -> None:
-        """The document stood still and was read again and again: only time passes, and what waits for it is decided.
+        """Advance the time while the document was read again unchanged, and run the cycle where decisions may change.
 
-        What was no document stood still, too: then nothing good was read.
+        During an outage no good document was read, so that nothing is advanced.
         """
         last, document = self._state.last_good, self._state.document
         if self._state.outage is not None or document is None or last is None or last.mono is None:
@@ -222,36 +222,35 @@ class ReplayEngine:
         marks = {*turning_points(self._policy, self._state, self._vm.name), *self._pending_until(last, begin)}
         for mark in (*sorted(mark for mark in marks if begin < mark < end), end):
             at = last.wall + timedelta(seconds=mark - begin)
-            # As if every poll until then had been run: the last of them is.
+            # The same state as if every poll until then had been run; only the last one is.
             polls = int((mark - self._state.observed_seconds) / self._options.poll_interval) - 1
             reset = aged(self._state.reset, mark, polls)
-            self._state = replace(self._state, last_good=self._clock.seen(at), observed_seconds=mark, reset=reset)
+            self._state = replace(self._state, last_good=self._clock.advance_to(at), observed_seconds=mark, reset=reset)
             self._good(document, at)
 
     def _pending_until(self, last: Instant, begin: float) -> Iterator[float]:
-        """When interruptions that wait for their event have waited long enough, in seconds of good polling."""
+        """When pending interruptions stop waiting for an event, in `State.observed_seconds`."""
         patience = cycle.interruption_patience(self._options.poll_interval)
         for interruption in self._state.process.pending:
             yield begin + (interruption.at.mono or 0.0) - (last.mono or 0.0) + patience + 0.001
 
-    def _tell_outage(self, until: datetime) -> None:
-        """An outage is told at the moment when it became one, whatever was recorded next."""
+    def _record_outage(self, until: datetime) -> None:
+        """Record an outage at the moment when it was old enough, before the next entry."""
         for mark in (UNAVAILABLE_SECONDS, SWITCH_OFF_NEAR_SECONDS):
             outage = self._state.outage
             if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.recorded):
                 continue
-            at = outage.known_since.wall + timedelta(
-                seconds=mark, milliseconds=1
-            )  # surely so old, however it is rounded
+            # A millisecond more, so that rounding can't make it too young.
+            at = outage.known_since.wall + timedelta(seconds=mark, milliseconds=1)
             if at <= until:
                 self._run(cycle.TimePassed(), at)
 
     def _restart(self, entry: Began) -> None:
-        self._state = load_state(dump_state(self._state))  # what the next process knows of it
+        self._state = load_state(dump_state(self._state))  # what the next process loads
         self._in_flight.clear()
-        self._noticed.clear()
-        self._vm = self._identify(Vm())  # it asks anew
-        self._process_start = self._clock.seen(entry.at)
+        self._interruptions.clear()
+        self._vm = self._identify(Vm())  # the next process reads it again
+        self._process_start = self._clock.advance_to(entry.at)
         self._run(cycle.AgentStarted(entry.boot), entry.at)
 
     # -- documents
@@ -264,19 +263,19 @@ class ReplayEngine:
             self._take_learned()
             self.result.rejected += 1
             fault = error.reason if entry.recorded else ""
-            self._run(cycle.PollFailed(cycle.MALFORMED, error.detail, self._clock.seen(at), fault), at)
+            self._run(cycle.PollFailed(cycle.MALFORMED, error.detail, self._clock.advance_to(at), fault), at)
             if not entry.recorded:
                 self._reject(at, error.reason, error.detail, entry.where)
             return
         self.result.read(document)
         self._take_learned()
-        self._good(document, at, self._take_noticed())
+        self._good(document, at, self._take_interruptions())
 
     def _good(self, document: Document, at: datetime, interruptions: tuple[Interruption, ...] = ()) -> None:
         self._run(cycle.DocumentRead(document, interruptions=interruptions), at)
 
     def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
-        """What somebody kept that is neither a document nor a line of a recording: each is named."""
+        """Record an input that is neither a document nor a line of a recording, with its place."""
         document = self._state.document
         factory = RecordFactory(self._vm, at, document.incarnation if document else None, self._policy.mode)
         message = f"{where} is no document: {detail}"
@@ -284,10 +283,10 @@ class ReplayEngine:
         self._state, record = factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data)
         self._records.append(record)
 
-    # -- what the agent did and noticed
+    # -- what the agent did and observed
 
     def _sent(self, event_id: str, at: datetime) -> Tracked | None:
-        """An approval as it was asked for at the time, whatever the policy given now would have done."""
+        """An approval as it was sent at the time, whatever the policy given now would have decided."""
         tracked = self._state.history(folded(event_id))
         if tracked is None:
             return None
@@ -297,7 +296,7 @@ class ReplayEngine:
         return self._state.history(tracked.key)
 
     def _posted(self, entry: Posted) -> None:
-        """What became of it. Recordings of the first version have the answers alone."""
+        """The answer to an approval. Recordings of the first version hold only the answers."""
         tracked = self._state.history(folded(entry.event_id))
         if tracked is not None and tracked.key not in self._in_flight:
             tracked = self._sent(entry.event_id, entry.at)
@@ -307,43 +306,43 @@ class ReplayEngine:
         failure = None
         if entry.status != ACCEPTED:
             failure = cycle.PostFailure(entry.reason, "as recorded", entry.status)
-        sent = tracked.approval.last_attempt or self._clock.seen(entry.at)
+        sent = tracked.approval.last_attempt or self._clock.advance_to(entry.at)
         self._run(cycle.PostAnswered(tracked, sent, failure), entry.at)
         document = self._state.document
         if failure is None and document is not None and self._state.outage is None:
-            self._good(document, max(entry.at, self._last_time()))  # the decision that it leads to, at its time
+            self._good(document, max(entry.at, self._last_time()))  # for the decision after it, at that time
 
-    def _notice_ahead(self, place: int, entry: Reading | Steady) -> None:
-        """The interruptions that were known when the document was looked at: the recording has them right after it."""
+    def _take_ahead(self, place: int, entry: Reading | Steady) -> None:
+        """Take the interruptions that were known when the document was read: they are recorded right after it."""
         for later in range(place + 1, len(self._plan.entries)):
-            noticed = self._plan.entries[later]
-            if not isinstance(noticed, Noticed) or entry.at is None or noticed.at > entry.at:
+            following = self._plan.entries[later]
+            if not isinstance(following, Interrupted) or entry.at is None or following.at > entry.at:
                 return
             if self._clock.set_at(later):
                 return
-            self._notice(noticed)
-            self._noticed_ahead.add(later)
+            self._add_interruption(following)
+            self._handled_ahead.add(later)
 
-    def _feel(self, entry: Noticed) -> None:
-        """One that no document followed closely: at the next poll the same was read again."""
-        interruption = self._notice(entry)
+    def _interrupted(self, entry: Interrupted) -> None:
+        """An interruption that no document followed closely: the next poll read the same document again."""
+        interruption = self._add_interruption(entry)
         document = self._state.document
         if interruption is None or document is None or self._state.outage is not None:
             return
         self._pass_time(entry.at)
-        self._good(document, max(entry.at, self._last_time()), self._take_noticed())
+        self._good(document, max(entry.at, self._last_time()), self._take_interruptions())
 
-    def _notice(self, entry: Noticed) -> Interruption | None:
+    def _add_interruption(self, entry: Interrupted) -> Interruption | None:
         if entry.kind not in list(InterruptionKind):
             return None
-        interruption = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.felt(entry.at))
-        self._noticed.append(interruption)
+        interruption = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.instant_of(entry.at))
+        self._interruptions.append(interruption)
         return interruption
 
-    def _take_noticed(self) -> tuple[Interruption, ...]:
-        noticed = tuple(self._noticed)
-        self._noticed.clear()
-        return noticed
+    def _take_interruptions(self) -> tuple[Interruption, ...]:
+        interruptions = tuple(self._interruptions)
+        self._interruptions.clear()
+        return interruptions
 
 
 def _parse(body: bytes) -> Document:

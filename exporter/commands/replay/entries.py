@@ -1,4 +1,4 @@
-"""What `replay` plays: entries, each one thing that was read, done, felt or known at a time."""
+"""The input of a replay: entries, each with a time and one thing that the agent read, did or observed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EARLIEST, LATEST = 1970, 2200  # years; outside of them sums of times may not fi
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A document was read. `at` is None while nobody knows when; `where` names the file and line."""
+    """A document was read. `at` is None if the input has no time; `where` names the file and line."""
 
     at: datetime | None
     body: bytes
@@ -26,7 +26,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Until then the document was read again and again, without a gap, and had not changed."""
+    """Until then the document was read repeatedly, without a gap, and had not changed."""
 
     at: datetime
 
@@ -41,7 +41,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """An approval that was asked for was answered. `status` is Azure's answer, None for none."""
+    """A POST was answered. `status` is the HTTP status, None for no answer."""
 
     at: datetime
     event_id: str
@@ -51,15 +51,15 @@ class Posted:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The agent asked for an approval, and had no answer yet."""
+    """The agent sent a POST, and had no answer yet."""
 
     at: datetime
     event_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """An interruption was noticed; `seconds` long."""
+class Interrupted:
+    """An interruption was observed; `seconds` is negative for a clock that was set back."""
 
     at: datetime
     kind: str
@@ -67,8 +67,8 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Who the VM is, as was known from then on."""
+class IdentityKnown:
+    """The identity of the VM, as it was known from then on."""
 
     at: datetime
     vm: Vm
@@ -76,7 +76,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The agent started; `boot` names the boot of the machine, if that is known."""
+    """The agent started. `boot` identifies the boot of the machine; empty where it is not known."""
 
     at: datetime
     boot: str
@@ -97,12 +97,12 @@ class Unreadable:
     detail: str
 
 
-Timed = Steady | Failed | Sent | Posted | Noticed | Known | Began | Ended
+Timed = Steady | Failed | Sent | Posted | Interrupted | IdentityKnown | Began | Ended
 Entry = Reading | Timed | Unreadable
 
 
 def read_time(text: object) -> datetime | None:
-    """An instant of this age from RFC 3339, in UTC; None for anything else."""
+    """An instant from RFC 3339, in UTC; None for anything else, and for years that are out of range."""
     if not isinstance(text, str):
         return None
     try:
@@ -113,5 +113,5 @@ def read_time(text: object) -> datetime | None:
 
 
 def of_this_age(at: datetime | None) -> datetime | None:
-    """The same instant, where sums of times with it fit."""
+    """The same instant, or None if its year is out of range, where sums with it may overflow."""
     return at if at and EARLIEST <= at.year <= LATEST else None

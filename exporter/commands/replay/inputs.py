@@ -1,6 +1,6 @@
-"""What `replay` is given: recordings, single documents, JSON lines of documents, scenarios; all become `Entry` values.
+"""Reads the inputs of `replay`: recordings, single documents, JSON lines of documents, scenarios; all become entries.
 
-Everything is somebody's file: sizes are capped, and a line that can't be read is an entry of its own that says so.
+Inputs may be any files: sizes are capped, and a line that can't be read becomes an `Unreadable` entry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from exporter.commands.replay.entries import (
     Ended,
     Entry,
     Failed,
-    Known,
-    Noticed,
+    IdentityKnown,
+    Interrupted,
     Posted,
     Reading,
     Sent,
@@ -47,14 +47,14 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What one input holds."""
+    """The content of one input: entries, or a scenario."""
 
     entries: tuple[Entry, ...] = ()
     scenario: Scenario | None = None
 
 
 def read_input(name: str, standard_input: BinaryIO) -> Input:
-    """What is in the file, the scenario of that name, or on standard input (`-`). Raises `InputError`."""
+    """Read a file, the scenario of that name, or standard input (`-`). Raises `InputError`."""
     if name != "-" and not Path(name).exists() and name in scenario.names():
         return Input(scenario=scenario.load(name))
     try:
@@ -84,7 +84,7 @@ def _content(name: str, content: bytes) -> Input:
         return Input(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
     entries = tuple(_lines(name, content))
     if all(isinstance(entry, Unreadable) for entry in entries):
-        # Not one line is JSON: then it was not meant as lines: several in a row, or one answer that is no document.
+        # No line is JSON: it is several documents in a row, or one answer that is no document.
         whole = tuple(_several(name, content))
         return Input(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
     return Input(entries)
@@ -121,7 +121,7 @@ def _json(text: bytes) -> Any:
 
 
 def _entry(parsed: Any, text: bytes, where: str) -> Entry:
-    """One object: a document, alone or with its time as anybody may keep it, or a line of the recorder's."""
+    """One object: a document, alone or with its time beside it (`shapes`), or a line of a recording."""
     if not isinstance(parsed, dict):
         return Reading(None, text, where)
     if document := kept(parsed, text, where):
@@ -163,10 +163,10 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
     if isinstance(interruption := line.get("interruption"), dict):
         seconds, kind = interruption.get("seconds"), interruption.get("kind")
         usable = isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(kind, str)
-        return Noticed(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
+        return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
     if isinstance(vm := line.get("vm"), dict):
         known = {field.name: vm.get(field.name) for field in fields(Vm)}
-        return Known(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))
+        return IdentityKnown(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))
     if isinstance(line.get("ended"), dict):
         return Ended(at)
     if isinstance(began := line.get("began"), dict):

@@ -1,4 +1,4 @@
-"""From inputs to plans: which entries belong together, and when what has no time of its own was read."""
+"""From inputs to plans: which entries belong together, and times for documents that have none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Even
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` is what a reader has to know."""
+    """Entries that belong together. `vm_name` is the scenario's own VM; `notes` are assumptions, for a person."""
 
     entries: tuple[Entry, ...]
     title: str = ""
@@ -34,7 +34,7 @@ class ReplayPlan:
 def replay_plans(
     inputs: Sequence[Input], poll_interval: float, start: datetime | None, now: datetime
 ) -> list[ReplayPlan]:
-    """Recordings and documents as one play, each scenario as one of its own; every reading with its time."""
+    """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
     recorded = [item for item in inputs if item.scenario is None]
     if all(_first_time(item) for item in recorded):
         # The files of one recording are numbered from the newest to the oldest.
@@ -45,11 +45,15 @@ def replay_plans(
 
 
 def _first_time(item: Input) -> datetime | None:
-    return next((entry.at for entry in item.entries if not isinstance(entry, Unreadable) and entry.at), None)
+    return next(filter(None, map(_time_of, item.entries)), None)
+
+
+def _time_of(entry: Entry) -> datetime | None:
+    return None if isinstance(entry, Unreadable) else entry.at
 
 
 def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, now: datetime) -> ReplayPlan:
-    """The entries, with a time for those that have none: one poll interval after what stands before them."""
+    """The entries, with a time for those that have none: one poll interval after the entry before them."""
     untimed = [entry for entry in entries if isinstance(entry, Reading) and entry.at is None]
     last: datetime | None = None
     timed: list[Entry] = []
@@ -74,7 +78,8 @@ def _assumption(timed: list[Entry], untimed: list[Reading], start: datetime | No
 
 
 def _assumed_start(readings: Sequence[Reading], interval: timedelta, now: datetime) -> datetime:
-    """So that the last is read now; or, where the first announced start has passed, as early as it was announced."""
+    """When the first document was read: so that the last is read now, or as early as Azure would have announced the
+    first start, if that has passed."""
     latest = now - interval * (len(readings) - 1)
     announced = [
         event.not_before - timedelta(seconds=MINIMUM_NOTICE.get(event.event_type or "", LEAST_NOTICE))
@@ -93,10 +98,10 @@ def _document(reading: Reading) -> Document | None:
 
 
 def scenario_plan(
-    story: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()
+    scenario: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()
 ) -> ReplayPlan:
-    """The scenario as the agent would read it, and its approvals as it would have sent them."""
-    platform = Platform(story, start or story.start)
+    """The scenario as the agent would read it, with these approvals as the agent would have sent them."""
+    platform = Platform(scenario, start or scenario.start)
     timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
     entries: list[Entry] = []
     silent = False
@@ -108,13 +113,13 @@ def scenario_plan(
         silent = change.silent
         if not silent:
             body = json.dumps(change.document()).encode()
-            entries.append(Reading(change.at, body, f"scenario {story.name}"))
+            entries.append(Reading(change.at, body, f"scenario {scenario.name}"))
     end = platform.end(timeline)
     if not silent and end > timeline[-1].at:
         entries.append(Steady(end))
     for approval in approvals:
         entries += [Steady(approval.at), Posted(approval.at, approval.event_id, ACCEPTED)]
-    entries.sort(key=lambda entry: getattr(entry, "at", platform.start))  # stable: what was read comes before the POST
+    entries.sort(key=lambda entry: _time_of(entry) or platform.start)  # stable: what was read comes before the POST
     note = "the simulated Azure takes the approvals that the rules would send" if approvals else "nobody approves"
-    title = f"scenario {story.name}: {story.description}"
-    return ReplayPlan(tuple(entries), title, story.vms[0].name, (f"a story: {note}",), story)
+    title = f"scenario {scenario.name}: {scenario.description}"
+    return ReplayPlan(tuple(entries), title, scenario.vms[0].name, (f"a story: {note}",), scenario)

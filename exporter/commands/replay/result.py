@@ -1,4 +1,4 @@
-"""What a replay finds on the way, besides the records: for each event its decisions, and how each came about."""
+"""The result of a replay besides its records: for each event its decisions, with the checks behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES_KEPT: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A decision, from then on until the next one of the same event."""
+    """A decision, valid from `at` until the next one about the same event."""
 
     at: datetime
     explanation: Explanation
@@ -24,20 +24,20 @@ class Moment:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What was found on the way, besides the records."""
+    """Decisions by event key, and counts: `rejected` inputs and failed polls (`failures`) among them."""
 
     decisions: dict[str, list[Moment]] = field(default_factory=dict)
     unlisted: int = 0
     """Decisions beyond `MOMENTS_KEPT` of an event."""
     names: dict[str, None] = field(default_factory=dict)
-    """Every VM that was named, in the order of their appearance."""
+    """Every VM that `Resources` named, in the order of their appearance."""
     documents: int = 0
     rejected: int = 0
     failures: int = 0
 
     @property
     def approvals(self) -> tuple[tuple[datetime, str], ...]:
-        """When each event was first found to be approvable, with its key."""
+        """When each event was first approvable, with its key."""
         first: dict[str, datetime] = {}
         for key, moments in self.decisions.items():
             for moment in moments:
@@ -46,7 +46,7 @@ class ReplayResult:
         return tuple((at, key) for key, at in first.items())
 
     def read(self, document: Document) -> None:
-        """A document, and the VMs that it names."""
+        """Count a document, and note the VMs that it names."""
         self.documents += 1
         for event in document.events:
             for name in event.resources or ():
@@ -54,7 +54,7 @@ class ReplayResult:
                     self.names.setdefault(name)
 
     def decided(self, at: datetime, explanation: Explanation) -> None:
-        """A decision that is not the event's last one."""
+        """Add a decision that differs from the last one about its event."""
         moments = self.decisions.setdefault(explanation.decision.key, [])
         if len(moments) < MOMENTS_KEPT:
             moments.append(Moment(at, explanation))

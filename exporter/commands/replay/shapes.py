@@ -1,7 +1,7 @@
-"""How people keep documents: with the time beside them, or one after the other as a loop around `curl` leaves them.
+"""The forms in which people keep documents: with the time beside them, or one after the other from a loop of `curl`.
 
-The recorder's own lines are read elsewhere; here is what others write. A document's text is passed on as it stands, so
-that what the agent would refuse is refused here too.
+The recorder's own lines are read in `inputs`. A document's text is passed on unchanged, so that whatever the agent
+would refuse is refused here too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from exporter.core.timestamps import parse_time
 TIMES: Final = ("time", "timestamp", "@timestamp", "ts", "date", "at", "read_at", "observed_at", "fetched_at")
 HOLDERS: Final = ("document", "body", "doc", "data", "response", "payload")
 DOCUMENT: Final = frozenset({"DocumentIncarnation", "Events"})
-_MILLISECONDS: Final = 1e11  # a number of seconds so large is of the year 5138
+_MILLISECONDS: Final = 1e11  # as seconds this would be the year 5138
 _NUMBER: Final = re.compile(r"\d{9,17}(?:\.\d{1,9})?", re.ASCII)
 _BETWEEN: Final = re.compile(r"[\s,\x1e]*")
 _SPACE: Final = re.compile(r"\s*")
@@ -52,7 +52,7 @@ def _is_document(value: Any) -> bool:
 
 
 def when(value: object) -> datetime | None:
-    """The instant that somebody's clock wrote, in UTC; None when it can't be told."""
+    """The instant in a time that people write, in UTC; None when it can't be read."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -68,7 +68,7 @@ def when(value: object) -> datetime | None:
 
 
 def _member(text: bytes, wanted: str) -> bytes:
-    """The text of an object's member, as it stands in the object's. The object is well-formed; the last one counts."""
+    """The text of an object's member, unchanged. The object is well-formed; of repeated members the last one counts."""
     whole = text.decode(json.detect_encoding(text), "surrogatepass")  # as `json.loads` does
     position, member = _after(whole, whole.index("{") + 1), ""
     while whole[position] != "}":
@@ -88,9 +88,9 @@ def _after(text: str, position: int) -> int:
 
 
 def several(content: bytes) -> Iterator[bytes]:
-    """The texts of two or more JSON objects that stand one after the other, whatever their lines; nothing otherwise.
+    """The texts of two or more JSON objects in a row, whatever their lines; nothing for fewer.
 
-    What follows the last whole one comes last.
+    The rest after the last whole object comes last.
     """
     text = content.decode("utf-8-sig", "surrogateescape")
     parts: list[str] = []
@@ -113,7 +113,7 @@ def _start(text: str, position: int) -> int:
 
 
 def in_utf8(content: bytes) -> bytes:
-    """The same in UTF-8: what Windows' own shell redirects into a file is UTF-16."""
+    """The same in UTF-8: PowerShell redirects output into files as UTF-16."""
     if not content.startswith(_UTF16):
         return content
     try:

@@ -1,4 +1,4 @@
-"""How each decision came about, as a table for a person and as values for a program."""
+"""The checks behind each decision, as a table for a person and as JSON values for a program."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RESULT_WIDTH: Final = 10
 _DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
-def table(findings: ReplayResult, colour: bool = False) -> Iterator[str]:
-    """For each event: what it was, and from each moment on what would be decided and what was asked on the way."""
+def table(result: ReplayResult, colour: bool = False) -> Iterator[str]:
+    """The lines of the table: each event, its decisions in order of time, and the checks behind each of them."""
     bold, dim, reset = (_BOLD, _DIM, _RESET) if colour else ("", "", "")
-    for moments in findings.decisions.values():
+    for moments in result.decisions.values():
         event = moments[0].explanation.decision.event
         yield ""
         yield f"{bold}{clean(event.event_id, LONGEST)}{reset}  {_what(event)}"
@@ -33,10 +33,10 @@ def table(findings: ReplayResult, colour: bool = False) -> Iterator[str]:
             rows = list(_rows(moment_of_event.explanation))
             if rows:
                 yield f"    {dim}{'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found{reset}"
-            for name, result, found in rows:
-                yield f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {result:<{RESULT_WIDTH}}  {clean(found, LONGEST)}"
-    if findings.unlisted:
-        yield f"  and {findings.unlisted} further changes of decisions"
+            for name, answer, finding in rows:
+                yield f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {answer:<{RESULT_WIDTH}}  {clean(finding, LONGEST)}"
+    if result.unlisted:
+        yield f"  and {result.unlisted} further changes of decisions"
 
 
 def _what(event: Event) -> str:
@@ -56,7 +56,7 @@ def _verdict(decision: Decision) -> str:
 
 
 def against(decision: Decision) -> str:
-    """What of the event stood against it, where its words alone don't say."""
+    """The values of the event that led to the reason, where the reason alone does not show them."""
     event = decision.event
     names = clean(", ".join((event.resources or ())[:NAMES_SHOWN]), LONGEST)
     match decision.reason:
@@ -74,8 +74,12 @@ def against(decision: Decision) -> str:
 
 
 def _rows(explanation: Explanation) -> Iterator[tuple[str, str, str]]:
-    for trial in explanation.evaluations:
-        yield f"rule {trial.rule.name}", trial.outcome.value, tried(trial, explanation.decision.event)
+    for evaluation in explanation.evaluations:
+        yield (
+            f"rule {evaluation.rule.name}",
+            evaluation.outcome.value,
+            rule_finding(evaluation, explanation.decision.event),
+        )
     for condition in explanation.conditions:
         yield _condition_name(condition), "yes" if condition.met else "no", condition.finding
 
@@ -96,18 +100,18 @@ def _condition_name(condition: Condition) -> str:
     return _CONDITIONS.get(condition.reason, condition.reason.value)
 
 
-def tried(trial: RuleEvaluation, event: Event) -> str:
-    """What a rule found in an event: the fields that it asks for, or the one that stood against it."""
+def rule_finding(evaluation: RuleEvaluation, event: Event) -> str:
+    """The fields of an event that a rule compared, or the one that did not match."""
     values: dict[str, object] = {
         "EventType": event.event_type,
         "EventSource": event.source,
         "DurationInSeconds": event.duration,
     }
-    if trial.outcome is Outcome.MATCHES:
-        return ", ".join(f"{name} {values[name]}" for name in _asked(trial.rule))
-    if trial.outcome is Outcome.UNREADABLE:
-        return f"{trial.field} is missing or can't be read, and the rule asks for it"
-    return f"{trial.field} is {values[trial.field]}, wanted {_wanted(trial.rule, trial.field)}"
+    if evaluation.outcome is Outcome.MATCHES:
+        return ", ".join(f"{name} {values[name]}" for name in _asked(evaluation.rule))
+    if evaluation.outcome is Outcome.UNREADABLE:
+        return f"{evaluation.field} is missing or can't be read, and the rule asks for it"
+    return f"{evaluation.field} is {values[evaluation.field]}, wanted {_wanted(evaluation.rule, evaluation.field)}"
 
 
 def _asked(rule: Rule) -> list[str]:
@@ -124,15 +128,15 @@ def _wanted(rule: Rule, field: str) -> str:
     return f"at least {low}" if rule.max_duration is None else f"{low} to {rule.max_duration}"
 
 
-def as_values(findings: ReplayResult, policy: Policy) -> list[dict[str, Any]]:
-    """The same as JSON values: one object an event, in it one a moment."""
+def as_values(result: ReplayResult, policy: Policy) -> list[dict[str, Any]]:
+    """The same as JSON values: one object for each event, in it one for each decision."""
     return [
         {
             "event_id": moments[0].explanation.decision.event.event_id,
             "event": moments[0].explanation.decision.event.raw,
-            "moments": [_moment(each, policy) for each in moments],
+            "moments": [_moment(moment_of_event, policy) for moment_of_event in moments],
         }
-        for moments in findings.decisions.values()
+        for moments in result.decisions.values()
     ]
 
 
@@ -145,12 +149,12 @@ def _moment(moment_of_event: Moment, policy: Policy) -> dict[str, Any]:
         "why": why(decision) + against(decision),
         "rules": [
             {
-                "rule": trial.rule.name,
-                "outcome": trial.outcome.value,
-                "field": trial.field or None,
-                "found": tried(trial, decision.event),
+                "rule": evaluation.rule.name,
+                "outcome": evaluation.outcome.value,
+                "field": evaluation.field or None,
+                "found": rule_finding(evaluation, decision.event),
             }
-            for trial in explanation.evaluations
+            for evaluation in explanation.evaluations
         ],
         "conditions": [
             {"reason": condition.reason.value, "met": condition.met, "found": condition.finding}
