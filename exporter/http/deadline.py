@@ -1,12 +1,11 @@
 """Sockets that keep one deadline over a whole HTTP exchange, and that another thread can abort.
 
-The time-outs of HTTP libraries are per socket operation: a peer that sends one byte a second outlives any of them, in
-the body and in the headers. So the clock is watched where the bytes pass: every wait (lookup, connect, TLS, send,
-receive) ends by the time given to `Exchange.begin`. Waits are cut into slices of a quarter second so that `abort` is
-noticed without a wake-up pipe.
+The timeouts of HTTP libraries apply to one socket operation: a peer that sends one byte a second exceeds none of them,
+in the body or in the headers. Here every wait (lookup, connect, TLS, send, receive) ends by the deadline given to
+`Exchange.begin`. Waits are cut into slices of a quarter second, so that `abort` takes effect without a wake-up pipe.
 
-Nothing is translated here: what comes out is `OSError` (time-outs are `TimeoutError`), `Aborted` or `Flooded`; the
-caller looks at `Exchange.stage` to know how far the exchange got.
+Exceptions are not translated here: calls raise `OSError` (`TimeoutError` for timeouts), `Aborted` or `Flooded`, and
+`Exchange.stage` shows how far the exchange got.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Aborted(Exception):
 
 
 class Flooded(Exception):
-    """The peer sent more bytes in one exchange than any honest answer needs."""
+    """The peer sent more bytes in one exchange than any valid answer needs."""
 
 
 class Disconnected(ConnectionError):
@@ -42,7 +41,7 @@ class Disconnected(ConnectionError):
 
 
 class Stage(Enum):
-    """How far the exchange got; decides whose fault an `OSError` is."""
+    """How far the exchange got, by which an `OSError` is classified."""
 
     CONNECT = "connect"
     TLS = "tls"
@@ -78,20 +77,20 @@ class Exchange:
         self.restart()
 
     def restart(self) -> None:
-        """The same exchange once more, under the same deadline."""
+        """Begin the same exchange again, under the same deadline."""
         self.stage = Stage.EXCHANGE  # of a kept connection; a new one begins with CONNECT
         self.received = 0
         self.connected = False
         self.ended = False
 
     def restart_answer(self) -> None:
-        """What was received so far, by a proxy's word, is no part of the answer."""
+        """Discount what was received so far: it was a proxy's answer to CONNECT."""
         self.received = 0
         self.ended = False
         self.stage = Stage.EXCHANGE
 
     def shorten(self, seconds: float) -> None:
-        """Let what is still to come take at most `seconds`."""
+        """Move the deadline to at most `seconds` from now."""
         self._deadline = min(self._deadline, self._monotonic() + seconds)
 
     def abort(self) -> None:
@@ -116,7 +115,7 @@ class Exchange:
         return data
 
     def connecting(self, seconds: float) -> float:
-        """Note that a connection is being opened; by when (monotonic) it must stand, at most `seconds` from now."""
+        """Note that a connection is being opened. Returns its deadline (monotonic), at most `seconds` from now."""
         self.connected = True
         self.stage = Stage.CONNECT
         return min(self._deadline, self._monotonic() + seconds)
@@ -131,7 +130,7 @@ class Stream(Protocol):
     """A byte stream whose waits are the slices of its exchange."""
 
     def receive(self) -> bytes:
-        """What has come, at least one byte; empty at the end. Raises OSError, TimeoutError or Aborted."""
+        """At least one byte of what was received; empty at the end. Raises OSError, TimeoutError or Aborted."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -139,7 +138,7 @@ class Stream(Protocol):
         ...
 
     def is_readable(self) -> bool:
-        """Whether something has come, the end included, without waiting."""
+        """Whether `receive` would return at once, also with the end of the stream."""
         ...
 
     def close(self) -> None:
@@ -192,7 +191,7 @@ class Dialer:
         try:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
-            pass  # a name: only a lookup that can be left behind keeps the deadline
+            pass  # a name: only a lookup on another thread keeps the deadline
         if self._lookup is None or self._lookup.wanted != (host, port):
             self._lookup = _Lookup(self._resolve, host, port)
         while self._lookup.is_alive():
@@ -204,7 +203,7 @@ class Dialer:
 class _Lookup(threading.Thread):
     """One name lookup on a thread of its own: the C library's cannot be interrupted and may take half a minute.
 
-    One that is not back in time is waited for again by the next attempt, so at most one thread is ever stuck.
+    If it does not end in time, the next attempt waits for the same lookup, so that at most one thread is blocked.
     """
 
     def __init__(self, resolve: Resolve, host: str, port: int) -> None:
@@ -273,7 +272,7 @@ class TcpStream:
         self._sock.close()
 
     def _wait_at_most(self, seconds: float) -> None:
-        if seconds != self._wait:  # mostly a whole slice, as the time before: one system call less
+        if seconds != self._wait:  # mostly a whole slice, as before: saves a system call
             self._sock.settimeout(seconds)
             self._wait = seconds
 
@@ -299,7 +298,7 @@ class TlsStream:
         exchange.stage = Stage.EXCHANGE
 
     def receive(self) -> bytes:
-        """See `Stream`. The end may come without TLS' own: HTTP knows whether an answer is whole."""
+        """See `Stream`. A missing close_notify of TLS is accepted: HTTP shows whether an answer is complete."""
         try:
             return self._run(partial(self._tls.read, _READ_BYTES))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
@@ -346,7 +345,7 @@ _Selector: type[selectors.BaseSelector] = (
 
 def _ready(sock: socket.socket, event: int, seconds: float) -> bool:
     """Whether `sock` is ready for `event` within `seconds`. By poll: `select` fails from descriptor 1024, and epoll
-    takes a descriptor of its own, so that an agent without one left could not even read what it is connected to."""
+    needs a descriptor of its own, so that a process without a free one could not even use an open connection."""
     with _Selector() as selector:
         selector.register(sock, event)
         return bool(selector.select(seconds))

@@ -1,4 +1,4 @@
-"""The proxies that the environment names for all programs. The metadata client never asks for one.
+"""The proxies that the environment sets for all programs. The metadata client never uses one.
 
 Read as curl and requests do: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in small letters before capitals.
 """
@@ -18,15 +18,15 @@ _SYSTEM_SETTINGS: Final = ("win32", "darwin")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentProxy:
-    """A proxy's address, which may hold a password, and the variable that names it, for a person."""
+    """A proxy's address, which may hold a password, and the variable that sets it, for messages."""
 
     variable: str
     url: str = field(repr=False)
 
 
 def environment_proxy(url: str, environ: Mapping[str, str]) -> EnvironmentProxy | None:
-    """The proxy that requests to `url` go through, if any. Where Windows or macOS keep such settings themselves, theirs
-    count when the environment has none."""
+    """The proxy for requests to `url`, if any. On Windows and macOS the system's settings apply if the environment has
+    none."""
     parts = urlsplit(url)
     exempt = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
     for name in _variables(parts.scheme, environ):
@@ -40,10 +40,10 @@ def environment_proxy(url: str, environ: Mapping[str, str]) -> EnvironmentProxy 
 
 
 def _variables(scheme: str, environ: Mapping[str, str]) -> list[str]:
-    """Those that are set and speak for the scheme. One in small letters hides its twin, also when it is empty."""
+    """The variables for this scheme that are set. One in small letters overrides the one in capitals, even if empty."""
     pairs = [(f"{word}_proxy", f"{word.upper()}_PROXY") for word in (scheme, "all")]
     names = [small if small in environ else large for small, large in pairs]
-    # In a CGI program HTTP_PROXY is what the client sent as a header called Proxy (CVE-2016-1000110).
+    # In a CGI program HTTP_PROXY is the value of a request header `Proxy` (CVE-2016-1000110).
     return [name for name in names if name in environ and not (name == "HTTP_PROXY" and "REQUEST_METHOD" in environ)]
 
 
@@ -53,10 +53,10 @@ def _is_exempt(parts: SplitResult, exempt: str) -> bool:
     if exempt.strip() == "*":
         return True
     host = parts.hostname or ""
-    known = (host, f"{host}:{parts.port}" if parts.port else host)
+    forms = (host, f"{host}:{parts.port}" if parts.port else host)
     for word in filter(None, (word.strip().lower() for word in exempt.split(","))):
         name = word.lstrip(".")
-        if _is_inside(host, word) or any(mine == name or mine.endswith(f".{name}") for mine in known):
+        if _is_inside(host, word) or any(form == name or form.endswith(f".{name}") for form in forms):
             return True
     return False
 

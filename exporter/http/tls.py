@@ -1,4 +1,4 @@
-"""Contexts of TLS connections: whom a client trusts, and what it shows of itself."""
+"""Contexts of TLS connections: the authorities that a client trusts, and its own certificate."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class UnusableFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths, "" for none. `authorities` is a file or a folder, and takes the place of certifi's; `key` may be in the
-    file of `certificate`."""
+    """Paths, "" for none. `authorities` is a file or a folder that replaces certifi's; without `key` the private key is
+    in the file of `certificate`."""
 
     authorities: str = ""
     certificate: str = ""
     key: str = ""
 
     def context(self) -> ssl.SSLContext:
-        """A context from the files as they are now, so that a renewed one counts from the next connection on.
+        """A context from the files as they are now, so that a renewed one is used from the next connection on.
 
         Raises UnusableFile.
         """
@@ -36,7 +36,7 @@ class TlsFiles:
             else:
                 context.load_verify_locations(cafile=authorities)
             if self.certificate:
-                # Without a password OpenSSL would ask for the one of an encrypted key on the terminal, and wait.
+                # Without `password` OpenSSL would prompt for that of an encrypted key on the terminal.
                 context.load_cert_chain(self.certificate, self.key or None, password="")
         except (OSError, ValueError) as error:
             raise UnusableFile(type(error).__name__) from error
@@ -44,7 +44,7 @@ class TlsFiles:
 
 
 def default_context() -> ssl.SSLContext:
-    """Trust in what the system and certifi trust."""
+    """A context that trusts the authorities of the system and of certifi."""
     import certifi  # noqa: PLC0415  # only TLS needs it
 
     context = ssl.create_default_context()

@@ -1,8 +1,8 @@
 """HTTP/1.1 to one address: httpx's transport interface above, h11 for the protocol, `deadline`'s sockets below.
 
 Hand-written, since httpx's own transport has no deadline over a whole exchange, and since the pool, locks and traces of
-httpcore cost as much of a poll as everything else. No redirect, cookie, content coding or credential file takes part:
-requests are sent as they are given. At most one connection is kept, and one exchange takes place at a time.
+httpcore take as much time of a poll as everything else. Redirects, cookies, content codings and credential files are
+not used: requests are sent as they are given. At most one connection is kept, and one exchange takes place at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MAX_HEAD_BYTES: Final = 100 * 1024  # of one answer's status line and headers, 
 _PORTS: Final = {"http": 80, "https": 443}
 
 Origin = tuple[bytes, bytes, int | None]
-"""Scheme, host and port of a URL, as httpx has them; no port is the scheme's own."""
+"""Scheme, host and port of a URL, as httpx has them; None for the scheme's own port."""
 
 
 class InvalidAnswer(Exception):
-    """What came is no answer of HTTP, or ended before it was whole. The text may quote the peer."""
+    """What was received is no HTTP answer, or an incomplete one. The text may quote the peer."""
 
 
 class ProxyRefused(ConnectionError):
@@ -98,9 +98,9 @@ class Transport(httpx.BaseTransport):
         self._kept: _Connection | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The response once its headers are there; its body comes as it is read.
+        """The response once its headers were received; its body is received as it is read.
 
-        A kept connection is used unless its peer has closed it, or has sent something unasked, meanwhile.
+        A kept connection is used unless its peer has closed it meanwhile, or has sent something unrequested.
         """
         self._exchange.slice()  # once aborted, nothing begins
         url = request.url
@@ -130,7 +130,7 @@ class Transport(httpx.BaseTransport):
         self._kept = connection
 
     def _target(self, url: httpx.URL) -> bytes:
-        """In origin form, or whole for a proxy that is asked for an http address (RFC 9112 §3.2)."""
+        """The request target: in origin form, or absolute for an http address through a proxy (RFC 9112 §3.2)."""
         if self._proxy is None or url.scheme == "https":
             return url.raw_path
         return url.raw_scheme + b"://" + url.netloc + url.raw_path
@@ -159,7 +159,7 @@ class Transport(httpx.BaseTransport):
         return stream
 
     def _open_tunnel(self, stream: Stream, proxy: Proxy, target: str) -> None:
-        """Ask for a connection through the proxy (RFC 9110 §9.3.6)."""
+        """Open a tunnel through the proxy with CONNECT (RFC 9110 §9.3.6)."""
         self._exchange.stage = Stage.CONNECT
         headers = [(b"Host", target.encode())]
         if proxy.authorization:
@@ -167,7 +167,7 @@ class Transport(httpx.BaseTransport):
         protocol = _Protocol(stream, self._exchange)
         protocol.send(b"CONNECT", target.encode(), headers, b"")
         status = protocol.receive_head().status_code
-        if not 200 <= status < 300:  # noqa: PLR2004  # what HTTP calls a success
+        if not 200 <= status < 300:  # noqa: PLR2004  # 2xx
             raise ProxyRefused(f"the proxy answers HTTP {status}")
         if protocol.has_unread:
             raise ProxyRefused("the proxy sends more than its answer")
@@ -185,12 +185,14 @@ class _Protocol:
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes behind the answer were received."""
+        """Whether bytes after the answer were received."""
         return bool(self._h11.trailing_data[0])
 
     def send(self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], content: bytes) -> None:
-        """Send a request. A peer may answer and close before it has read everything, so that a failure is for
-        `receive_head` to meet. Raises ValueError for a request that HTTP does not allow."""
+        """Send a request. Raises ValueError for one that HTTP does not allow.
+
+        A peer may answer and close before it has read everything, so that a failed send is left to `receive_head`.
+        """
         try:
             data = self._h11.send(h11.Request(method=method, target=target, headers=headers)) or b""
             if content:
@@ -206,7 +208,7 @@ class _Protocol:
             self._sent_whole = False
 
     def receive_head(self) -> h11.Response:
-        """The final answer's head; interim ones are passed over."""
+        """The head of the final answer; interim ones are skipped."""
         while True:
             event = self._next()
             if isinstance(event, h11.Response):
@@ -220,7 +222,7 @@ class _Protocol:
         return bytes(event.data) if isinstance(event, h11.Data) else None
 
     def start_next(self) -> bool:
-        """Get ready for another request; False when this connection can take none."""
+        """Prepare for another request; False if this connection can take none."""
         done = self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
         if not done or not self._sent_whole or self.has_unread:
             return False
@@ -251,7 +253,7 @@ class _Connection:
         self._protocol = _Protocol(stream, exchange)
 
     def is_usable_for(self, origin: Origin) -> bool:
-        """Whether it leads there and can be used: readable while nothing was asked means closed, or out of step."""
+        """Whether it leads there and is idle: one that is readable without a request is closed or out of step."""
         return origin == self._origin and not self._stream.is_readable()
 
     def send(self, request: httpx.Request, target: bytes, headers: list[tuple[bytes, bytes]]) -> h11.Response:
@@ -260,7 +262,7 @@ class _Connection:
         return self._protocol.receive_head()
 
     def body(self) -> Iterator[bytes]:
-        """The answer's body in the parts that come."""
+        """The answer's body in parts, as they are received."""
         while (part := self._protocol.receive_data()) is not None:
             yield part
 

@@ -1,5 +1,5 @@
 """The agent's own log: lines of an event name plus fields, on standard error as logfmt or JSON.
 
-Imports `text` (what a terminal may be shown) and `secrets`; the other packages see it as `protocol.Logger` alone.
-Begin with `log.Log`; `libraries` brings what libraries say through `logging` and `warnings` into the same lines.
+It may import `text` (for what a terminal may show) and `secrets`; other packages only use `protocol.Logger`. Begin with
+`log.Log`; `libraries` redirects what libraries report through `logging` and `warnings` into the same lines.
 """

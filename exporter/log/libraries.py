@@ -1,4 +1,4 @@
-"""Takes what libraries say through `logging` and `warnings` into the agent's own log, so that none prints by itself."""
+"""Redirects what libraries report through `logging` and `warnings` into the agent's own log."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ REPEAT_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 256
 
 QUIET: Final[Mapping[str, int]] = {"azure": logging.ERROR, "azure.eventhub": logging.ERROR, "asyncio": logging.ERROR}
-"""Loggers and the level below which they are not heard. azure.eventhub warns about each reconnect of an idle link,
-which is normal here."""
+"""Loggers and the level below which their messages are dropped. azure.eventhub warns about each reconnect of an idle
+link, which is normal here."""
 
 
 class LibraryHandler(logging.Handler):
-    """One handler for all libraries. The same message is logged at most once a minute, with the number left out."""
+    """One handler for all libraries. The same message is logged at most once a minute, with the number of repeats."""
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds that nobody can set."""
+        """`clock` gives monotonic seconds."""
         super().__init__(logging.WARNING)
         self._log = log
         self._clock = clock
@@ -43,7 +43,7 @@ class LibraryHandler(logging.Handler):
         write = self._log.error if record.levelno >= logging.ERROR else self._log.warn
         write("library.message", **fields)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the name is logging's
         """Do nothing: the standard one prints a traceback, with the arguments in it."""
 
     def _repeated(self, record: logging.LogRecord) -> int | None:

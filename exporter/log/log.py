@@ -5,17 +5,17 @@
 
 A line can't be forged by what it quotes, holds no credential, is at most `MAX_LINE` bytes long and is written whole or
 not at all. Logging never raises and waits at most `WRITE_TIMEOUT` seconds for a reader that does not read; lost lines
-are counted and reported (`log.lines_lost`) once there is room again.
+are counted and reported (`log.lines_lost`) once lines can be written again.
 
 A failure that repeats is reported once, then counted, then reported to be over:
 
     log.failing("poll", "poll.failed", reason="timeout")   a line; again: silence, and each hour a line with repeated=N
     log.recovered("poll", "poll.recovered")                a line with failures=N and lasted_seconds, after a failure
-    log.recovered("poll", "poll.recovered", quiet=60)      the same, once it has lasted: what flaps is reported once
+    log.recovered("poll", "poll.recovered", quiet=60)      the same once it has lasted: flapping is reported once
 
 The lines are rendered here, with `json` of the standard library, and not by structlog: its renderer of logfmt writes
 control characters as they are and a tab without quotation marks, so that a Description could act on a terminal or make
-up fields, and neither of its renderers can leave out the fields that find no room (docs/architecture.md has figures).
+up fields, and neither of its renderers can leave out the fields that do not fit (docs/architecture.md has figures).
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ class _Failure:
 
     began: float
     last_began: float
-    """One that comes and goes is one failure: this is when it last came."""
+    """When it last began: a flapping failure is one failure."""
     ended: float | None = None
-    """When it last went; None while it is there."""
+    """When it last ended; None while it lasts."""
     count: int = 0
     reported: dict[str, float] = field(default_factory=dict)
     """The reasons that were reported, with the time of the last report."""
     unreported: int = 0
     quiet: float = 0.0
-    """For how many seconds it must be away to be over."""
+    """For how many seconds it must not return to be over."""
     recovery: tuple[str, Mapping[str, object]] = ("", MappingProxyType({}))
     """The event and the fields of the line that reports it to be over."""
 
     def is_over(self, now: float) -> bool:
-        """Whether it has been away for long enough. A clock that was set back must not keep it for ever."""
+        """Whether it has ended for long enough. A clock that was set back must not keep it for ever."""
         return self.ended is not None and not 0 <= now - self.ended < self.quiet
 
     def is_due(self, reason: str, now: float) -> bool:
@@ -99,8 +99,8 @@ class Log:
         monotonic: Callable[[], float] = time.monotonic,
         hide: Iterable[Secret] = (),
     ) -> None:
-        """`stream` None writes nowhere. `clock` gives Unix seconds for `ts`, `monotonic` those that nobody can set, for
-        how long something lasted. `hide` are secrets to blank out everywhere."""
+        """`stream` None writes nothing. `clock` gives POSIX seconds for `ts`, `monotonic` monotonic ones for durations.
+        `hide` are secrets that are replaced in every line."""
         self._rank = _RANK[level]
         self._render = _json if format == "json" else _logfmt
         self._clock = clock
@@ -112,23 +112,23 @@ class Log:
         self._failures: dict[str, _Failure] = {}
 
     def debug(self, event: str, **fields: object) -> None:
-        """For a developer who looks for a fault."""
+        """Log something that only helps to find a bug."""
         self._log("debug", event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Something happened, as it should."""
+        """Log something that is expected."""
         self._log("info", event, fields)
 
     def warn(self, event: str, **fields: object) -> None:
-        """Something is not as it should be, and the agent goes on."""
+        """Log something that is not as it should be while the agent continues."""
         self._log("warn", event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something was lost, or needs a person."""
+        """Log that something was lost, or needs a person."""
         self._log("error", event, fields)
 
     def failing(self, key: str, event: str, level: LogLevel = "warn", **fields: object) -> None:
-        """A failure that may repeat: reported when it begins, when its `reason` field is a new one, then each hour."""
+        """Log a failure that may repeat: when it begins, when its `reason` field is a new one, then each hour."""
         reason = _text(fields.get("reason", ""))[:64]
         now = self._monotonic()
         with self._lock:
@@ -149,10 +149,10 @@ class Log:
         self._log(level, event, fields)
 
     def recovered(self, key: str, event: str, *, quiet: float = 0.0, **fields: object) -> None:
-        """The failure `key` has ended: reported with how often and how long, and only if there was one.
+        """Log that the failure `key` has ended, with its number and duration, if there was one.
 
-        With `quiet`, one that was there for less than so many seconds may come again at once: that it is over is
-        reported by the first call so many seconds after it went, if it stayed away.
+        With `quiet`, a failure that lasted less than so many seconds may return at once: its end is logged by the first
+        call that is so many seconds after it, if it did not return.
         """
         with self._lock:
             failure = self._failures.get(key)
@@ -195,7 +195,7 @@ class Log:
         return self._render(shown)
 
     def _clean(self, value: object) -> object:
-        """A value that may be shown: numbers, booleans and None as they are, all else as short text without secrets."""
+        """A value that may be logged: numbers, booleans and None unchanged, all else as short text without secrets."""
         if value is None or isinstance(value, bool | int):
             return value if abs(value or 0) < _LONGEST_INTEGER else "a very long integer"
         if isinstance(value, float) and abs(value) < float("inf"):
@@ -213,7 +213,7 @@ class _Output:
         self.lost = 0
 
     def write(self, line: bytes, waits: bool = True) -> bool:
-        """Whether the whole line went out. A closed stream, a full disk or a reader that is gone or stuck is a no."""
+        """Whether the whole line was written: not to a closed stream, a full disk or a reader that is gone or stuck."""
         if self._stream is None:
             return True
         try:
@@ -228,7 +228,7 @@ class _Output:
 
     @staticmethod
     def _descriptor(stream: TextIO) -> int | None:
-        """Asked for each time: the number of a stream that was closed may by now be another file's."""
+        """The stream's descriptor, determined each time: that of a closed stream may by now be another file's."""
         if not hasattr(select, "poll"):
             return None
         try:
@@ -257,7 +257,7 @@ def _timestamp(now: float) -> str:
 
 
 def _text(value: object) -> str:
-    """Any object as text, whatever its `str` does."""
+    """Any object as text. Never raises."""
     try:
         if isinstance(value, str):
             return str(value)
@@ -283,7 +283,7 @@ def _key(key: str) -> str:
 
 
 def _encoded(value: object) -> str:
-    """As JSON: nothing in it ends the string or the line, or changes how a terminal shows either."""
+    """A value as JSON that can't end the string or the line, nor control a terminal."""
     return printable(json.dumps(value, ensure_ascii=False))
 
 
@@ -301,7 +301,7 @@ def _json(fields: Mapping[str, object]) -> bytes:
 
 
 def _fit(parts: list[str], separator: str, first: str, mark: str, last: str) -> bytes:
-    """A line of at most `MAX_LINE` bytes; fields that find no room are left out, and `mark` says so."""
+    """A line of at most `MAX_LINE` bytes; fields that do not fit are left out, which `mark` shows."""
     line = (first + separator.join(parts) + last + "\n").encode()
     if len(line) <= MAX_LINE:
         return line

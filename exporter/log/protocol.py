@@ -1,4 +1,4 @@
-"""What the other packages need of a log: `log.Log` and `NullLogger` have this shape."""
+"""The protocol by which other packages write to a log; `log.Log` and `NullLogger` implement it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any, Protocol
 
 
 class Logger(Protocol):
-    """Events, each a name plus fields. A repeating failure is logged once (`failing`), then counted, and logged to be
-    over (`recovered`) if there was one; `key` tells one failure from another."""
+    """A log of events, each a name plus fields. A repeating failure is logged once (`failing`), then counted, and its
+    end is logged (`recovered`); `key` identifies the failure."""
 
     def info(self, event: str, **fields: object) -> None:
-        """Something that went as it should."""
+        """Log something that is expected."""
 
     def warn(self, event: str, **fields: object) -> None:
-        """Something that a person should look at in the morning."""
+        """Log something that a person should examine within a day."""
 
     def error(self, event: str, **fields: object) -> None:
-        """Something that a person should look at now."""
+        """Log something that a person should examine now."""
 
     def failing(self, key: str, event: str, **fields: Any) -> None:
-        """A failure that may repeat: a line at first, then one now and then with the number of those between."""
+        """Log a failure that may repeat: a line at first, then one now and then with the number of those between."""
 
     def recovered(self, key: str, event: str, **fields: Any) -> None:
-        """The failure of this key has ended: a line, if there was one and it stays away for `quiet` seconds."""
+        """Log that the failure of this key has ended, if there was one and it does not return for `quiet` seconds."""
 
 
 class NullLogger:

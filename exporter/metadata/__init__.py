@@ -1,5 +1,5 @@
-"""The client of Azure's metadata service: the document of events, approvals, and who this VM is.
+"""The client of Azure's metadata service: it reads the document and the identity of this VM, and sends approvals.
 
-It imports `http`, `errors`, `retry` and `core.records` alone, and decides nothing about events. Begin with
-`client.MetadataClient.fetch`; `errors` lists every way in which the service can fail us.
+It may import `http`, `errors`, `retry` and `core.records`, and decides nothing about events. Begin with
+`client.MetadataClient.fetch`; `errors` lists every way in which a request can fail.
 """

@@ -1,8 +1,8 @@
-"""The HTTP client of the Azure metadata service: read the document, approve an event, ask who this VM is.
+"""The HTTP client of the Azure metadata service: read the document, approve an event, read the identity of this VM.
 
-Whatever stands at the other end, a call returns or raises `MetadataError` by its deadline, having read at most
-`max_bytes`. No proxy, redirect, cookie, content encoding or credential file ever takes part: requests go straight to
-`http.transport`, which knows none of them. What a document means is decided elsewhere: `fetch` returns bytes.
+Whatever the peer does, a call returns or raises `MetadataError` by its deadline, having read at most `max_bytes`. No
+proxy, redirect, cookie, content encoding or credential file is ever used: requests go through `http.transport`, which
+supports none of them by itself. Documents are not parsed here: `fetch` returns bytes.
 
 Facts about the service are from Microsoft's documentation of Scheduled Events and of the Instance Metadata Service.
 """
@@ -53,7 +53,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole 200. `read_at_monotonic`: when its last byte was there; `duration`: seconds since the request began."""
+    """A complete 200. `read_at_monotonic` is when its last byte was read, `duration` the seconds of the request."""
 
     body: bytes
     read_at_monotonic: float
@@ -76,9 +76,10 @@ _INSTANCE_FIELDS: Final = {
 
 
 def parse_instance(body: bytes) -> Vm:
-    """This VM out of the instance document, by an allow-list: user data and keys are in it too, so it is never kept,
-    logged or passed on as a whole. A text that is too long or not printable is "": cut, it would name another VM.
-    `node` is not in the document. Raises MetadataError when it is no JSON object.
+    """This VM out of the instance document. Raises MetadataError when that is no JSON object.
+
+    By an allow-list: the document also holds user data and keys, so it is never kept, logged or passed on as a whole. A
+    text that is too long or not printable is "": cut, it would name another VM. `node` is not in the document.
     """
     try:
         document = json.loads(body)
@@ -95,20 +96,20 @@ def _plain(value: Any, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Channel:
-    """What one exchange at a time goes through."""
+    """An exchange and its transport, for one request at a time."""
 
     exchange: Exchange
     transport: Transport
 
 
 class MetadataClient:
-    """One client for the life of the agent, used from one thread at a time; `approve` and `abort` may come from any.
+    """One client for the whole process. One thread at a time; `approve` and `abort` may be called from any.
 
-    `url` is the service's base, `http://169.254.169.254` as a rule; httpx.InvalidURL when it is none. `monotonic` is
+    `url` is the service's base, usually `http://169.254.169.254`; raises httpx.InvalidURL for no URL. `monotonic` is
     the clock of deadlines and `clock` that of HTTP dates (POSIX seconds). Until the first 200 a poll may take
-    `first_deadline` seconds, since that first request enables the service; afterwards `deadline`. After each hour
-    without any answer one poll waits for `first_deadline` again: the service switches itself off after a day without
-    requests, and a slow one must not be cut off for ever.
+    `first_deadline` seconds, since the first request enables the service; afterwards `deadline`. After each hour
+    without any answer one poll may take `first_deadline` again: Azure disables the service after a day without
+    requests, and enabling it again must not be cut off every time.
     """
 
     def __init__(
@@ -146,22 +147,21 @@ class MetadataClient:
             headers=_HEADERS,
         )
         self._failures = 0
-        self._heard = monotonic()
-        """When it last answered anything at all, or was last waited for in vain with patience."""
+        self._last_answer_at = monotonic()
+        """When it last answered anything at all, or a poll with `first_deadline` last timed out."""
         self.first_answer_seen = False
         self.headers: Mapping[str, str] = {}
-        """Of the last answer to a GET, whatever its status; names in any letter case. For `check`, which looks at its
-        Date."""
+        """The headers of the last answer to a GET, whatever its status; names in any case. `check` reads Date."""
 
     def answered_before(self, seconds: float) -> None:
-        """An earlier process had its answer, so long ago: the patience for the first one ever is over."""
+        """An earlier process had an answer so many seconds ago: `first_deadline` does not apply to the next poll."""
         self.first_answer_seen = True
-        self._heard = self._monotonic() - seconds
+        self._last_answer_at = self._monotonic() - seconds
 
     def fetch(self) -> Answer:
         """One poll of the document. Raises MetadataError for anything but a whole, plain 200."""
         began = self._monotonic()
-        patient = not self.first_answer_seen or began - self._heard >= PATIENT_AGAIN_SECONDS
+        patient = not self.first_answer_seen or began - self._last_answer_at >= PATIENT_AGAIN_SECONDS
         exchange = self._polling.exchange
         try:
             body = self._get(self._events, self._first_deadline if patient else self._deadline)
@@ -170,23 +170,23 @@ class MetadataClient:
             error.failures = self._failures
             waited = patient and error.reason == "timeout" and exchange.stage is Stage.EXCHANGE
             if waited or exchange.received:
-                self._heard = self._monotonic()
+                self._last_answer_at = self._monotonic()
             raise
         self._failures = 0
         self.first_answer_seen = True
-        ended = self._heard = self._monotonic()
+        ended = self._last_answer_at = self._monotonic()
         return Answer(body=body, read_at_monotonic=ended, duration=ended - began)
 
     def instance(self) -> Vm:
-        """This VM as Azure names it; `node` is left empty. Raises MetadataError as `fetch` does."""
+        """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""
         return parse_instance(self._get(self._instance, self._deadline))
 
     def approve(self, event_id: str) -> None:
-        """Ask for the event to start now. Returns on 200 alone; sent once, whatever happens.
+        """Approve the event, so that it starts now. Returns on 200 alone; sent exactly once. Raises MetadataError.
 
-        Each approval has a connection of its own: on a kept one, a peer that is just closing it would leave open
-        whether the request arrived. An answer's body is not needed and not read, only an error's beginning. Callable
-        from any thread, and from several at once. Raises MetadataError.
+        Each approval has a connection of its own: on a kept one that the peer is just closing it would be unclear
+        whether the request arrived. Of an answer's body only the beginning of an error is read. May be called from any
+        thread, and from several at once.
         """
         try:
             channel = self._idle.pop()
@@ -205,7 +205,7 @@ class MetadataClient:
             self._idle.append(channel)
 
     def abort(self) -> None:
-        """End whatever is in flight within a second, and every later call at once, with the reason `aborted`."""
+        """End all calls in flight within a second, and every later one at once, with the reason `aborted`."""
         self._aborted = True
         self._polling.exchange.abort()
         for channel in list(self._posting):
@@ -224,10 +224,10 @@ class MetadataClient:
         )
 
     def _new_posting_channel(self) -> _Channel:
-        """Another channel to post through. All are kept: as many are needed as POSTs were once unanswered together."""
+        """Another channel for POSTs. All are kept: there are as many as POSTs were once in flight at the same time."""
         channel = self._new_channel()
         self._posting.append(channel)
-        if self._aborted:  # by another thread, perhaps just before this one was in the list
+        if self._aborted:  # perhaps by another thread just before this channel was in the list
             channel.exchange.abort()
         return channel
 
@@ -245,7 +245,7 @@ class MetadataClient:
         return self._send(self._polling, request, self._max_bytes)
 
     def _send(self, channel: _Channel, request: httpx.Request, max_bytes: int | None) -> bytes:
-        """The body of a 200, or nothing of it where `max_bytes` is None."""
+        """The body of a 200; empty, and not read, if `max_bytes` is None."""
         try:
             response = channel.transport.handle_request(request)
             try:
@@ -262,7 +262,7 @@ class MetadataClient:
         code = response.status_code
         if code == httpx.codes.OK:
             return
-        # By the service's own clock where it sends a Date: ours may have been set.
+        # By the service's own clock where it sends a Date: the clock of this VM may be wrong.
         now = parse_http_date(response.headers.get("date", ""))
         now = self._clock() if now is None else now
         retry_after = parse_retry_after(response.headers.get("retry-after", ""), now, RETRY_AFTER_SECONDS)
@@ -270,8 +270,8 @@ class MetadataClient:
         raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 
     def _snippet(self, exchange: Exchange, response: httpx.Response) -> str:
-        """The beginning of an error's text, as far as it comes quickly, safe for one line of a log; of a page only that
-        it is one."""
+        """The beginning of an error's text, as far as it is received quickly, safe for one line of a log; for an HTML
+        page only a note."""
         exchange.shorten(_SNIPPET_SECONDS)
         data = bytearray()
         try:
@@ -282,7 +282,7 @@ class MetadataClient:
         except Aborted:
             raise
         except FOREIGN:
-            pass  # the status is the news
+            pass  # the status alone is reported then
         text = data[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
         markup = "html" in response.headers.get("content-type", "").lower() or is_page(text)
         return "(an HTML or XML page)" if markup else one_line(text)
@@ -294,7 +294,7 @@ class MetadataClient:
         if announced.isdecimal() and int(announced) > max_bytes:
             raise MetadataError("too-large", f"more than {max_bytes} bytes announced", status_code=200)
         body = bytearray()
-        for part in response.iter_raw():  # no chunk size: it would collect parts and hide the time they take
+        for part in response.iter_raw():  # no chunk size: parts must not be collected past the deadline
             body += part
             if len(body) > max_bytes:
                 raise MetadataError("too-large", f"more than {max_bytes} bytes", status_code=200)

@@ -1,4 +1,4 @@
-"""Every way in which the metadata service can fail us, and how long to leave it alone then.
+"""Every way in which a request to the metadata service can fail, and how long to wait then.
 
 Failure
 └── SourceFailure
@@ -24,7 +24,7 @@ Reason = Literal[
     "reset",  # the connection broke before the answer was whole
     "protocol",  # not HTTP
     "redirect",  # 3xx: never followed
-    "status-400",  # ours: the request or the api-version is wrong
+    "status-400",  # the request or the api-version is wrong
     "forbidden",  # 401, 403: the Metadata Security Protocol refuses this process
     "not-found",  # 404
     "gone",  # 410: up to 70 seconds
@@ -32,9 +32,9 @@ Reason = Literal[
     "server-error",  # 5xx
     "status-other",
     "too-large",
-    "encoding",  # compressed although we asked for identity
-    "malformed",  # 200, but not the JSON that was asked for: raised by the parser
-    "aborted",  # we are shutting down
+    "encoding",  # compressed, although identity was requested
+    "malformed",  # 200, but not the expected JSON: raised by the parser
+    "aborted",  # the agent is shutting down
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -54,19 +54,19 @@ _CLASS_REASONS: dict[int, Reason] = {3: "redirect", 5: "server-error"}
 
 
 class MetadataError(SourceFailure):
-    """The metadata service gave no usable answer. The detail is for a person and holds nothing of our request.
+    """The metadata service gave no usable answer. The detail is for a person and holds nothing of the request.
 
-    `status_code` is what was answered, if anything was. `retry_after` is what the source asked for, in seconds (0 to
-    60). `failures` says how many polls in a row have failed, this one included.
+    `status_code` is the HTTP status, None for no answer; `retry_after` is `Retry-After` in seconds (0 to 60);
+    `failures` is how many polls in a row have failed, this one included.
     """
 
     def delay(self) -> float:
-        """Seconds to leave the service alone: less than 2, 30 when refused, or as it asks."""
+        """Seconds until the next request: less than 2, at least 30 after 401 or 403, at least `Retry-After`."""
         return max(FORBIDDEN_SECONDS if self.reason == "forbidden" else 0.0, super().delay())
 
 
 def status_reason(code: int) -> Reason:
-    """The word for a status other than 200."""
+    """The reason for a status other than 200."""
     return _STATUS_REASONS.get(code) or _CLASS_REASONS.get(code // 100, "status-other")
 
 
@@ -75,15 +75,15 @@ FOREIGN = (
     Flooded,
     OSError,
     InvalidAnswer,
-    ValueError,  # the library's, from numbers and letters in headers that it did not expect
+    ValueError,  # of the HTTP library, for numbers and letters in headers that it does not expect
 )
-"""All that an exchange is known to raise; anything else is a mistake of ours and not dressed up as the service's."""
+"""All that an exchange is known to raise; anything else is a bug and not reported as a failure of the service."""
 
 _STAGE_REASONS: dict[Stage, Reason] = {Stage.CONNECT: "connect", Stage.TLS: "tls", Stage.EXCHANGE: "reset"}
 
 
 def translate(error: Exception, exchange: Exchange) -> MetadataError:
-    """The border: a foreign exception by its type, then by how far the exchange got. The caller keeps the cause."""
+    """Translate a foreign exception, by its type and then by how far the exchange got. The caller keeps the cause."""
     cut_off = exchange.ended or not exchange.received
     table: tuple[tuple[type[Exception], Reason], ...] = (
         (Aborted, "aborted"),
@@ -99,7 +99,7 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
 
 
 _OWN = (Aborted, Flooded, OSError)
-"""Our own words or those of the system. The others are the HTTP library's, which quote what the peer sent."""
+"""Messages of this package or of the system. Others are the HTTP library's, which quote what the peer sent."""
 _KNOWN_MESSAGES = (
     "illegal status line",
     "illegal header line",
@@ -120,7 +120,7 @@ _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORE
 
 
 def _without_bytes(text: str) -> str:
-    """The HTTP library's message without the bytes of the answer that it quotes; of a page only that it is one."""
+    """The HTTP library's message without the bytes of the answer that it quotes."""
     known = next((words for words in _KNOWN_MESSAGES if text.lower().startswith(words.lower())), "")
     message = known or "what came is no answer of HTTP"
     return f"{message} (an HTML or XML page)" if is_page(text) else message
@@ -132,5 +132,5 @@ def is_page(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """A foreign text, short and printable enough for a line of a log."""
+    """A foreign text on one line, printable and cut to 200 characters, for the log."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:_DETAIL_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The account of an event that is over (`core.record_factory.account`) in words, for the page and the timeline."""
+"""Phrases for the account of an event that is over (`core.record_factory.account`), for page and timeline."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from exporter.text.format import span
 
 UNKNOWN: Final = "not known"
 SHORTEST_INTERRUPTION: Final = f"≥\u00a0{THRESHOLD_SECONDS:g}\u00a0s"
-"""The shortest interruption that the observer notices."""
+"""The shortest interruption that the observer reports."""
 
 
 def announced_duration(seconds: int | None) -> str:
-    """What Azure says of the length of an interruption (`DurationInSeconds`, where -1 says nothing)."""
+    """The length of an interruption that Azure announces (`DurationInSeconds`, where -1 is "not known")."""
     if seconds is None or seconds < 0:
         return "Azure does not say"
     return "none" if seconds == 0 else f"{span(seconds)}, says Azure"
 
 
 def started_by(who: StartedBy | None, rule: str = "") -> str:
-    """Who let an event start, with the rule that approved it if that was us."""
+    """Who let an event start, with the rule if this agent approved it."""
     match who:
         case StartedBy.US:
             return f"us (rule {rule})" if rule else "us"
@@ -44,7 +44,7 @@ def approved_by(account: Mapping[str, Any]) -> str:
 
 
 def observed_interruption(account: Mapping[str, Any]) -> str:
-    """How long the VM stood still, as far as the observer saw it. Never 0: what is too short is not observed."""
+    """How long this VM was interrupted, as observed. Never 0: what is too short is not observed."""
     count, total = account["interruptions_observed"], account["interruption_seconds"]
     if count is None:
         return "not watched"

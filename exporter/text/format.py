@@ -1,8 +1,8 @@
-"""Durations, instants, sizes, counts and text from outside in words for a person.
+"""Formats durations, instants, sizes, counts and text from outside for a person.
 
-The one place that formats them, for the page, the timeline, the commands and the settings. A duration has two forms:
-`span` for a sentence, to its two greatest units, and for what is written into a setting or a scenario Prometheus' own
-notation, which loses nothing (`parse_duration`, `format_duration`).
+The one place that does, for the page, the timeline, the commands and the settings. A duration has two forms: `span` for
+a sentence, with its two greatest units, and Prometheus' own notation for a setting or a scenario, which is exact
+(`parse_duration`, `format_duration`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from exporter.text.terminal import visible
 
 if TYPE_CHECKING:
-    from exporter.core.state import Instant  # the settings import this module, and need no more of the core for it
+    from exporter.core.state import Instant  # the settings import this module and must not import the core at run time
 
 NO_BREAK_SPACE: Final = "\u00a0"
 MINUTE: Final = 60
@@ -35,8 +35,8 @@ _DURATION: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" f
 
 
 def span(seconds: float) -> str:
-    """A length of time with its two greatest units: `4.2 s`, `14 min 30 s`, `3 d 4 h`. A unit stays with its number:
-    between the two stands a space that does not break (`clean` makes plain ones of them)."""
+    """A duration with its two greatest units: `4.2 s`, `14 min 30 s`, `3 d 4 h`. Between number and unit is a
+    no-break space, which `clean` replaces by a plain one."""
     if seconds < TENTHS_BELOW and seconds != int(seconds):
         return f"{seconds:.1f}\u00a0s"
     whole = int(seconds)
@@ -78,7 +78,7 @@ def format_duration(seconds: float) -> str:
 
 
 def distance(instant: datetime, now: datetime) -> str:
-    """How far away an instant of the wall clock is: `in 14 min 30 s` or `3 min ago`."""
+    """The distance to an instant of the wall clock: `in 14 min 30 s` or `3 min ago`."""
     away = instant - now
     if abs(away) < timedelta(seconds=1):
         return "now"
@@ -86,7 +86,7 @@ def distance(instant: datetime, now: datetime) -> str:
 
 
 def ago(then: Instant, now: Instant) -> str:
-    """How long ago something was, which is never said to come."""
+    """How long ago an instant was; never `in ...`, whatever the clocks did."""
     seconds = now.since(then)
     if seconds is None:
         return "the clock was set back since"

@@ -1,9 +1,9 @@
-"""Where the commands print: no control character from outside and no credential reaches what may be a terminal.
+"""Printing for the commands: no control character from outside and no credential reaches a terminal.
 
     say(text, out)            a line of output, JSON or words
-    complain(text)            a line of error: also without credentials
+    complain(text)            lines of error, also without credentials
 
-Whatever is not printable is written as the JSON escape of it, so that a line of JSON remains the same JSON.
+What is not printable is written as its JSON escape, so that a line of JSON keeps its meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TextIO
 from exporter.secrets import redact
 
 _COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
-"""The sequences that our own lines are coloured with."""
+"""The colour sequences that the commands use themselves."""
 _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
 
 
 def visible(text: str) -> bool:
-    """Whether all of it shows: also no letter that is drawn as nothing, such as a filler or variation selector."""
+    """Whether every character is visible: printable, and no filler or variation selector (drawn as nothing)."""
     return text.isprintable() and not _FILLERS.search(text)
 
 
@@ -44,14 +44,14 @@ def _escape(char: str) -> str:
 
 
 def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
-    """Print one line at once, to standard output unless told otherwise; with `colour` our own colours are kept."""
+    """Print one line at once, by default to standard output; with `colour` the sequences in `_COLOURS` are kept."""
     parts = _COLOURS.split(text) if colour else [text]
     shown = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
     print(shown, file=sys.stdout if out is None else out, flush=True)
 
 
 def complain(text: str) -> None:
-    """Print what went wrong to standard error, a line for each of its lines, without credentials."""
+    """Print an error message to standard error, line by line, without credentials."""
     for line in redact(text).split("\n"):
         say(line, sys.stderr)
 

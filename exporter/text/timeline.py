@@ -2,8 +2,8 @@
 
     2026-03-02 09:00:20Z  !  vm-1  scheduled          6a8c1f0e  Reboot of this VM is scheduled, not before ...
 
-Records may come from anywhere that somebody else can write to, so nothing in them is trusted: what has the wrong type
-is left out, and no control character of theirs reaches the terminal (`format.clean`).
+Records may come from a place that others can write to, so their content is not trusted: values of the wrong type are
+left out, and control characters do not reach the terminal (`format.clean`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def line(record: Record, colour: bool = False) -> str:
 
 
 def _sentence(record: Record) -> str:
-    """The record's own sentence, with what a person asks next."""
+    """The record's message, with the notice, the changes or who approved it."""
     data = record.data
     sentence = clean(data.get("message") or record.kind, LONGEST_SENTENCE)
     sentence = _PRECISE.sub(r"\1 \2Z", sentence)
@@ -105,7 +105,7 @@ def _notice_left(seconds: float | None) -> str:
 
 
 def _changes(changed: Mapping[str, Any]) -> str:
-    """What the fields were and are; long texts are not repeated."""
+    """The old and new values of the changed fields, without long texts."""
     changes = []
     for name, value in list(changed.items())[:LONGEST_LIST]:
         pair = _mapping(value)
@@ -163,7 +163,7 @@ _TEXTS: Final = ("first_seen", "seen_before", "approved_at", "rule", "started_at
 
 
 def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
-    """The account with every key there and of its type: what is not becomes None, or 0 for a count."""
+    """The account with every key and its right type; anything else becomes None, or 0 for a count."""
     checked: dict[str, Any] = {name: _not_negative(account.get(name)) for name in _SPANS}
     checked["notice_seconds"] = _number(account.get("notice_seconds"))
     checked |= {name: int(_number(account.get(name)) or 0) for name in _COUNTS}
@@ -182,7 +182,7 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_negative(value: object) -> float | None:
-    """What took less than no time was measured by a clock that was set back, as the first version did."""
+    """The number if it is not negative: the first version measured durations by a clock that may be set back."""
     seconds = _number(value)
     return seconds if seconds is not None and seconds >= 0 else None
 
@@ -258,7 +258,7 @@ def _span(seconds: float) -> str:
 
 
 def _instant(text: str | None) -> str:
-    """The instant that a record holds as text; text that is none is shown as it stands."""
+    """The instant in a record's text; other text is returned unchanged."""
     if not text:
         return UNKNOWN
     try:
@@ -268,7 +268,7 @@ def _instant(text: str | None) -> str:
 
 
 def _short_id(subject: str) -> str:
-    """What tells an event from its neighbours: the first part of a UUID, and anything else as far as it fits."""
+    """A short form of an EventId: the first part of a UUID, anything else as far as it fits."""
     text = clean(subject, LONGEST_WORD)
     return text[:SHORT_ID] if _UUID.fullmatch(text) or len(text) > 2 * SHORT_ID else text
 
@@ -293,7 +293,7 @@ def _word(value: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    """The number, None for anything else and for what no output could carry."""
+    """The number; None for anything else, and for numbers that no output can carry."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < INT_LIMIT:
         return None
     return value

@@ -1,11 +1,11 @@
-"""Every metric family, once: its name, type, meaning, labels and buckets. The README's table is generated from here.
+"""Every metric family, once: its name, type, meaning, labels and buckets. `docs/metrics.md` is generated from here.
 
-Naming follows Prometheus' conventions: base units in the name, `_total` on counters, `_info` on infos. A family keeps
-its HELP and TYPE also while it has no series, so that a person finds it before it first matters.
+Naming follows Prometheus' conventions: base units in the name, `_total` on counters, `_info` on infos. A family
+has HELP and TYPE also while it has no series, so that it can be found before it is first needed.
 
-Series are paid for ten thousand VMs at a time. What alerts take a rate of stands at 0 from the start, since
-`increase()` does not see the value that a series appears with; what is `rare` appears with its first observation, and
-the rules in `alerts/` have an expression for it.
+Each series costs ten thousand times, once for each VM. Counters that alerts take a rate of exist at 0 from the start,
+since `increase()` ignores the value that a series begins with; a `rare` family has no series before its first
+observation, and the rules in `alerts/` have an expression for that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from exporter.core.state import CLOSING, Kind, StartedBy
 
 PREFIX: Final = "azure_scheduled_events_"
 OTHER: Final = "other"
-"""What a word outside of its label's closed set counts as."""
+"""The label value for a word outside of its closed set."""
 
 EVENT_TYPES: Final = (*KNOWN_TYPES, OTHER)
 EVENT_STATUSES: Final = (*KNOWN_STATUSES, OTHER)
@@ -100,7 +100,7 @@ FAMILIES: Final = (
         rare=True,
     ),
     Family("unknown_values_total", "counter", "Words in a document that this version does not know.", ("field",)),
-    # who we are
+    # the identity of exporter and VM
     Family("build_info", "info", "The version of this exporter.", ("version", "python_version")),
     Family(
         "vm_info",
@@ -119,7 +119,7 @@ FAMILIES: Final = (
             "node",
         ),
     ),
-    # the events of this VM as they stand
+    # the current events of this VM
     Family("events", "gauge", "Events in the document that are known to name this VM.", ("event_type", "event_status")),
     Family(
         "event_info",
@@ -295,7 +295,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def metrics_table() -> str:
-    """The table of metrics, in Markdown, with what is rare and a list of the labels' words below it."""
+    """The table of metrics in Markdown, with the rare families and the words of the labels below it."""
     lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     for family in FAMILIES:
         labels = " ".join(f"`{label}`" for label in family.labels)

@@ -1,4 +1,4 @@
-"""The gauges, computed from the status at the moment of the scrape: pure, so that no gauge outlives its fact."""
+"""The gauges, computed from the status at each scrape: pure, so that no gauge is kept after its event is gone."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
 
 MAX_EVENT_SERIES: Final = 50
-"""Of the events of this VM the most urgent ones have series of their own."""
+"""How many events of this VM, the most urgent ones, have series of their own."""
 MAX_LABEL: Final = 256
-"""Characters. What Azure allows as a name is far shorter, and nothing from outside may bloat every scrape."""
+"""Characters. Azure's names are far shorter; text from outside must not make scrapes large."""
 
 Samples = Mapping[str, list[tuple[tuple[str, ...], float]]]
 """Family name to its series: label values in the catalogue's order, and the value."""
 
 
 def known_word(value: str | None, known: tuple[str, ...]) -> str:
-    """`value` if the closed set of a label has it, else `other`."""
+    """`value` if it is in the closed set of its label, else `other`."""
     return value if value is not None and value in known else OTHER
 
 
 def label_value(value: str) -> str:
-    """Text from outside, cut to `MAX_LABEL` and without what a parser of the exposition formats would refuse."""
+    """Text from outside as a label value: at most `MAX_LABEL` characters, all valid in the exposition formats."""
     cleaned: str = encodable(value)
     return cleaned if len(cleaned) <= MAX_LABEL else cleaned[: MAX_LABEL - 1] + "…"
 
 
 class _Gauges:
-    """Series by family. A value of None is not known, and what is not known has no series."""
+    """Series by family. A value of None is not known and has no series."""
 
     def __init__(self) -> None:
         self.samples: dict[str, list[tuple[tuple[str, ...], float]]] = {}
@@ -46,7 +46,7 @@ class _Gauges:
 
 
 def gauges_before_first_status() -> Samples:
-    """What is shown while there is no status: the source is not up, and no event is known."""
+    """The gauges while there is no status: the source is not up, and there are no events."""
     gauges = _Gauges()
     gauges.set("up", 0)
     _events(gauges, (), {})
@@ -54,7 +54,7 @@ def gauges_before_first_status() -> Samples:
 
 
 def gauges_of(status: Status, now: Instant) -> Samples:
-    """Every gauge that has a value at `now`, but for those that the sink itself knows (the build, the certificate)."""
+    """Every gauge that has a value at `now`, except those that the sink adds (the build, the certificate)."""
     gauges = _Gauges()
     _source(gauges, status, now)
     _vm(gauges, status)
@@ -76,7 +76,7 @@ def _source(gauges: _Gauges, status: Status, now: Instant) -> None:
 
 
 def _last_read(status: Status) -> datetime | None:
-    """How old what we show is: an earlier process may have read it, which is told once this one's first poll failed."""
+    """When the document was last read: by an earlier process only once the first poll of this one has ended."""
     last = status.state.last_good
     earlier = last.wall if last is not None and status.source.last_poll is not None else None
     return status.source.last_success or earlier

@@ -1,7 +1,7 @@
 """The Prometheus output: gauges computed at scrape from the last published status, counters incremented by facts.
 
-Any thread may publish, observe or render. Nothing here fails because of what an event says: a word outside of its
-closed set counts as `other`, and text from outside only ever stands in a label of a gauge that vanishes with its event.
+Any thread may publish, observe or render. No content of an event makes this fail: a word outside of its closed set
+counts as `other`, and text from outside is only used in labels of gauges, which vanish with their event.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable"))
 
 
 def _openmetrics_format() -> Callable[[Collector], bytes]:
-    """The library's encoder. Its default escaping walks each character of each name, which doubles the time of a
-    scrape; our names need no escaping in any scheme, and libraries that know no schemes don't walk.
+    """The library's encoder. Its default escaping scheme tests each character of each name, which doubles the time of a
+    scrape; the names here need no escaping in any scheme. Older versions of the library have no schemes.
     """
     encode: Callable[..., bytes] = openmetrics_exposition.generate_latest
     scheme = getattr(openmetrics_exposition, "ALLOWUTF8", None)
@@ -84,12 +84,12 @@ def _no_failures() -> int:
 
 
 class PrometheusSink(Collector):
-    """Everything that `/metrics` says.
+    """The content of `/metrics`.
 
-    `rules` are the configured rules' names, `destinations` the configured destinations; another one has no series until
-    something happens to it. `poll_failure_reasons` are the words for what the metadata service does wrong, at a poll or
-    at an approval; a word outside of them counts as `other`. `certificate_not_after` (seconds since the epoch) and
-    `config_reload_failures` are asked at scrape; whoever serves the endpoint replaces them.
+    `rules` are the names of the configured rules, `destinations` the configured destinations; another one has no series
+    until something is counted for it. `poll_failure_reasons` are the closed reasons of failed polls and approvals;
+    another word counts as `other`. `certificate_not_after` (POSIX seconds) and `config_reload_failures` are called at
+    each scrape; the owner of the web server replaces them.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PrometheusSink(Collector):
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
     ) -> None:
-        # Otherwise PROMETHEUS_MULTIPROC_DIR, meant for somebody else's workers, makes files and costs the exemplars.
+        # Otherwise PROMETHEUS_MULTIPROC_DIR, set for another program, would create files and lose the exemplars.
         values.ValueClass = values.MutexValue
         disable_created_metrics()  # type: ignore[no-untyped-call]  # `_created` would double the series of the counters
         self.certificate_not_after: Callable[[], float | None] = _no_certificate
@@ -113,7 +113,7 @@ class PrometheusSink(Collector):
         self._status: Status | None = None
         self._rules = (*dict.fromkeys(rules),)
         self._failure_reasons = _closed(poll_failure_reasons)
-        # In no registry of the library: `collect` yields them, in the order of the catalogue.
+        # In no registry of the library: `collect` yields them in the order of the catalogue.
         self._counters = {
             family.name: Counter(family.full_name, family.help, family.labels, registry=None)
             for family in catalogue.FAMILIES
@@ -148,7 +148,7 @@ class PrometheusSink(Collector):
     # -- the exposition
 
     def publish(self, status: Status) -> None:
-        """From now on scrapes show this status."""
+        """Show this status in scrapes from now on."""
         self._status = status
 
     def render(self, openmetrics: bool) -> tuple[str, bytes]:
@@ -178,7 +178,7 @@ class PrometheusSink(Collector):
             samples["web_certificate_not_after_timestamp_seconds"] = [((), not_after)]
         return samples
 
-    # -- what happened
+    # -- counting
 
     def observe(self, fact: Fact) -> None:  # noqa: PLR0912  # one case for each type of fact
         """Count one fact."""
@@ -213,13 +213,13 @@ class PrometheusSink(Collector):
                 assert_never(fact)
 
     def sent(self, destination: str, records: int, duration: float) -> None:
-        """A destination acknowledged so many records, after `duration` seconds."""
+        """Count a send: the destination acknowledged so many records after `duration` seconds."""
         self._count("destination_sends_total", destination)
         self._count("destination_records_sent_total", destination, amount=records)
         self._measure("destination_send_duration_seconds", destination, seconds=duration)
 
     def send_failed(self, destination: str, reason: str) -> None:
-        """An attempt to send to a destination failed; `reason` is one of `sinks.reasons`."""
+        """Count a failed send to a destination; `reason` is one of `sinks.reasons`."""
         self._count("destination_sends_total", destination)
         self._count("destination_send_failures_total", destination, known_word(reason, SEND_FAILURES))
 
@@ -251,7 +251,7 @@ class PrometheusSink(Collector):
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: InterruptionObserved) -> None:
-        """A clock that was set back is no interruption."""
+        """Measure an interruption; a clock that was set back is none."""
         kind, seconds = interruption.kind, interruption.seconds
         if kind not in catalogue.INTERRUPTION_KINDS or seconds <= 0:
             return
@@ -264,20 +264,20 @@ class PrometheusSink(Collector):
         (counter.labels(*labels) if labels else counter).inc(amount)
 
     def _measure(self, name: str, *labels: str, seconds: float, event_id: str = "") -> None:
-        """One observation of a histogram, with the event as its exemplar. A negative one (clocks differ) counts as 0:
-        a sum that falls looks like a restart."""
+        """Add one observation to a histogram, with the event as its exemplar. A negative one (clocks differ) counts as
+        0: a sum that decreases looks like a restart."""
         histogram = self._histograms[name]
         (histogram.labels(*labels) if labels else histogram).observe(max(0.0, seconds), _exemplar(event_id))
 
 
 def is_first_counted(transition: Transition) -> bool:
-    """Whether this move is the first of its event that is counted; a status never understood counts at its end."""
+    """Whether this is the first counted transition of its event; an event of unknown status counts at its end."""
     never_understood = transition.kind is Kind.ENDED and transition.tracked.phase is Phase.UNKNOWN
     return transition.first_sight or never_understood
 
 
 def _exemplar(event_id: str) -> dict[str, str] | None:
-    """None also for an id that would need escapes: real readers don't undo them in exemplars, or fail at them."""
+    """The exemplar of an event; None also for an id that needs escaping, which readers of exemplars do not support."""
     if not event_id or not event_id.isprintable() or not _ESCAPED.isdisjoint(event_id):
         return None
     return {"event_id": event_id[:MAX_EXEMPLAR_ID]}
