@@ -1,8 +1,8 @@
-"""How anything outside can fail us, said in the type: whose fault it is and whether to try again.
+"""The failures of everything outside, by type: whose fault it is and whether to try again.
 
-    Failure              something outside did not do what we asked
-    ├── Retryable        weather: try again, sooner or later (`retry_after`, `needs_operator`)
-    ├── Permanent        this very thing will never be taken: it becomes a dead letter
+    Failure              something outside did not do what was requested
+    ├── Retryable        a failure that may pass: try again, at once or slowly (`retry_after`, `needs_operator`)
+    ├── Permanent        this record will never be accepted: it becomes a dead letter
     ├── SourceFailure    the metadata service gave no usable answer; `MetadataError` in `metadata.errors`
     └── OutboxError      the disk: `outbox.errors`
 
@@ -21,10 +21,10 @@ SOURCE_BACKOFF: Final = Backoff(1.0, 1.8)
 
 
 class Failure(Exception):
-    """Something outside did not do what we asked.
+    """Something outside did not do what was requested.
 
     `reason` is a closed word and `detail` a sentence for a person. `status_code` is the HTTP status that was answered,
-    `retry_after` how long the other side asks to be left alone, in seconds; each None where there was none.
+    `retry_after` is `Retry-After` in seconds; each None where there was none.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Retryable(Failure):
 
 
 class SourceFailure(Failure):
-    """The metadata service gave no usable answer. `failures` says how many in a row, this one included."""
+    """The metadata service gave no usable answer. `failures` is how many polls failed in a row, this one included."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class SourceFailure(Failure):
         self.failures = failures
 
     def delay(self) -> float:
-        """Seconds to leave the service alone: less than 2, or as long as it asks."""
+        """Seconds until the next request: less than 2, or `retry_after` if that is more."""
         return max(SOURCE_BACKOFF.after(self.failures), self.retry_after or 0.0)
 
 
 class Permanent(Failure):
-    """Never try this very thing again."""
+    """This request will never be accepted: never try it again."""

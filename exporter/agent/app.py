@@ -142,7 +142,7 @@ class App:
     @property
     def status(self) -> Status:
         """The current status of the agent. Only after `start`."""
-        assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
+        assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         return self._agent.status
 
     def start(self) -> None:
@@ -181,7 +181,7 @@ class App:
             all_events=settings.records.scope == "all",
             version=__version__,
             boot_id=boot_id(),
-            # Of a small outbox, what is remembered of events that are over takes a quarter.
+            # In a small outbox, histories of events that are over take at most a quarter.
             history_bytes=min(HISTORY_BYTES, settings.outbox.max_bytes // 4),
         )
         self._recorder = self._make_recorder()
@@ -228,7 +228,7 @@ class App:
 
     def run(self) -> int:
         """Run the poll loop until `stop`, then end within 5 s with nothing lost. Returns the exit code."""
-        assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
+        assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._notifier.ready(f"serving on {self.web.address[1]}")
         self._notifier.watch(lambda: self._loop.healthy(time.monotonic()), self._stopping)
         self._identity.wait(IDENTITY_PATIENCE_SECONDS)
@@ -254,7 +254,7 @@ class App:
 
     def _end(self) -> None:
         self._notifier.stopping()
-        assert self._agent is not None, "start comes first"  # noqa: S101  # a mistake of ours, not of the world
+        assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._agent.stop()
         self._recorder.ended(self._clock().wall)
         deadline = time.monotonic() + FLUSH_SECONDS

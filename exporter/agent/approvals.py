@@ -142,7 +142,7 @@ class Approvals:
         return True
 
     def _fresh(self) -> bool:
-        """Whether the document is at most 5 s old by both clocks: the monotonic one stands still while the VM does."""
+        """Whether the document is at most 5 s old by both clocks: the monotonic one stops while the VM is paused."""
         if self._read is None:
             return False
         now = self._environment.clock()
@@ -192,7 +192,7 @@ class Approvals:
                 left = max(0.0, until - (self._environment.clock().mono or 0.0))
                 yield from self._answered(*self._answers.get(timeout=left))
         except queue.Empty:
-            return  # the state on disk says that it was in flight
+            return  # the state on disk has it as in flight
 
     def forget(self) -> None:
         """Drop all approvals: they belong to another VM's outbox."""

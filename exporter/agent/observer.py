@@ -24,7 +24,7 @@ from exporter.log.protocol import Logger
 
 TICK_SECONDS: Final = 0.1
 FOLLOWED_PPM: Final = 1000
-"""Twice the fastest slew that an NTP client may ask of a kernel (500 ppm): slewing never adds up to a step, while steps
+"""Twice the fastest slew that an NTP client can set in a kernel (500 ppm): slewing never adds up to a step, while steps
 below the threshold do if they come close together."""
 _NANO: Final = 1_000_000_000
 _TICK: Final = round(TICK_SECONDS * _NANO)

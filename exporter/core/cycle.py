@@ -92,7 +92,7 @@ class DocumentRead:
     interruptions: tuple[Interruption, ...] = ()
     """Observed since the last good document."""
     unsent: tuple[DueApproval, ...] = ()
-    """Approvals that were due and were not sent: they are decided and marked anew on this document."""
+    """Approvals that were due and were not sent: they are decided and marked again on this document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class TimePassed:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSent:
-    """A POST left that no run asked for: `replay` has it from the recording. `key` is the event's."""
+    """A POST was sent that is not from an outcome: `replay` reads it from the recording. `key` is the event's."""
 
     key: str
     rule: str
@@ -143,7 +143,7 @@ class PostAnswered:
     """The result of a POST that left at `sent`. `failure` is None for an answer of 200."""
 
     tracked: Tracked
-    """The event's history when it left, for an event that is forgotten meanwhile."""
+    """The event's history when it left, for an event whose history was dropped meanwhile."""
     sent: Instant
     failure: PostFailure | None = None
 

@@ -152,7 +152,7 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
     rejected: list[Rejected] = []
 
     def reject(fault: str, item: Any) -> None:
-        """Beyond the cap one last rejection stands for all others; its status is None, since one may be Started."""
+        """Beyond the cap one last rejection represents all others; its status is None, since one may be Started."""
         if len(rejected) < MAX_REJECTED - 1:
             rejected.append(Rejected(fault, encodable(item), _status_of(item)))
         elif len(rejected) < MAX_REJECTED:

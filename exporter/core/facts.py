@@ -82,7 +82,7 @@ class ApprovalPostponed:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionObserved:
-    """The VM stood still for `seconds`. `event_id` is the event that it is attributed to, empty where there is none."""
+    """The VM was interrupted for `seconds`. `event_id` is the event that it is attributed to, empty for none."""
 
     kind: str
     seconds: float

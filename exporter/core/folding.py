@@ -1,6 +1,6 @@
 """How names and ids are compared: without regard to the case of ASCII letters, and of no others.
 
-Unicode's own case folding makes equal what only looks alike: `ſ` and `s`, the Kelvin sign and `k`, `ß` and `ss`. To the
+Unicode's own case folding makes equal what is only similar: `ſ` and `s`, the Kelvin sign and `k`, `ß` and `ss`. To the
 metadata service these are different VMs and different events.
 """
 

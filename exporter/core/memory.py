@@ -1,4 +1,4 @@
-"""What is remembered of events that are over, and for how long.
+"""What is kept of events that are over, and for how long.
 
 Three stores, each bounded by bytes. The histories of events with published records: if the id returns, its record
 numbers continue. The approvals that were sent: Azure may show a past event again, and an approval is never sent twice.

@@ -327,7 +327,7 @@ class State:
     rejected: frozenset[str] = frozenset()
     last_good: Instant | None = None
     observed_seconds: float = 0.0
-    """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stands still in a gap."""
+    """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stops in a gap."""
     first_answer: datetime | None = None
     """When Azure first answered ever, or the number last started again: the service warms up after that."""
     first_answer_mono: float | None = field(default=None, metadata=IN_MEMORY)

@@ -281,7 +281,7 @@ class TlsStream:
     """A `Stream` of TLS over another one, which may be TLS to a proxy itself."""
 
     def __init__(self, below: Stream, context: ssl.SSLContext, host: str, exchange: Exchange) -> None:
-        """Shake hands with `host`, whose certificate is checked as `context` says.
+        """Shake hands with `host`, whose certificate is verified by `context`.
 
         Raises what `Stream` does, ssl.SSLError among it, and leaves closing `below` to the caller then.
         """

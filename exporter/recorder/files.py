@@ -23,7 +23,7 @@ Line = dict[str, Any]
 
 
 class RecordingFiles:
-    """The numbered files, at most `files` of `max_bytes` each. Raises OSError, and the next `write` opens them anew."""
+    """The numbered files, at most `files` of `max_bytes` each. Raises OSError, and the next `write` reopens them."""
 
     def __init__(self, path: Path, max_bytes: int, files: int) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class RecordingFiles:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{self.path} is not a regular file")
         if hasattr(os, "fchmod") and stat.S_IMODE(status.st_mode) != MODE:
-            # Somebody made the file beforehand and let others read it, or the umask took rights from its owner.
+            # The file existed before and others may read it, or the umask took rights from its owner.
             os.fchmod(descriptor, MODE)
         self._size = status.st_size
         if self._size:

@@ -1,4 +1,4 @@
-"""The recording: what the metadata service said and what the agent did about it, for `replay`. Off unless configured.
+"""The recording: what the metadata service answered and what the agent did, for `replay`. Off unless configured.
 
 JSON lines, each with the time of day in UTC:
 
@@ -57,7 +57,7 @@ class Source(Protocol[T_co]):
 class Recorder:
     """Records what changed. No method raises or waits for the disk, but `close`; all are for one thread.
 
-    `vm` gives the identity as it is known now, and `poll_interval` (seconds) says from when on two readings have a gap
+    `vm` gives the identity as it is known now, and `poll_interval` (seconds) determines when two readings have a gap
     between them.
     """
 
@@ -201,7 +201,7 @@ class Recorded(Generic[T]):
         try:
             return self._source.fetch()
         except Failure as failure:
-            if not self._stopping():  # a request that we broke off ourselves says nothing about the source
+            if not self._stopping():  # a request that the agent aborted shows nothing about the source
                 self._recorder.failed(self._now(), failure.reason)
             raise
 

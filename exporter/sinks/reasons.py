@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 Reason = Literal[
-    "connect",  # nobody listens, or the connection broke
+    "connect",  # no listener, or the connection broke
     "dns",  # the name of the other side is not known
     "tls",  # the certificate is not trusted, or TLS could not be agreed
     "timeout",  # no answer within the deadline
-    "throttled",  # the other side asked us to slow down
+    "throttled",  # the other side limits the rate
     "unavailable",  # the other side reports a fault of its own that passes
     "unauthorized",  # a missing, wrong or expired credential
     "not-found",  # the other side does not know this path or this event hub
     "redirect",  # to another address; mostly to a page for signing in
     "rejected",  # the other side will never take this record
     "too-large",  # this record is larger than the other side takes
-    "protocol",  # an answer that is not an answer to what we asked
-    "configuration",  # our settings cannot work
+    "protocol",  # an answer that does not fit the request
+    "configuration",  # the settings cannot work
     "closed",  # the agent is stopping
     "other",
 ]

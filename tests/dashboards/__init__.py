@@ -1,1 +1,1 @@
-"""Alerts and dashboards: the files, and what they say on a real Prometheus that has lived through stories."""
+"""Alerts and dashboards: the files, and their results on a real Prometheus with recorded scenarios."""

@@ -1,1 +1,1 @@
-"""Tests of the recorder, and that `replay` tells from a recording what the agent told."""
+"""Tests of the recorder, and that `replay` of a recording gives the records of the agent."""

@@ -1,4 +1,4 @@
-"""The command `replay`: what the agent made of these documents, or would make of them, and why.
+"""The command `replay`: its flags, and the output as timeline and table or as JSON lines.
 
 The documents go through the same core as in the agent. Nothing is sent and no file is written.
 """

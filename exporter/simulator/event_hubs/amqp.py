@@ -116,7 +116,7 @@ def _sized(short: bytes, long: bytes, raw: Callable[[Any], bytes]) -> Writer:
     def write(value: Any) -> bytes:
         content = raw(value)
         size = len(content)
-        return short + _U8.pack(size) + content if size < 256 else long + _U32.pack(size) + content  # noqa: PLR2004 - a byte's range
+        return short + _U8.pack(size) + content if size < 256 else long + _U32.pack(size) + content  # noqa: PLR2004  # a byte's range
 
     return write
 

@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream server makes no other
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # a stream server makes no other
         self._transport = transport
         self._silent = self.namespace.faults.take(Stage.CONNECT) is not None
         self.namespace.add(self)
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self._unwrap(self._websocket, data)
         else:
             self._buffer += data
-            if not self._transport_known and len(self._buffer) >= 4:  # noqa: PLR2004 - "GET " or "AMQP"
+            if not self._transport_known and len(self._buffer) >= 4:  # noqa: PLR2004  # "GET " or "AMQP"
                 self._transport_known = True
                 if self._buffer.startswith(b"GET "):
                     self._websocket = Websocket(2 * MAX_FRAME_SIZE + self.namespace.max_message_size)

@@ -573,7 +573,7 @@ def _address_text(terminus: Described | None) -> str:
 def _selector(terminus: Described | None) -> str | None:
     """The text of the selector filter: field 8 of a source is a map of described values."""
     fields = terminus.value if terminus is not None and isinstance(terminus.value, list) else []
-    filters = fields[7] if len(fields) > 7 and isinstance(fields[7], dict) else {}  # noqa: PLR2004 - the filter's place
+    filters = fields[7] if len(fields) > 7 and isinstance(fields[7], dict) else {}  # noqa: PLR2004  # the filter's place
     selector = filters.get(_FILTER)
     text = selector.value if isinstance(selector, Described) else selector
     if isinstance(text, bytes):

@@ -246,7 +246,7 @@ class Store:
         """A new, empty event hub. Raises ValueError for a name or number that can't be one."""
         if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?", name):
             raise ValueError(f"not the name of an event hub: {name!r}")
-        if not 1 <= partitions <= 1024:  # noqa: PLR2004 - the service's own largest number
+        if not 1 <= partitions <= 1024:  # noqa: PLR2004  # the service's own largest number
             raise ValueError(f"an event hub has 1 to 1024 partitions, not {partitions}")
         logs = {str(i): Partition(name, str(i), self._max_messages, self._max_bytes) for i in range(partitions)}
         with self._changed:

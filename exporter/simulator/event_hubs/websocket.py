@@ -69,7 +69,7 @@ class Websocket:
 
     def _next_frame(self) -> tuple[int, bytes] | None:
         buffer = self._buffer
-        if len(buffer) < 2:  # noqa: PLR2004 - the shortest head of a frame
+        if len(buffer) < 2:  # noqa: PLR2004  # the shortest head of a frame
             return None
         length, start = buffer[1] & _LENGTH, 2
         if not buffer[1] & _MASKED or buffer[0] & 0x70:
@@ -134,7 +134,7 @@ def _upgrade(head: bytes) -> bytes:
 
 def _is_key(key: str) -> bool:
     try:
-        return len(base64.b64decode(key, validate=True)) == 16  # noqa: PLR2004 - RFC 6455, section 4.1
+        return len(base64.b64decode(key, validate=True)) == 16  # noqa: PLR2004  # RFC 6455, section 4.1
     except (binascii.Error, ValueError):
         return False
 

@@ -126,7 +126,7 @@ def _argument(spec: str, kind: Kind, text: str | None) -> float:
         argument = float(text.removesuffix("s"))
     except ValueError:
         argument = math.nan
-    if not 0 <= argument <= 86400:  # noqa: PLR2004 - a day: no fault of a test or a rehearsal is longer
+    if not 0 <= argument <= 86400:  # noqa: PLR2004  # a day: no fault of a test or a rehearsal is longer
         raise FaultError(f"{spec!r}: expected a number from 0 to 86400 behind the colon")
     return argument
 

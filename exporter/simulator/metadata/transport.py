@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
             connection.send(refusal(400, "Bad request. A body comes with its Content-Length").response, None)
             return None
         text = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004 - far beyond any length
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # far beyond any length
             connection.last = True
             connection.send(refusal(400, "Bad request. The Content-Length is missing or no number").response, None)
             return None

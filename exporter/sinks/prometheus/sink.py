@@ -265,7 +265,7 @@ class PrometheusSink(Collector):
 
     def _measure(self, name: str, *labels: str, seconds: float, event_id: str = "") -> None:
         """Add one observation to a histogram, with the event as its exemplar. A negative one (clocks differ) counts as
-        0: a sum that decreases looks like a restart."""
+        0: readers take a sum that decreases for a restart."""
         histogram = self._histograms[name]
         (histogram.labels(*labels) if labels else histogram).observe(max(0.0, seconds), _exemplar(event_id))
 

@@ -1,1 +1,1 @@
-"""Tests of `replay`: recordings of every shape, and what they would have told."""
+"""Tests of `replay`: recordings of every shape, and the records and decisions they lead to."""

@@ -175,7 +175,7 @@ def test_other_protocols_are_answered_with_the_header_of_amqp(broker: Broker, gr
 
 def test_random_frames_affect_no_other_client(broker: Broker) -> None:
     """Hundreds of connections that send damaged frames end, each alone, and the SDK's next event is stored."""
-    chance = random.Random(20260301)  # noqa: S311 - damage must be the same in every run
+    chance = random.Random(20260301)  # noqa: S311  # damage must be the same in every run
     good = [
         frame(0, Open("peer")),
         frame(0, Begin(None, UInt(0), UInt(5000), UInt(5000))),
