@@ -162,7 +162,7 @@ def without_credentials(value: str) -> str:
     That is all before an `@` (from the beginning or the last quotation mark on) and all after `?` or `#`: a password
     may hold any of them, so the last `@` counts, and the first `?` or `#` behind it.
     """
-    _, at, rest = value.rpartition(found[-1]) if (found := _AT.findall(value)) else ("", "", value)
+    _, at, rest = value.rpartition(marks[-1]) if (marks := _AT.findall(value)) else ("", "", value)
     head = _SCHEME.match(value) if at else None
     before = (head[0] if head else "") + HIDDEN if at else ""
     address, mark, _ = rest.partition(query[0]) if (query := _QUERY.search(rest)) else (rest, "", "")

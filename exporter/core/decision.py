@@ -178,11 +178,11 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
             faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
         )
     unsent = replace(tracked.approval, accepted_at=None)
-    anew = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
+    as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
-    reason = _before_the_rules(strict, DecisionContext(vm_name), anew)
+    reason = _before_the_rules(strict, DecisionContext(vm_name), as_unapproved)
     if reason is Reason.NONE:
-        rule, reason = _by_the_rules(policy, anew)
+        rule, reason = _by_the_rules(policy, as_unapproved)
         if rule is not None:
             reason = coordination_of(policy, as_scheduled, vm_name, float("inf"))
     return reason if reason in OF_CONTENT else Reason.NONE

@@ -105,8 +105,8 @@ def advance(
         if transition:
             transitions.append(transition)
     leaving = [before for key, before in state.tracked.items() if key not in tracked]
-    anew = started_anew(state.tracked.keys(), document.events) if leaving else {}
-    gone = [_leave(before, continuity, anew) for before in leaving]
+    started = newly_started(state.tracked.keys(), document.events) if leaving else {}
+    gone = [_leave(before, continuity, started) for before in leaving]
     seen = replace(touched, document=document, tracked=tracked)
     after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
     final, rejections = rejected(after_all, document)
@@ -227,13 +227,13 @@ def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
     return StartedBy.TIME if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
-def _leave(before: Tracked, continuity: Continuity, anew: Mapping[Likeness, str]) -> Transition:
+def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness, str]) -> Transition:
     """The closing transition of an event: CANCELED only if nothing else can have happened, also not under a new id."""
     before = _gapped(before, continuity)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
     unseen = gap_reasons(continuity) if kind is Kind.COMPLETED else _unseen(before, continuity)
-    replaced_by = successor(before.event, anew) if kind is Kind.CANCELED else ""
+    replaced_by = successor(before.event, started) if kind is Kind.CANCELED else ""
     if replaced_by:
         unseen = (*unseen, "replaced")
     if kind is Kind.CANCELED and unseen:
@@ -287,7 +287,7 @@ def likeness(event: Event) -> Likeness | None:
     return event.event_type, frozenset(map(folded, event.resources))
 
 
-def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
+def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
     """The ids that are new and Started, by their likeness. Some stand-ins for the service give each status a new id."""
     ids: dict[Likeness, str] = {}
     for event in events:
@@ -297,10 +297,10 @@ def started_anew(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness
     return ids
 
 
-def successor(gone: Event, anew: Mapping[Likeness, str]) -> str:
-    """The id of `started_anew` under which this event seems to continue; empty for none."""
-    like = likeness(gone) if anew else None
-    return anew.get(like, "") if like else ""
+def successor(gone: Event, started: Mapping[Likeness, str]) -> str:
+    """The id of `newly_started` under which this event seems to continue; empty for none."""
+    like = likeness(gone) if started else None
+    return started.get(like, "") if like else ""
 
 
 def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:

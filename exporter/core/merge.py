@@ -26,7 +26,7 @@ def merge_states(stored: State, observed: State) -> State:
     """One state out of the `stored` one and the one `observed` by a process that could not read it.
 
     What was approved stays approved, no record number is used twice, and an event that is only stored is closed by the
-    next document. In all else the observed state counts.
+    next document. In all else the observed state takes precedence.
     """
     if observed.document is None:
         return replace(

@@ -72,8 +72,8 @@ def why(decision: Decision) -> str:
 def sentence(transition: Transition, vm_name: str) -> str:
     """A transition as a sentence, for a person."""
     tracked, event = transition.tracked, transition.tracked.event
-    who = "this VM" if vm_name and event.names(vm_name) else _resources(event)
-    what = f"{event.event_type or 'Event of unknown type'} of {who}"
+    resources = "this VM" if vm_name and event.names(vm_name) else _resources(event)
+    what = f"{event.event_type or 'Event of unknown type'} of {resources}"
     came = " (it was there before, without this VM)" if transition.joined else ""
     match transition.kind:
         case Kind.SCHEDULED:

@@ -69,11 +69,11 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_
     tracked = {
         key: scope.there(before.tracked.get(key), after, moves.get(key)) for key, after in step.state.tracked.items()
     }
-    anew = {rejection.key: rejection for rejection in scope.rejections}
+    newly_in_scope = {rejection.key: rejection for rejection in scope.rejections}
     rejections = [
         rejection
         for rejection in step.rejections
-        if not rejection.key or (tracked[rejection.key].in_scope and rejection.key not in anew)
+        if not rejection.key or (tracked[rejection.key].in_scope and rejection.key not in newly_in_scope)
     ]
     state = replace(step.state, tracked=tracked, scoped_as=scoped_as)
     return ScopedStep(state, tuple(scope.published), (*rejections, *scope.rejections), tuple(scope.counted))
@@ -114,17 +114,17 @@ class _Scope:
                 self.counted += [move] if whose is Whose.OURS else []
             return after
         joins = before is Whose.THEIRS and whose is not Whose.THEIRS
-        anew = self._anew(after) if joins else after
+        as_new = self._first_seen_now(after) if joins else after
         if joins:  # takeover and settling begin now, whether or not its records do
-            after = replace(after, first_seen_at=anew.first_seen_at, unchanged_at=anew.unchanged_at)
-        after = _marked(anew if in_scope and not was_in_scope else after, in_scope, whose)
+            after = replace(after, first_seen_at=as_new.first_seen_at, unchanged_at=as_new.unchanged_at)
+        after = _marked(as_new if in_scope and not was_in_scope else after, in_scope, whose)
         self._publish(after, move, was_in_scope=was_in_scope, joined=whose is not Whose.THEIRS)
         if before is Whose.OURS and whose is Whose.THEIRS:  # of unknown status until its end: counts at both ends then
             self.counted.append(replace(self._left(after, move), first_sight=was.phase is Phase.UNKNOWN))
         elif before is Whose.OURS:
             self.counted += [move] if move else []
         elif whose is Whose.OURS:
-            self.counted += self._beginnings(anew)
+            self.counted += self._beginnings(as_new)
         return after
 
     def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
@@ -135,7 +135,7 @@ class _Scope:
         moved = was.event.raw.get("Resources") != after.event.raw.get("Resources")
         return Whose.MAYBE if before is Whose.THEIRS and moved else before
 
-    def _anew(self, tracked: Tracked) -> Tracked:
+    def _first_seen_now(self, tracked: Tracked) -> Tracked:
         """An event that comes to name this VM is first seen now. Its approval, and that it was Started before, stay."""
         wall = self._now.wall
         return replace(

@@ -154,7 +154,7 @@ class MetadataClient:
         """The headers of the last answer to a GET, whatever its status; names in any case. `check` reads Date."""
 
     def answered_before(self, seconds: float) -> None:
-        """An earlier process had an answer so many seconds ago: `first_deadline` does not apply to the next poll."""
+        """An earlier process had an answer so many seconds ago: `first_deadline` only applies an hour after that."""
         self.first_answer_seen = True
         self._last_answer_at = self._monotonic() - seconds
 

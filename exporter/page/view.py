@@ -320,16 +320,16 @@ def _closed(closed: list[Tracked]) -> Iterator[tuple[Value, ...]]:
     """The newest first. They are kept in the order in which they ended, which no clock can change."""
     gone = [tracked for tracked in closed if tracked.closed_at is not None and tracked.outcome is not None]
     for tracked in gone[::-1][:MAX_CLOSED]:
-        story, event = account(tracked), tracked.event
-        notice, lasted = story["notice_seconds"], story["started_seconds"]
+        summary, event = account(tracked), tracked.event
+        notice, lasted = summary["notice_seconds"], summary["started_seconds"]
         yield (
             (quoted(event.event_type or "Event", limit=40), "\n", quoted(event.event_id, "id soft")),
-            (f"{OUTCOMES.get(story['outcome'], UNKNOWN)} ", tracked.closed_at or tracked.first_seen),
+            (f"{OUTCOMES.get(summary['outcome'], UNKNOWN)} ", tracked.closed_at or tracked.first_seen),
             UNKNOWN if notice is None else span(max(0.0, notice)),
-            approved_by(story),
+            approved_by(summary),
             tracked.started_at if tracked.started_at else "not seen",
             "–" if lasted is None else span(lasted),
-            observed_interruption(story),
+            observed_interruption(summary),
         )
 
 

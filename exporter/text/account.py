@@ -21,9 +21,9 @@ def announced_duration(seconds: int | None) -> str:
     return "none" if seconds == 0 else f"{span(seconds)}, says Azure"
 
 
-def started_by(who: StartedBy | None, rule: str = "") -> str:
+def started_by(starter: StartedBy | None, rule: str = "") -> str:
     """Who let an event start, with the rule if this agent approved it."""
-    match who:
+    match starter:
         case StartedBy.US:
             return f"us (rule {rule})" if rule else "us"
         case StartedBy.NOT_US:

@@ -168,12 +168,12 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
     checked["notice_seconds"] = _number(account.get("notice_seconds"))
     checked |= {name: int(_number(account.get(name)) or 0) for name in _COUNTS}
     checked |= {name: clean(account[name], LONGEST_WORD) if account.get(name) else None for name in _TEXTS}
-    who = account.get("approved_by")
+    approver = account.get("approved_by")
     duration = _number(account.get("announced_duration_seconds"))
     unseen = account.get("unseen")
     observed = _number(account.get("interruptions_observed"))
     return checked | {
-        "approved_by": who if who in list(StartedBy) else None,
+        "approved_by": approver if approver in list(StartedBy) else None,
         "announced_duration_seconds": None if duration is None else int(duration),
         "unseen": [_word(reason) for reason in unseen] if isinstance(unseen, list | tuple) else [],
         "interruptions_observed": None if observed is None else int(observed),

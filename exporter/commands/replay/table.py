@@ -42,11 +42,11 @@ def table(result: ReplayResult, colour: bool = False) -> Iterator[str]:
 def _what(event: Event) -> str:
     resources = event.resources or ()
     shown = ", ".join(resources[:NAMES_SHOWN]) or "unknown resources"
-    more = f" and {len(resources) - NAMES_SHOWN} more" if len(resources) > NAMES_SHOWN else ""
+    others = f" and {len(resources) - NAMES_SHOWN} more" if len(resources) > NAMES_SHOWN else ""
     duration = "not readable" if event.duration is None else f"{event.duration} s"
     source = event.source or "not readable"
     return clean(
-        f"{event.event_type or 'unknown type'}, source {source}, duration {duration}, of {shown}{more}", LONGEST
+        f"{event.event_type or 'unknown type'}, source {source}, duration {duration}, of {shown}{others}", LONGEST
     )
 
 
