@@ -127,7 +127,7 @@ class Agent:
     def _run(self, observation: Observation, at: Instant | None = None, document: Document | None = None) -> Outcome:
         """Run the cycle on one observation and make the outcome durable."""
         now, persistence, policy = at or self._environment.clock(), self._persistence, self._options.policy
-        self._settle_owner(now)
+        self._settle_owner(now, "" if isinstance(observation, cycle.AgentStarted) else self._options.boot_id)
         context = self._context(now, document)
         state = persistence.state
         outcome = cycle.run(state, observation, policy, context)
@@ -139,10 +139,10 @@ class Agent:
         self._records += outcome.records
         return outcome
 
-    def _settle_owner(self, now: Instant) -> None:
+    def _settle_owner(self, now: Instant, boot_id: str) -> None:
         """Set the outbox of another VM aside before anything else: record ids depend on its owner."""
         self._persistence.load_once()
-        if self._persistence.disown_if_of_another_vm(self._environment.identity().vm.id, now):
+        if self._persistence.disown_if_of_another_vm(self._environment.identity().vm.id, now, boot_id):
             self._approvals.forget()
             self._last = None
 

@@ -70,14 +70,14 @@ class StatePersistence:
         except Failure as failure:
             self._disk_failed(failure)
 
-    def disown_if_of_another_vm(self, vm_id: str, now: Instant) -> bool:
+    def disown_if_of_another_vm(self, vm_id: str, now: Instant, boot_id: str) -> bool:
         """Set the outbox aside if it is that of another VM, as with a golden image: nothing in it is about this VM.
-        Returns whether it was."""
+        Returns whether it was. `boot_id` is of this boot, empty where the state has not noted it yet."""
         if not (vm_id and self.state.vm_id) or alike(vm_id, self.state.vm_id):
             return False
         self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=self.state.vm_id)
         self._unsaved.clear()
-        self.state = fresh_state(self.state, now)
+        self.state = fresh_state(self.state, now, boot_id)
         try:
             self._store.renew("other-vm")
         except Failure as failure:

@@ -47,7 +47,6 @@ from exporter.core.state import (
     Instant,
     Interruption,
     Kind,
-    ProcessMemory,
     StartedBy,
     State,
     Step,
@@ -254,10 +253,14 @@ def interruption_patience(poll_interval: float) -> float:
     return WINDOW_BEFORE_POLLS * poll_interval + 1.0
 
 
-def fresh_state(state: State, now: Instant) -> State:
-    """An empty state for this VM within the same process, after the outbox of another VM was set aside."""
-    process = ProcessMemory(announced=False, source=state.process.source)
-    return State(birth=now.wall, boot_id=state.boot_id, process=process)
+def fresh_state(state: State, now: Instant, boot_id: str) -> State:
+    """An empty state for this VM within the same process, after the outbox of another VM was set aside.
+
+    What this process observed is of this VM. `boot_id` is of this boot; empty where the process has not noted it yet:
+    the one in the state may be of the other VM.
+    """
+    process = replace(state.process, announced=False, evidence=EMPTY, decisions=EMPTY)
+    return State(birth=now.wall, boot_id=boot_id, process=process)
 
 
 class _Cycle:

@@ -134,6 +134,33 @@ def test_another_vms_disk(tmp_path: Path) -> None:
         assert list(tmp_path.glob("outbox.db.other-vm-*"))
 
 
+def test_another_vms_disk_tells_nothing_of_this_vms_boot(tmp_path: Path) -> None:
+    """A VM that knows its id at the start does not take the boot of the VM that the image was made of for its own."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.who = VmIdentity(OTHER_VM)
+        world.restart(boot_id="boot-2")
+        world.live(3)
+        (begun,) = world.records("agent.started")
+        assert "rebooted" not in begun.data
+        world.restart(boot_id="boot-3")
+        world.live(3)
+        assert world.records("agent.started")[1].data["rebooted"] is True
+
+
+def test_an_interruption_that_waits_outlives_another_vms_outbox(tmp_path: Path) -> None:
+    """It was felt by this VM, whoever's the outbox was in which the process began."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.restart()
+        world.felt.append(Interruption(InterruptionKind.STALL, 2.0, world.clock.instant()))
+        world.live(0.5)
+        world.who = VmIdentity(OTHER_VM)
+        world.live(8)
+        assert len(world.records("interruption.observed")) == 1
+        assert world.value("observed_interruption_seconds_count", kind="stall", attributed="false") == 1
+
+
 def test_a_name_learned_late_keeps_the_key(tmp_path: Path) -> None:
     """The key of the ids is fixed at first use: who we are becoming known later gives no fact a second id."""
     with World(tmp_path, vm=Vm()) as world:

@@ -135,7 +135,7 @@ class ReplayEngine:
         """Run the cycle as the agent's loop does, without committing and sending."""
         now = self._clock.advance_to(at)
         if self._vm.id and self._state.vm_id and not alike(self._vm.id, self._state.vm_id):
-            self._state = cycle.fresh_state(self._state, now)
+            self._state = cycle.fresh_state(self._state, now, self._state.boot_id)
         context = self._context(now, observation)
         outcome = cycle.run(self._state, observation, self._policy, context)
         self._state = outcome.state

@@ -39,6 +39,7 @@ from exporter.simulator.metadata.story import Scenario, ScenarioError
 MAX_FILE: Final = 128 << 20
 MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
 MAX_TEXT: Final = 256
+_RECORDED: Final = frozenset({"read_at", "body"})  # a line of the recorder's
 
 
 class InputError(Exception):
@@ -124,6 +125,8 @@ def _entry(parsed: Any, text: bytes, where: str) -> Entry:
     """One object: a document, alone or with its time beside it (`shapes`), or a line of a recording."""
     if not isinstance(parsed, dict):
         return Reading(None, text, where)
+    if parsed.keys() == _RECORDED and (recorded_at := read_time(parsed["read_at"])) is not None:
+        return _reading(parsed, recorded_at, where)  # whatever its body is: also JSON that is no document
     if document := kept(parsed, text, where):
         return document
     if not ("read_at" in parsed or "at" in parsed):

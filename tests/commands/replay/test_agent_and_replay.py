@@ -30,6 +30,7 @@ POSTS: Final = {
     "refused": MetadataError("status-400", "no", status_code=400),
     "unanswered": MetadataError("timeout", "no answer"),
 }
+NO_DOCUMENTS: Final = (b'{"error": "busy"}', b'{"error": "still busy"}', b'{"Events": []}', b"{")
 STEPS: Final = st.one_of(
     st.tuples(
         st.just("shows"),
@@ -45,6 +46,7 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("answers_posts"), st.sampled_from(list(POSTS))),
     st.tuples(st.just("fails"), st.sampled_from([1.0, 4.0, 13.0, 80_000.0])),
     st.tuples(st.just("shows_a_page"), st.sampled_from([1.0, 13.0])),
+    st.tuples(st.just("shows_no_document"), st.sampled_from(NO_DOCUMENTS), st.sampled_from([1.0, 7.0])),
     st.tuples(st.just("stands_still"), st.sampled_from(list(InterruptionKind)), st.sampled_from([0.4, 3.0])),
     st.tuples(st.just("restarts"), st.booleans(), st.sampled_from(["boot-1", "boot-2"])),
     st.tuples(st.just("waits"), st.sampled_from([1.0, 7.0, 40.0])),
@@ -92,6 +94,9 @@ class Life:
 
     def shows_a_page(self, seconds: float) -> None:
         self.world.see(b"<html>", seconds)
+
+    def shows_no_document(self, body: bytes, seconds: float) -> None:
+        self.world.see(body, seconds)
 
     def stands_still(self, kind: InterruptionKind, seconds: float) -> None:
         if kind is InterruptionKind.CLOCK_STEP:
