@@ -296,6 +296,7 @@ class _Cycle:
         self._ensure_started_record(now=True)
         if self._state.first_answer is None and observed.duration > SLOW_FIRST_ANSWER_SECONDS:
             self._record_anomaly("slow-first-answer")
+        self.record_outage()  # it may have become old enough while this very document was waited for
         self._source_recovered()
         # The interruptions of an event that ends with this document belong in its account.
         self._attribute((*self._process.pending, *observed.interruptions))

@@ -11,6 +11,7 @@ import pytest
 from exporter.core.policy import Reason
 from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
+from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import (
     FREEZE,
@@ -19,6 +20,7 @@ from tests.support.agent_world import (
     REBOOT,
     TIMEOUT,
     VM,
+    Source,
     World,
     document,
     event,
@@ -119,6 +121,25 @@ def test_the_beginning_and_the_end(tmp_path: Path) -> None:
         world.live(3)
         assert world.kinds() == ["agent.started", "agent.stopped", "agent.started"]
         assert world.records("agent.started")[1].data["rebooted"] is True
+
+
+def test_an_outage_that_grows_old_while_its_last_poll_is_under_way_is_told(tmp_path: Path) -> None:
+    """Nothing ran when it was 10 s old: the poll that ended it had begun before and took its time."""
+
+    class Slow(Source):
+        __slots__ = ()
+        on_the_way = 0.0
+
+        def fetch(self) -> Answer:
+            self.clock.go(Slow.on_the_way)
+            return super().fetch()
+
+    with World(tmp_path, source=Slow) as world:
+        world.live(3)
+        world.see(TIMEOUT, 9.9)
+        Slow.on_the_way = 2.0
+        world.see(document(1), 2)
+        assert world.kinds() == ["agent.started", "source.unavailable", "source.recovered"]
 
 
 def test_another_vms_disk(tmp_path: Path) -> None:
