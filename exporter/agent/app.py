@@ -212,7 +212,7 @@ class App:
             recorder.max_bytes,
             recorder.files,
             log=self._log,
-            vm=lambda: self._identity.current().vm,
+            identity=self._identity.current,
             poll_interval=interval,
         )
 

@@ -22,17 +22,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
-from exporter.core.records import Vm, timestamp
+from exporter.core.records import VmIdentity, timestamp
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
 from exporter.recorder.files import Line, RecordingFiles
 
+FAILURE_EVERY: Final = timedelta(seconds=5)
 HEARTBEAT: Final = timedelta(seconds=60)
 """So often a document that stays the same is written down as still the same."""
 QUEUE_ITEMS: Final = 256
@@ -57,8 +57,8 @@ class Source(Protocol[T_co]):
 class Recorder:
     """Records what changed. No method raises or waits for the disk, but `close`; all are for one thread.
 
-    `vm` gives the identity as it is known now, and `poll_interval` (seconds) determines when two readings have a gap
-    between them.
+    `identity` gives the identity as it is known now, and `poll_interval` (seconds) determines when two readings have a
+    gap between them.
     """
 
     def __init__(
@@ -68,18 +68,19 @@ class Recorder:
         files: int,
         *,
         log: Logger,
-        vm: Callable[[], Vm] = Vm,
+        identity: Callable[[], VmIdentity] = VmIdentity,
         poll_interval: float = 1.0,
     ) -> None:
-        self._current_vm = vm
+        self._current_identity = identity
         self._unbroken = timedelta(seconds=max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval))
         self._writer = _Writer(RecordingFiles(Path(path), max_bytes, files), log)
-        self._vm = Vm()
+        self._identity = VmIdentity()
         self._body: bytes | None = None
         self._last: datetime | None = None
         self._written: datetime | None = None
         self._same = 0
         self._failure = ""
+        self._failed_at = datetime.min.replace(tzinfo=UTC)
 
     def began(self, at: datetime, version: str, boot: str) -> None:
         """Record the start of the agent: its version and the boot id of the machine."""
@@ -100,11 +101,12 @@ class Recorder:
             self._body = None  # left out: the next reading is written as if it were new
 
     def failed(self, at: datetime, reason: str) -> None:
-        """Record that a poll failed, once for polls that fail in a row for the same reason."""
-        if reason == self._failure:
+        """Record that a poll failed; of polls that fail in a row for the same reason one every few seconds, so that a
+        recording shows until when its process lived."""
+        if reason == self._failure and timedelta() <= at - self._failed_at < FAILURE_EVERY:
             return
         self._write_same()
-        self._failure, self._last = reason, None
+        self._failure, self._failed_at, self._last = reason, at, None
         self._put({"at": timestamp(at), "failure": reason})
 
     def sent(self, at: datetime, event_id: str) -> None:
@@ -133,11 +135,14 @@ class Recorder:
         self._writer.close()
 
     def _note_identity(self, at: datetime) -> None:
-        vm = self._current_vm()
-        if vm != self._vm:
+        identity = self._current_identity()
+        if identity != self._identity:
             self._write_same()  # the identity is known from this poll on, and not before
-            self._vm = vm
-            self._put({"at": timestamp(at), "vm": {name: text for name, text in asdict(vm).items() if text}})
+            self._identity = identity
+            doubts = {"confirmed": False} if not identity.confirmed else {}
+            doubts |= {"conflict": True} if identity.conflict else {}
+            vm = {name: text for name, text in identity.vm.as_data().items() if text}
+            self._put({"at": timestamp(at), "vm": vm, **doubts})
 
     def _write_same(self) -> None:
         if self._same and self._last is not None:

@@ -30,7 +30,7 @@ from exporter.config.schema import (
 )
 from exporter.config.sources import FlagParser
 from exporter.core.policy import Mode
-from exporter.core.records import Record, Vm
+from exporter.core.records import Record, Vm, VmIdentity
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
@@ -65,7 +65,7 @@ class _Log(NullLogger):
 @contextlib.contextmanager
 def recording(path: Path, *, max_bytes: int = 1 << 20, files: int = 3, log: _Log | None = None) -> Iterator[Recorder]:
     """A recorder; everything is on disk after it."""
-    recorder = Recorder(path, max_bytes, files, log=log or _Log(), vm=lambda: Vm(name="vm-1"))
+    recorder = Recorder(path, max_bytes, files, log=log or _Log(), identity=lambda: VmIdentity(Vm(name="vm-1")))
     yield recorder
     recorder.close()
 
@@ -191,7 +191,7 @@ def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
 def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     """Whoever removes the recording gets a new one, which stands alone too."""
     path = tmp_path / "rec"
-    recorder = Recorder(path, 1 << 20, 1, log=_Log(), vm=lambda: Vm(name="vm-1"))
+    recorder = Recorder(path, 1 << 20, 1, log=_Log(), identity=lambda: VmIdentity(Vm(name="vm-1")))
     recorder.keep(b"a", at(0))
     _until(lambda: path.exists() and b'"a"' in path.read_bytes())
     path.unlink()

@@ -203,7 +203,7 @@ class World:
         if self.recording is not None:
             interval = self.options.poll_interval
             self.recorder = Recorder(
-                self.recording, 64 << 20, 1, log=log, vm=lambda: self.who.vm, poll_interval=interval
+                self.recording, 64 << 20, 1, log=log, identity=lambda: self.who, poll_interval=interval
             )
             source = Recorded(self.source, self.recorder, self.clock.utc)
         environment = Environment(

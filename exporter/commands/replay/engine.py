@@ -72,14 +72,15 @@ class ReplayEngine:
         self._options = options
         self._policy = options.policy
         self.result = ReplayResult()
-        known = next((entry.vm for entry in plan.entries if isinstance(entry, IdentityKnown)), Vm())
-        self.conflict = False
-        self.vm = self._identify(known)
-        self._vm = self._identify(Vm())
+        first_known = next((entry for entry in plan.entries if isinstance(entry, IdentityKnown)), None)
+        self.vm = self._identify(first_known).vm
+        self._identity = self._identify(None)
         self._learned: IdentityKnown | None = None
         first = next((entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at), None)
         self._start = first or datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-        self._state = State(birth=self._start, vm_key=known.id or self.vm.name or "replay")
+        self._state = State(
+            birth=self._start, vm_key=(first_known.vm.id if first_known else "") or self.vm.name or "replay"
+        )
         self._clock = Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
         self._interruptions: list[Interruption] = []
@@ -103,7 +104,8 @@ class ReplayEngine:
     def _handle(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
         if not isinstance(entry, Reading | Steady | Unreadable):
             self._settle_identity()
-        if not isinstance(entry, Unreadable) and entry.at is not None:
+        # How long the process lived before a restart is not known.
+        if not isinstance(entry, Unreadable | Began) and entry.at is not None:
             self._record_outage(entry.at)
         match entry:
             case Reading():
@@ -111,7 +113,7 @@ class ReplayEngine:
             case Steady():
                 self._unchanged_until(entry.at)
             case Failed():
-                self.result.failures += 1
+                self.result.failures += self._state.outage is None
                 self._run(cycle.PollFailed(entry.reason, "as recorded", self._clock.advance_to(entry.at)), entry.at)
             case Sent():
                 self._sent(entry.event_id, entry.at)
@@ -134,7 +136,8 @@ class ReplayEngine:
     def _run(self, observation: Observation, at: datetime) -> None:
         """Run the cycle as the agent's loop does, without committing and sending."""
         now = self._clock.advance_to(at)
-        if self._vm.id and self._state.vm_id and not alike(self._vm.id, self._state.vm_id):
+        vm_id = self._identity.vm.id
+        if vm_id and self._state.vm_id and not alike(vm_id, self._state.vm_id):
             self._state = cycle.fresh_state(self._state, now, self._state.boot_id)
         context = self._context(now, observation)
         outcome = cycle.run(self._state, observation, self._policy, context)
@@ -151,7 +154,7 @@ class ReplayEngine:
         return Context(
             now=now,
             process_start=self._process_start,
-            identity=VmIdentity(self._vm, self.conflict),
+            identity=self._identity,
             files=self._options.look(files_to_check(self._policy, document)) if document is not None else {},
             sends=False,
             watching=self._watching,
@@ -163,23 +166,24 @@ class ReplayEngine:
 
     # -- the identity
 
-    def _identify(self, known: Vm) -> Vm:
+    def _identify(self, entry: IdentityKnown | None) -> VmIdentity:
         """The identity: as recorded, unless flag or settings give another name; without any name, the scenario's."""
-        options = self._options
-        self.conflict = bool(
-            not options.vm_name and options.configured and known.name and not alike(options.configured, known.name)
-        )
-        wanted = options.vm_name or options.configured
-        if wanted and not alike(wanted, known.name):
-            return Vm(name=wanted)
-        return known if known.name else replace(known, name=self._plan.vm_name)
+        options, known = self._options, entry.vm if entry else Vm()
+        if options.vm_name:
+            return VmIdentity(known if alike(options.vm_name, known.name) else Vm(name=options.vm_name))
+        conflict = bool(options.configured and known.name and not alike(options.configured, known.name))
+        if options.configured and not alike(options.configured, known.name):
+            return VmIdentity(Vm(name=options.configured), conflict)
+        vm = known if known.name else replace(known, name=self._plan.vm_name)
+        return VmIdentity(vm, entry.conflict, entry.confirmed) if entry else VmIdentity(vm)
 
     def _note_identity(self, entry: IdentityKnown) -> None:
         """The identity became known at a poll: for the next document or, where none follows, for the current one."""
-        self.vm = self._identify(entry.vm)
+        identity = self._identify(entry)
+        self.vm = identity.vm
         if self._state.document is None:
-            self._vm = self.vm
-        elif self.vm != self._vm:
+            self._identity = identity
+        elif identity != self._identity:
             self._learned = entry
 
     def _settle_identity(self) -> None:
@@ -193,7 +197,7 @@ class ReplayEngine:
 
     def _take_learned(self) -> None:
         if self._learned is not None:
-            self._vm, self._learned = self._identify(self._learned.vm), None
+            self._identity, self._learned = self._identify(self._learned), None
 
     # -- time
 
@@ -219,7 +223,7 @@ class ReplayEngine:
         if until <= last.wall:
             return
         begin, end = self._state.observed_seconds, self._state.observed_seconds + (until - last.wall).total_seconds()
-        marks = {*turning_points(self._policy, self._state, self._vm.name), *self._pending_until(last, begin)}
+        marks = {*turning_points(self._policy, self._state, self._identity.vm.name), *self._pending_until(last, begin)}
         for mark in (*sorted(mark for mark in marks if begin < mark < end), end):
             at = last.wall + timedelta(seconds=mark - begin)
             # The same state as if every poll until then had been run; only the last one is.
@@ -249,7 +253,7 @@ class ReplayEngine:
         self._state = load_state(dump_state(self._state))  # what the next process loads
         self._in_flight.clear()
         self._interruptions.clear()
-        self._vm = self._identify(Vm())  # the next process reads it again
+        self._identity = self._identify(None)  # the next process reads it again
         self._process_start = self._clock.advance_to(entry.at)
         self._run(cycle.AgentStarted(entry.boot), entry.at)
 
@@ -277,7 +281,7 @@ class ReplayEngine:
     def _reject(self, at: datetime, reason: str, detail: str, where: str) -> None:
         """Record an input that is neither a document nor a line of a recording, with its place."""
         document = self._state.document
-        factory = RecordFactory(self._vm, at, document.incarnation if document else None, self._policy.mode)
+        factory = RecordFactory(self._identity.vm, at, document.incarnation if document else None, self._policy.mode)
         message = f"{where} is no document: {detail}"
         data = {"reason": reason, "error": detail, "input": where}
         self._state, record = factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data)

@@ -72,6 +72,10 @@ class IdentityKnown:
 
     at: datetime
     vm: Vm
+    conflict: bool = False
+    """The configured name was not the one that the metadata service gave."""
+    confirmed: bool = True
+    """The metadata service had given the name, or had none to give."""
 
 
 @dataclass(frozen=True, slots=True)

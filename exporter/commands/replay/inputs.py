@@ -169,7 +169,8 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
     if isinstance(vm := line.get("vm"), dict):
         known = {field.name: vm.get(field.name) for field in fields(Vm)}
-        return IdentityKnown(at, Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}))
+        recorded = Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)})
+        return IdentityKnown(at, recorded, line.get("conflict") is True, line.get("confirmed") is not False)
     if isinstance(line.get("ended"), dict):
         return Ended(at)
     if isinstance(began := line.get("began"), dict):

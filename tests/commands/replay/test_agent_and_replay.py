@@ -49,6 +49,8 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("shows_no_document"), st.sampled_from(NO_DOCUMENTS), st.sampled_from([1.0, 7.0])),
     st.tuples(st.just("stands_still"), st.sampled_from(list(InterruptionKind)), st.sampled_from([0.4, 3.0])),
     st.tuples(st.just("restarts"), st.booleans(), st.sampled_from(["boot-1", "boot-2"])),
+    st.tuples(st.just("crashes_while_failing"), st.sampled_from([0.5, 4.0, 13.0]), st.sampled_from([1.0, 9.0])),
+    st.tuples(st.just("doubts_its_name"), st.booleans(), st.booleans()),
     st.tuples(st.just("waits"), st.sampled_from([1.0, 7.0, 40.0])),
 )
 
@@ -109,6 +111,14 @@ class Life:
         if in_good_order:
             self.world.stop()
         self.world.restart(boot_id=boot_id)
+
+    def crashes_while_failing(self, seconds: float, down: float) -> None:
+        self.world.source.answer = MetadataError("timeout", "no answer")
+        self.world.live(seconds)
+        self.world.restart(down)
+
+    def doubts_its_name(self, conflict: bool, confirmed: bool) -> None:
+        self.world.who = VmIdentity(self.world.who.vm, conflict, confirmed)
 
     def waits(self, seconds: float) -> None:
         self.world.live(seconds)
