@@ -61,7 +61,7 @@ peers:
 
 pytest: $(VENV)/.test
 	@echo "== pytest"
-	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+	@$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
 
 test-fast: export PROPERTIES_TIMES ?= 0.25
 test-fast: $(VENV)/.test

@@ -119,10 +119,10 @@ class Approvals:
             return float("inf")
         if not self._in_flight or self._environment.stopping():
             return 0.0
-        youngest = max(post.sent.mono or 0.0 for post in self._in_flight.values())
+        youngest = max(post.sent.monotonic for post in self._in_flight.values())
         # If several are not answered, the next one probably is not either.
         patience = PATIENCE_SECONDS / len(self._in_flight)
-        return max(0.0, youngest + patience - (self._environment.clock().mono or 0.0))
+        return max(0.0, youngest + patience - self._environment.clock().monotonic)
 
     def _begin(self, due: DueApproval) -> bool:
         """Check clock, identity and files once more and start the POST; False if the approval does not hold now."""
@@ -146,7 +146,7 @@ class Approvals:
         if self._read is None:
             return False
         now = self._environment.clock()
-        by_mono = (now.mono or 0.0) - (self._read.mono or 0.0)
+        by_mono = now.monotonic - self._read.monotonic
         by_wall = (now.wall - self._read.wall).total_seconds()
         return by_mono <= FRESH_SECONDS and abs(by_wall) <= FRESH_SECONDS
 
@@ -186,10 +186,10 @@ class Approvals:
     def finish(self) -> Iterator[Answer]:
         """Before the process ends: the results of queued approvals, which are not sent, and of those in flight."""
         yield from map(ApprovalUnsent, self.withdraw())
-        until = (self._environment.clock().mono or 0.0) + LAST_ANSWERS_SECONDS
+        until = self._environment.clock().monotonic + LAST_ANSWERS_SECONDS
         try:
             while self._in_flight:
-                left = max(0.0, until - (self._environment.clock().mono or 0.0))
+                left = max(0.0, until - self._environment.clock().monotonic)
                 yield from self._answered(*self._answers.get(timeout=left))
         except queue.Empty:
             return  # the state on disk has it as in flight

@@ -19,7 +19,7 @@ from exporter.core.cycle import Context, Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import ApprovalPostponed, Fact, Polled
 from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_recorded
-from exporter.core.records import Record
+from exporter.core.records import Record, VmIdentity
 from exporter.core.snapshot import Status
 from exporter.core.state import EMPTY, Instant
 from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
@@ -38,7 +38,7 @@ class Agent:
         self._log = log
         self._environment = environment
         self._started = environment.clock()
-        self._due = self._started.mono or 0.0
+        self._due = self._started.monotonic
         self._last: tuple[bytes, Document] | None = None
         self._random_key = str(uuid.uuid4())
         self._facts: list[Fact] = []
@@ -59,7 +59,7 @@ class Agent:
     def tick(self) -> float:
         """Poll if one is due, send approvals, publish. Returns the seconds until the next call."""
         now = self._environment.clock()
-        if (now.mono or 0.0) >= self._due:
+        if now.monotonic >= self._due:
             self._poll(now)
         else:
             self._idle(now)
@@ -67,14 +67,14 @@ class Agent:
             self._run(answer)
         self._persistence.notify_deliveries()
         self._publish()
-        mono = self._environment.clock().mono or 0.0
+        mono = self._environment.clock().monotonic
         outage = seconds_until_recorded(self._persistence.state, mono)
         waits = (self._due - mono, self._due - mono if outage is None else outage, self._approvals.wait())
         return max(0.0, min(waits))
 
     def _poll(self, began: Instant) -> None:
         """Read the document and run the cycle on it, or on the failure."""
-        start = began.mono or 0.0
+        start = began.monotonic
         self._due = start + self._options.poll_interval
         try:
             answer = self._source.fetch()
@@ -109,7 +109,7 @@ class Agent:
         else:
             observation = cycle.PollFailed(failure.reason, failure.detail, began)
         self._run(observation, now)
-        self._due = (now.mono or 0.0) + self._delay(failure)
+        self._due = now.monotonic + self._delay(failure)
         self._approvals.check_files()  # the gauge of the hold file stays current
 
     def _delay(self, failure: Failure | DocumentError) -> float:
@@ -120,15 +120,17 @@ class Agent:
 
     def _idle(self, now: Instant) -> None:
         """Between two polls: record an outage that has become old enough."""
-        left = seconds_until_recorded(self._persistence.state, now.mono or 0.0)
+        left = seconds_until_recorded(self._persistence.state, now.monotonic)
         if left is not None and left <= 0:
             self._run(cycle.TimePassed(), now)
 
     def _run(self, observation: Observation, at: Instant | None = None, document: Document | None = None) -> Outcome:
         """Run the cycle on one observation and make the outcome durable."""
         now, persistence, policy = at or self._environment.clock(), self._persistence, self._options.policy
-        self._settle_owner(now, "" if isinstance(observation, cycle.AgentStarted) else self._options.boot_id)
-        context = self._context(now, document)
+        identity = self._environment.identity()  # once: another thread may learn it meanwhile
+        boot_id = "" if isinstance(observation, cycle.AgentStarted) else self._options.boot_id
+        self._settle_owner(identity, now, boot_id)
+        context = self._context(identity, now, document)
         state = persistence.state
         outcome = cycle.run(state, observation, policy, context)
         if not persistence.commit(outcome, now):
@@ -139,19 +141,19 @@ class Agent:
         self._records += outcome.records
         return outcome
 
-    def _settle_owner(self, now: Instant, boot_id: str) -> None:
+    def _settle_owner(self, identity: VmIdentity, now: Instant, boot_id: str) -> None:
         """Set the outbox of another VM aside before anything else: record ids depend on its owner."""
         self._persistence.load_once()
-        if self._persistence.disown_if_of_another_vm(self._environment.identity().vm.id, now, boot_id):
+        if self._persistence.disown_if_of_another_vm(identity.vm.id, now, boot_id):
             self._approvals.forget()
             self._last = None
 
-    def _context(self, now: Instant, document: Document | None) -> Context:
+    def _context(self, identity: VmIdentity, now: Instant, document: Document | None) -> Context:
         options = self._options
         return Context(
             now=now,
             process_start=self._started,
-            identity=self._environment.identity(),
+            identity=identity,
             files=self._approvals.check_files(document) if document is not None else EMPTY,
             writable=self._persistence.writable,
             pending=self._approvals.pending,

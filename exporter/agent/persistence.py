@@ -136,7 +136,7 @@ class StatePersistence:
         """Write the time of the last good document to disk now and then, so that a restart can measure the gap."""
         interval = HEARTBEAT_SECONDS_WITH_EVENTS if self.state.tracked else HEARTBEAT_SECONDS
         if self._heartbeat is not None:
-            by_mono = (read.mono or 0.0) - (self._heartbeat.mono or 0.0)
+            by_mono = read.monotonic - self._heartbeat.monotonic
             by_wall = (read.wall - self._heartbeat.wall).total_seconds()
             if by_mono < interval and 0 <= by_wall < interval:  # a clock that was set makes the last time wrong
                 return

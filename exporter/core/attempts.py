@@ -37,7 +37,7 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     elapsed = (now.wall - last.wall).total_seconds()
     if elapsed >= 0 and not tracked.approval.in_flight:
         return elapsed >= wait
-    return (now.mono or 0.0) - (process_start.mono or 0.0) >= wait
+    return now.monotonic - process_start.monotonic >= wait
 
 
 def attempting(before: Approval, now: Instant, rule: str) -> Approval:

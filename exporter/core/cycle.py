@@ -481,7 +481,7 @@ class _Cycle:
         pending: list[Interruption] = []
         for interruption in interruptions:
             tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
-            waited = (self._now.mono or 0.0) - (interruption.at.mono or 0.0)
+            waited = self._now.monotonic - interruption.at.monotonic
             if tracked is None and interruption.seconds > 0 and waited <= patience:
                 pending.append(interruption)
                 continue
@@ -501,7 +501,7 @@ class _Cycle:
         self._facts.append(InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
-        process, mono = self._process, self._now.mono or 0.0
+        process, mono = self._process, self._now.monotonic
         recorded = process.attributed_at if attributed else process.unattributed_at
         if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
             return False

@@ -72,6 +72,14 @@ class Instant:
     wall: datetime
     mono: float | None = field(default=None, metadata=IN_MEMORY)
 
+    @property
+    def monotonic(self) -> float:
+        """Seconds of the clock that can't be set. Raises ValueError for an instant that was read from disk: one that
+        this process observed has both clocks."""
+        if self.mono is None:
+            raise ValueError("an instant of another process")
+        return self.mono
+
     def minus(self, other: Instant) -> float:
         """Seconds from the other to this one, negative if the other is later: by the monotonic clock if both instants
         are of one process, else by the wall clock."""

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.dashboards_drawn import Answers, bundled, draw, drawn_text, panel_contents
 from tests.support.dashboards_stories import LIVES
-from tests.support.dashboards_world import ROOT, load, panels, world
+from tests.support.dashboards_world import ROOT, World, load, panels
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("DASHBOARDS_DRAWN") != "1", reason="needs npm: DASHBOARDS_DRAWN=1"),
@@ -47,15 +47,14 @@ class Show:
 
 
 @pytest.fixture(scope="module")
-def show(tmp_path_factory: pytest.TempPathFactory) -> Show:
+def show(lived: World, tmp_path_factory: pytest.TempPathFactory) -> Show:
     """All stories, bundled and asked once for every test here."""
     folder = tmp_path_factory.mktemp("drawn")
     bundles = bundled(tmp_path_factory.mktemp("bundles"))
-    with world(folder) as lived:
-        answers = {
-            "vm": {story: lived.answers("vm", story) for story in LIVES},
-            "fleet": {story: lived.answers("fleet", story) for story in FLEETS},
-        }
+    answers = {
+        "vm": {story: lived.answers("vm", story) for story in LIVES},
+        "fleet": {story: lived.answers("fleet", story) for story in FLEETS},
+    }
     contents = {
         name: panel_contents(bundles, ROOT / "dashboards" / f"{name}.json", answers[name], folder) for name in answers
     }

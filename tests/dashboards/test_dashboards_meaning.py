@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -12,18 +12,11 @@ import yaml
 
 from dashboards.queries import FAR
 from tests.support.dashboards_stories import FLEET_SIZE, LIVES, id_of
-from tests.support.dashboards_world import RULES, SPANS, World, filled, load, panels, step_of, world
+from tests.support.dashboards_world import RULES, SPANS, World, filled, load, panels, step_of
 
 pytestmark = pytest.mark.peer("prometheus")
 GONE: Final = None
 """No sample: the panel shows its text for no data."""
-
-
-@pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One Prometheus for every test here."""
-    with world(tmp_path_factory.mktemp("stories")) as made:
-        yield made
 
 
 def _one(series: list[dict[str, Any]]) -> float | None:

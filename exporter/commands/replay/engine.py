@@ -236,7 +236,7 @@ class ReplayEngine:
         """When pending interruptions stop waiting for an event, in `State.observed_seconds`."""
         patience = cycle.interruption_patience(self._options.poll_interval)
         for interruption in self._state.process.pending:
-            yield begin + (interruption.at.mono or 0.0) - (last.mono or 0.0) + patience + 0.001
+            yield begin + interruption.at.monotonic - last.monotonic + patience + 0.001
 
     def _record_outage(self, until: datetime) -> None:
         """Record an outage at the moment when it was old enough, before the next entry."""
