@@ -153,7 +153,7 @@ SIGHT: Final = 'instance:azure_scheduled_events_up:blindness{job="fleet"}'
 
 
 def _all_evaluated(daemon: Daemon, since: datetime) -> bool:
-    """Whether every group of rules was evaluated after that time, but for those that take their time, as history does."""
+    """Whether every group of rules was evaluated after that time, but for those of a longer interval."""
     groups = daemon.get("/api/v1/rules")["data"]["groups"]
     often = [group for group in groups if group["interval"] <= RULES_SECONDS]
     return bool(often) and all(datetime.fromisoformat(group["lastEvaluation"]) > since for group in often)
