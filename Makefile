@@ -63,7 +63,7 @@ pytest: $(VENV)/.test
 	@echo "== pytest"
 	@$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
 
-test-fast: export PROPERTIES_TIMES ?= 0.15
+test-fast: export PROPERTIES_TIMES ?= 0.25
 test-fast: $(VENV)/.test
 	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal --ignore tests/system --ignore tests/dashboards -m "not peer"
 

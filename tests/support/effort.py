@@ -1,6 +1,6 @@
 """How hard the properties are tried, and where their files are: PROPERTIES_TIMES and HYPOTHESIS_PROFILE.
 
-`make test` tries the same examples every time, in seconds; `make test-fast` some of them; HYPOTHESIS_PROFILE=long
+`make test` tries the same examples every time, in seconds; `make test-fast` a quarter of them; HYPOTHESIS_PROFILE=long
 ever new ones, ten times as many. `make properties` goes on with new ones for as long as it is told to.
 """
 
