@@ -33,6 +33,39 @@ def held(world: World) -> bool:
     return world.agent.status.held
 
 
+# -- commit, POST, publish
+
+
+def test_a_post_leaves_after_the_commit_and_before_counters_and_log_lines(tmp_path: Path) -> None:
+    """When it arrives the decision is on disk, and nothing was counted or logged about it yet."""
+    with World(tmp_path) as world:
+        world.see(document(1), 2)
+        seen: list[tuple[list[str], list[str], float | None]] = []
+        world.source.asked = lambda: seen.append(
+            (
+                [record.kind for record in world.records("approval.decided")],
+                world.said("approval.decided"),
+                world.value("approval_requests_total"),
+            )
+        )
+        world.see(document(2, event()), 1)
+        assert seen == [(["approval.decided"], [], 0)]
+        assert len(world.said("approval.decided")) == 1
+        assert world.value("approval_requests_total") == 1
+
+
+def test_a_post_that_hangs_keeps_no_counter_or_log_line(tmp_path: Path) -> None:
+    """While it is on its way, what led to it is counted and logged."""
+    with World(tmp_path) as world:
+        world.see(document(1), 2)
+        world.source.hangs = lambda _event_id: 4.0
+        world.see(document(2, event()), 1)
+        assert world.source.hanging
+        assert len(world.said("approval.decided")) == 1
+        assert world.value("approval_requests_total") == 1
+        assert world.records("approval.accepted") == []
+
+
 # -- once
 
 
