@@ -1,6 +1,7 @@
 """Every setting, once: name, type, default, bounds, help.
 
-Flags, environment names, TOML keys, `--help` and the README's table all come from the fields below (`catalogue`).
+Flags, environment names, TOML keys, `--help` and the table of docs/settings.md are made from the fields below
+(`catalogue`).
 The rules alone are no setting of one value: `rules` reads them.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ def parse_address(text: str) -> Address | None:
     return None
 
 
-class IncomingLink:
+class IncomingLink(ABC):
     """A link on which the peer sends: assembles deliveries from their frames and grants credit."""
 
     hub_name: str | None = None
@@ -170,7 +171,7 @@ class IncomingLink:
         if flow.echo:
             self.grant()
 
-    def pump(self) -> None:
+    def pump(self) -> None:  # noqa: B027  # not abstract: no incoming link has anything to send
         """Nothing: this link only receives."""
 
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
@@ -197,9 +198,9 @@ class IncomingLink:
             self._credit = CREDIT
             self.grant()
 
+    @abstractmethod
     def delivered(self, delivery_id: int, message_format: int, settled: bool, payload: bytes) -> None:
         """Process a complete delivery."""
-        raise NotImplementedError
 
     def settle(self, delivery_id: int, settled: bool, outcome: Described) -> None:
         """Send the outcome of a delivery, unless the peer has sent it settled."""
@@ -285,7 +286,7 @@ class Requests(IncomingLink):
         return reply
 
 
-class OutgoingLink:
+class OutgoingLink(ABC):
     """A link on which the broker sends, as far as the peer's credit goes."""
 
     hub_name: str | None = None
@@ -323,9 +324,9 @@ class OutgoingLink:
             self._delivery_count = (self._delivery_count + 1) & _UINT
             self.session.deliver(self.handle, payload)
 
+    @abstractmethod
     def next_message(self) -> bytes | None:
         """The next message to send, which then counts as sent; None if there is none."""
-        raise NotImplementedError
 
 
 class Consumer(OutgoingLink):
