@@ -53,8 +53,9 @@ lint: $(VENV)/.test
 	@$(BIN)/lint-imports >/dev/null || $(BIN)/lint-imports
 
 types: $(VENV)/.test
-	@echo "== mypy --strict"
+	@echo "== mypy --strict, for Linux and for Windows"
 	@$(BIN)/mypy
+	@$(BIN)/mypy --platform win32 --no-warn-unreachable exporter
 
 peers:
 	@.ci/peers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import os
 import signal
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exporter import __version__
-from exporter.config.load import ConfigError, load
+from exporter.config.load import ConfigError
 from exporter.config.sources import FlagParser, add_flags
 from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.secrets import redact
@@ -68,29 +67,9 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = load(args, os.environ)
-    from exporter.agent.app import App, make_log  # noqa: PLC0415  # only for this command
-    from exporter.errors import Failure  # noqa: PLC0415  # only for this command
-    from exporter.log.libraries import captured_libraries  # noqa: PLC0415  # only for this command
-    from exporter.web.config import WebConfigError  # noqa: PLC0415  # only for this command
+    from exporter.commands.run import run  # noqa: PLC0415  # only for this command
 
-    log = make_log(settings)
-    with captured_libraries(log):
-        for warning in settings.warnings:
-            log.warn("config.warning", warning=warning)
-        try:
-            app = App(settings, log)
-        except WebConfigError as error:
-            raise ConfigError(tuple(error.errors)) from error
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # On a thread of its own: a handler runs in the middle of whatever the main thread does, locks and all.
-            signal.signal(number, lambda *_: _thread.start_new_thread(app.stop, ()))
-        try:
-            app.start()
-        except (OSError, Failure) as error:
-            log.error("agent.not_started", error=str(error))
-            return FAILED
-        return app.run()
+    return run(args)
 
 
 def _demo_flags(parser: argparse.ArgumentParser) -> None:
