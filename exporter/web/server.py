@@ -53,6 +53,7 @@ FAILED_ACCEPT_PAUSE_SECONDS: Final = 0.01
 """After an accept that failed for another reason: nothing may make the loop spin."""
 MAX_CONNECTIONS_ON_WINDOWS: Final = 256
 """Half of what select() watches there."""
+RESERVED_PORTS: Final = "Windows reserves it (netsh int ipv4 show excludedportrange protocol=tcp)"
 RELOAD_SECONDS: Final = 1.0
 """How often the files of the web config are looked at."""
 OPEN_TO_ALL: Final = WebSettings()
@@ -249,8 +250,22 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(candidates, key=lambda entry: entry[0] != socket.AF_INET)
         return _bound(family, address, dual=False)
     except OSError as error:
-        hint = "; another program has this port" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror}{hint}") from error
+        raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror}{_hint(error)}") from error
+
+
+def is_taken(error: OSError, platform: str = sys.platform) -> bool:
+    """Whether a refused bind may mean that another program has the port.
+
+    Windows refuses one that another program has for itself alone, and one that is reserved, as forbidden [Winsock,
+    "Using SO_REUSEADDR and SO_EXCLUSIVEADDRUSE"]; no port there is for administrators alone.
+    """
+    return error.errno == errno.EADDRINUSE or (platform == "win32" and error.errno == errno.EACCES)
+
+
+def _hint(error: OSError, platform: str = sys.platform) -> str:
+    if not is_taken(error, platform):
+        return ""
+    return "; another program has this port" + (f", or {RESERVED_PORTS}" if error.errno == errno.EACCES else "")
 
 
 def _bound(family: int, address: tuple[object, ...], *, dual: bool) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import socket
@@ -20,7 +21,7 @@ from exporter.log.log import Log
 from exporter.text.values import InvalidValue
 from exporter.web.connection import Limits
 from exporter.web.responses import Accept, Response, choose_accept, takes_gzip
-from exporter.web.server import WebServer
+from exporter.web.server import WebServer, is_taken
 from tests.support.peers import until
 from tests.support.web_target import ASK, METRICS, OPENMETRICS, TEXT, Pages, connect, read_all, serving
 
@@ -275,6 +276,21 @@ def test_a_taken_port_is_an_error_at_start() -> None:
         second = WebServer(f"{host}:{port}", Pages())
         with pytest.raises(OSError, match=rf"cannot listen on {host}:{port}: .*another program has this port"):
             second.start()
+
+
+@pytest.mark.parametrize(
+    ("number", "platform", "taken"),
+    [
+        (errno.EADDRINUSE, "linux", True),
+        (errno.EADDRINUSE, "win32", True),
+        (errno.EACCES, "win32", True),
+        (errno.EACCES, "linux", False),
+        (errno.EADDRNOTAVAIL, "win32", False),
+    ],
+)
+def test_a_port_that_is_forbidden_is_taken_on_windows_alone(number: int, platform: str, taken: bool) -> None:
+    """Windows forbids a port that another program has for itself alone; Linux forbids the ports of root."""
+    assert is_taken(OSError(number, "refused"), platform) is taken
 
 
 def test_stopping_closes_what_is_open_and_frees_the_port() -> None:

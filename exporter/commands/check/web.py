@@ -17,7 +17,7 @@ from typing import Final
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.metadata.errors import one_line
-from exporter.web.server import CHALLENGE, listen
+from exporter.web.server import CHALLENGE, RESERVED_PORTS, is_taken, listen
 
 TOPIC: Final = "web"
 _OUR_METRIC: Final = b"azure_scheduled_events_build_info"
@@ -39,8 +39,8 @@ def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
 
 
 def _refused(error: OSError, host: str, port: int, settings: Settings, environment: ProbeEnvironment) -> Finding:
-    if error.errno == errno.EADDRINUSE:
-        return _taken(host, port, settings, environment)
+    if is_taken(error):
+        return _taken(host, port, settings, environment, reserved=error.errno == errno.EACCES)
     return fail(TOPIC, refusal(error, settings.web.listen_address, port))
 
 
@@ -58,7 +58,9 @@ def refusal(error: OSError, address: str, port: int) -> str:
     return f"{address} cannot be listened on ({error.strerror}): choose another web.listen_address"
 
 
-def _taken(host: str, port: int, settings: Settings, environment: ProbeEnvironment) -> Finding:
+def _taken(
+    host: str, port: int, settings: Settings, environment: ProbeEnvironment, *, reserved: bool = False
+) -> Finding:
     address = settings.web.listen_address
     local = host if host not in ("", "0.0.0.0", "::") else "127.0.0.1"  # noqa: S104  # compared, not bound
     occupant, name = _identify(local, port, bool(settings.web.config_file), environment.timeouts.connect)
@@ -69,6 +71,8 @@ def _taken(host: str, port: int, settings: Settings, environment: ProbeEnvironme
     owner = owner_of(port, environment.processes)
     named = f" that calls itself {name}" if name else ""
     who = f"by {owner}" if owner else f"by another program{named}"
+    if reserved and not name:
+        who += f", or {RESERVED_PORTS}"
     return fail(
         TOPIC, f"{address} is taken {who}: stop that, or set web.listen_address to another port (and tell Prometheus)"
     )
