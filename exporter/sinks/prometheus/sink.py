@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from typing import Final, assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics, values
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as text_format
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
@@ -41,6 +41,7 @@ from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, 
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
+from exporter.sinks.prometheus.process import register_process_metrics
 from exporter.sinks.reasons import REASONS as SEND_REASONS
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -128,7 +129,7 @@ class PrometheusSink(Collector):
         self._registry = CollectorRegistry(auto_describe=True)
         self._registry.register(self)
         if include_process_metrics:
-            ProcessCollector(registry=self._registry)
+            register_process_metrics(self._registry)
 
     def _start_at_zero(self, destinations: Sequence[str]) -> None:
         """Create every series of the families that are not rare."""

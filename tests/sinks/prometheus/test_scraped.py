@@ -7,21 +7,24 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.core.facts import DecisionMade, EventTransitioned, InterruptionObserved, Polled
 from exporter.core.snapshot import DESTINATIONS, DestinationStatus
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.gauges import MAX_LABEL
+from exporter.sinks.prometheus.process import WindowsProcessCollector
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.web.responses import Accept, Response
 from exporter.web.server import WebServer
+from exporter.windows.process import ProcessUsage, process_usage
 from tests.support import statuses
 from tests.support.metrics_reading import RULES, ids, lint, make_sink, parse_openmetrics, samples, scraped, value
 from tests.support.peers import prometheus, scrape, until
@@ -106,6 +109,37 @@ def test_process_metrics_come_along_and_lint() -> None:
     body = scraped(PrometheusSink("1.2.3", RULES))
     lint(body)
     assert "\nprocess_resident_memory_bytes " in body
+
+
+def test_windows_has_the_process_metrics_that_linux_has() -> None:
+    """Where there is no /proc, the usual names have what Windows says; nothing is made up where it says nothing."""
+
+    def exposed(read: Callable[[], ProcessUsage]) -> str:
+        registry = CollectorRegistry()
+        registry.register(WindowsProcessCollector(read))
+        return generate_latest(registry).decode()
+
+    def refused() -> ProcessUsage:
+        raise OSError("access denied")
+
+    body = exposed(lambda: ProcessUsage(1.5, 40_000_000, 50_000_000, 1_700_000_000.25))
+    lines = [line for line in body.splitlines() if not line.startswith("#")]
+    assert lines == [
+        "process_virtual_memory_bytes 5e+07",
+        "process_resident_memory_bytes 4e+07",
+        "process_start_time_seconds 1.70000000025e+09",
+        "process_cpu_seconds_total 1.5",
+    ]
+    assert exposed(refused) == ""
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="Windows has no /proc")
+def test_a_windows_process_reads_its_own_usage() -> None:
+    """What is read of this process on Windows is its own: memory in megabytes, a start before now."""
+    usage = process_usage()
+    assert usage.resident_bytes > 1_000_000
+    assert 0 < usage.start_time <= time.time() + 1
+    assert usage.cpu_seconds > 0
 
 
 def test_a_folder_for_several_processes_in_the_environment_changes_nothing(tmp_path: Path) -> None:
