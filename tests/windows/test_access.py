@@ -1,0 +1,175 @@
+"""Access lists: as data everywhere; on files on a Windows CPython (Wine keeps of a list what a mode can say)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from exporter.windows import access
+from exporter.windows.access import (
+    ADMINISTRATORS,
+    CREATOR_OWNER,
+    EVERYONE,
+    FULL,
+    MODIFY,
+    READ,
+    SERVICE_NAME,
+    SYSTEM,
+    TRUSTED_INSTALLER,
+    AccessList,
+    Ace,
+    entries_of,
+    list_text,
+    others,
+    service_sid,
+)
+
+USERS = "S-1-5-32-545"
+OWNER = "S-1-5-21-1-2-3-1001"
+USER = "S-1-5-21-1-2-3-1002"
+STRANGER = "S-1-5-21-1-2-3-1003"
+DENY = 1
+OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 1, 2, 8, 16
+GENERIC_READ, READ_ATTRIBUTES, WRITE_OWNER = 0x80000000, 0x80, 0x80000
+
+
+def found(*entries: Ace) -> list[str]:
+    return others(AccessList(OWNER, entries), USER)
+
+
+def test_a_list_is_protected_and_names_accounts_by_their_sids() -> None:
+    assert list_text([(USER, FULL)], folder=False) == (
+        f"D:P(A;;0x1f01ff;;;S-1-5-18)(A;;0x1f01ff;;;S-1-5-32-544)(A;;0x1f01ff;;;{USER})"
+    )
+
+
+def test_what_is_made_in_a_folder_inherits_its_list() -> None:
+    text = list_text([(USER, MODIFY), (STRANGER, READ)], folder=True)
+    assert text == (
+        "D:P(A;OICI;0x1f01ff;;;S-1-5-18)(A;OICI;0x1f01ff;;;S-1-5-32-544)"
+        f"(A;OICI;0x1301bf;;;{USER})(A;OICI;0x1200a9;;;{STRANGER})"
+    )
+    assert entries_of(text) == [(SYSTEM, FULL), (ADMINISTRATORS, FULL), (USER, MODIFY), (STRANGER, READ)]
+
+
+def test_an_account_has_one_entry() -> None:
+    assert entries_of(list_text([(SYSTEM, READ), (USER, READ), (USER, MODIFY)], folder=False)) == [
+        (SYSTEM, FULL),
+        (ADMINISTRATORS, FULL),
+        (USER, MODIFY),
+    ]
+
+
+@pytest.mark.parametrize("sid", ["", "Users", "S-1", "S-1-5-18)(A;;FA;;;WD", "WD", "S-1-5-18\n"])
+def test_what_is_no_sid_gets_into_no_list(sid: str) -> None:
+    with pytest.raises(ValueError, match="expected a SID"):
+        list_text([(sid, READ)], folder=False)
+
+
+def test_the_sid_of_a_service_is_computed_as_windows_does() -> None:
+    assert TRUSTED_INSTALLER == "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
+    assert service_sid("trustedinstaller") == TRUSTED_INSTALLER
+
+
+def test_the_system_its_administrators_the_owner_the_user_and_our_service_are_no_others() -> None:
+    own = [SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, OWNER, USER, service_sid(SERVICE_NAME)]
+    assert found(*(Ace(sid, FULL) for sid in own)) == []
+    assert found(Ace(CREATOR_OWNER, 0x10000000, 0, OBJECT_INHERIT | CONTAINER_INHERIT | INHERIT_ONLY)) == []
+
+
+@pytest.mark.parametrize("mask", [READ, MODIFY, FULL, GENERIC_READ, 1, WRITE_OWNER])
+def test_who_may_read_or_see_to_it_is_another(mask: int) -> None:
+    assert found(Ace(SYSTEM, FULL), Ace(USERS, mask)) == [USERS]
+
+
+def test_who_may_only_see_that_it_is_there_is_none() -> None:
+    assert found(Ace(USERS, READ_ATTRIBUTES)) == []
+
+
+def test_without_a_list_everybody_may_read() -> None:
+    assert others(AccessList(OWNER, None), USER) == [EVERYONE]
+    assert others(AccessList(OWNER, ()), USER) == []
+
+
+def test_what_is_inherited_by_files_of_a_folder_counts_and_what_only_folders_inherit_does_not() -> None:
+    assert found(Ace(USERS, READ, 0, OBJECT_INHERIT | INHERIT_ONLY)) == [USERS]
+    assert found(Ace(USERS, READ, 0, CONTAINER_INHERIT | INHERIT_ONLY)) == []
+    assert found(Ace(USERS, READ, 0, INHERITED)) == [USERS]
+
+
+def test_a_denial_counts_for_the_same_account_and_for_everybody_when_it_comes_first() -> None:
+    assert found(Ace(USERS, FULL, DENY), Ace(USERS, READ)) == []
+    assert found(Ace(EVERYONE, FULL, DENY), Ace(USERS, READ)) == []
+    assert found(Ace(USERS, READ), Ace(USERS, FULL, DENY)) == [USERS]
+    assert found(Ace(USERS, 1, DENY), Ace(USERS, FULL)) == [USERS]  # they may still take the file for themselves
+    assert found(Ace(STRANGER, FULL, DENY), Ace(USERS, READ)) == [USERS]
+
+
+def test_an_entry_that_is_not_known_counts_as_another() -> None:
+    assert found(Ace("", 1)) == [""]
+
+
+@pytest.mark.linux("Windows has access lists")
+def test_elsewhere_it_says_that_there_are_no_such_lists(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="access lists are those of Windows"):
+        access.protect_file(tmp_path)
+
+
+@pytest.mark.windows
+def test_a_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("secret", encoding="ascii")
+    assert [name for name in access.others_with_access(path) if EVERYONE in name]
+
+    access.protect_file(path)
+
+    assert access.others_with_access(path) == []
+    assert path.read_text(encoding="ascii") == "secret"
+
+
+@pytest.mark.windows
+def test_a_file_is_private_from_its_first_moment_and_never_made_twice(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    access.make_file(path)
+    assert access.is_private(path)
+    with pytest.raises(FileExistsError):
+        access.make_file(path)
+
+
+@pytest.mark.windows
+def test_a_folder_is_private_from_its_first_moment_and_never_made_twice(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    access.make_folder(path)
+    assert access.others_with_access(path) == []
+    assert os.listdir(path) == []
+    with pytest.raises(FileExistsError):
+        access.make_folder(path)
+
+
+@pytest.mark.windows
+def test_a_folder_is_open_to_those_that_are_named_alone(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    access.protect_folder(path, [(access.current_user(), FULL)])
+    assert access.is_private(path)
+
+
+@pytest.mark.windows
+def test_what_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
+    for call in (access.protect_file, access.others_with_access):
+        with pytest.raises(FileNotFoundError):
+            call(tmp_path / "missing")
+
+
+@pytest.mark.windows
+@pytest.mark.not_wine("what is made in a folder inherits nothing there")
+def test_what_is_made_in_a_folder_is_for_those_that_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "before").touch()
+    access.protect_folder(path, [(access.current_user(), FULL), ("S-1-5-19", MODIFY)])
+    (path / "after").touch()
+    for name in ("before", "after"):
+        entries = access.access_list(path / name).entries
+        assert entries is not None
+        assert {entry.sid for entry in entries} == {SYSTEM, ADMINISTRATORS, access.current_user(), "S-1-5-19"}
