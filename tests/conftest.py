@@ -1,14 +1,16 @@
-"""What holds for every test: how hard the properties are tried, and what the garbage collector leaves alone."""
+"""What holds for every test: on which system it runs, how hard the properties are tried, what the collector leaves."""
 
 from __future__ import annotations
 
 import gc
 import signal
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.effort import LONG, PROFILE, Tried, examples
+from tests.support.systems import WINDOWS, under_wine
 
 settings.register_profile("quick", deadline=None, database=None, derandomize=True, max_examples=examples(60))
 settings.register_profile(
@@ -20,6 +22,24 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what another system has to judge, each with the sentence of its mark. No skip of these is a missing peer."""
+    elsewhere = ["linux"] if WINDOWS else ["windows"]
+    if under_wine():
+        elsewhere.append("not_wine")
+    for item in items:
+        for name in elsewhere:
+            if (mark := item.get_closest_marker(name)) is not None:
+                item.add_marker(pytest.mark.skip(reason=" ".join([SKIPPED[name], *mark.args])))
+
+
+SKIPPED: Final = {
+    "linux": "Linux alone:",
+    "windows": "runs on Windows alone: make windows",
+    "not_wine": "not judged under Wine:",
+}
 
 
 def pytest_collection_finish() -> None:

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tests.support.systems import WINDOWS
+
 PROFILE: Final = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 LONG: Final = PROFILE == "long"
-MEMORY: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
-"""The folder for temporary folders: a disk that has to be waited for tries nothing more."""
+MEMORY: Final = "/dev/shm" if not WINDOWS and os.path.isdir("/dev/shm") else None
+"""The folder for temporary folders: a disk that has to be waited for tries nothing more. Wine would show Linux' own."""
 TIMES: Final = float(os.environ.get("PROPERTIES_TIMES", "10" if LONG else "1"))
 """How many times as many examples as `make test` has."""
 LEAST: Final = 5

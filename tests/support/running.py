@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.sinks.prometheus.catalogue import PREFIX
 from tests.support.peers import until
+from tests.support.systems import OWN_CONSOLE, terminate
 
 LISTENING: Final = re.compile(r"event=agent\.listening address=(\S+)")
 
@@ -56,6 +56,8 @@ class Run:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if self._stderr is None else self._stderr,
             text=True,
+            encoding="utf-8",
+            creationflags=OWN_CONSOLE,
         )
         if self._stderr is None:
             self._reader = threading.Thread(target=self._read, daemon=True)
@@ -111,8 +113,8 @@ class Run:
         return [line for line in list(self.lines) if f"event={name} " in f"{line} "]
 
     def stop(self, seconds: float = 30.0) -> int:
-        """SIGTERM; the exit code, which must come in time."""
-        self.process.send_signal(signal.SIGTERM)
+        """Tell it to end, by SIGTERM or on Windows by Ctrl-C; the exit code, which must come in time."""
+        terminate(self.process)
         code = self.process.wait(seconds)
         if self._reader is not None:
             self._reader.join(30)
