@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.core.policy import Presence
+from exporter.windows.places import FILE_NOT_FOUND, is_not_found, is_own_name
 
 PATIENCE_SECONDS: Final = 0.5
 MOST_STUCK: Final = 16
@@ -23,23 +26,40 @@ def check_files(paths: Iterable[str]) -> dict[str, Presence]:
     return {path: presence(path) for path in paths}
 
 
-def presence(path: str) -> Presence:
+def presence(path: str, platform: str = sys.platform) -> Presence:
     """Whether there is a file at `path`. A link is not ABSENT, and PRESENT if it leads to a regular file.
 
-    ABSENT is "no such file" in a folder that exists before the check and is the same one after it. A missing folder,
-    mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
-    FileNotFoundError for all of them.
+    ABSENT is "no such file" (`is_absence`) in a folder that exists before the check and is the same one after it. A
+    missing folder, mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
+    FileNotFoundError for most of them. So is on Windows a name that means another file than the one a person makes.
     """
+    if platform == "win32" and not is_own_name(path):
+        return Presence.UNKNOWN
     folder = os.path.dirname(path) or os.curdir
     try:
         before = _folder(folder)
         try:
             os.lstat(path)
-        except FileNotFoundError:
-            return Presence.ABSENT if before is not None and _folder(folder) == before else Presence.UNKNOWN
+        except FileNotFoundError as error:
+            absent = is_absence(error.errno, getattr(error, "winerror", None), sys.platform) and _is_not_found(path)
+            return Presence.ABSENT if absent and before is not None and _folder(folder) == before else Presence.UNKNOWN
         return Presence.PRESENT if stat.S_ISREG(os.stat(path).st_mode) else Presence.UNKNOWN
     except (OSError, ValueError):
         return Presence.UNKNOWN
+
+
+def is_absence(number: int | None, winerror: int | None, platform: str) -> bool:
+    """Whether an error of the system, its `errno` and its `winerror`, can say "no such file in this folder".
+
+    On Windows ERROR_FILE_NOT_FOUND alone [System error codes]. Python gives the same `errno` to a path (3), a drive
+    (15), a server (53) and a share (67) that are not found, and to a name that can't be (123, 161).
+    """
+    return winerror == FILE_NOT_FOUND if platform == "win32" else number == errno.ENOENT
+
+
+def _is_not_found(path: str) -> bool:
+    """Whether the system itself says so: on Windows Python may have looked through a folder that hides the file."""
+    return sys.platform != "win32" or is_not_found(path)
 
 
 def _folder(path: str) -> tuple[int, int] | None:

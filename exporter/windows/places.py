@@ -6,6 +6,9 @@ Names are joined as Windows joins them, on every system: the documentation is ma
 from __future__ import annotations
 
 import ntpath
+import os
+import re
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,11 +17,19 @@ CONFIG_FILE: Final = "config.toml"
 OUTBOX_FILE: Final = "outbox.db"
 LOG_FOLDER: Final = "log"
 HOLD_FOLDER: Final = "hold"
+HOLD_FILE: Final = "hold"
 READY_FOLDER: Final = "ready"
 SECRETS_FOLDER: Final = "secrets"
 _USUAL: Final = r"C:\ProgramData"
 _DRIVE_AND_ROOT: Final = 3
 """Characters of `C:\\`."""
+_DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\.|\Z)")
+"""Names that mean a device in every folder, whatever comes after a dot [Naming files, paths, and namespaces]."""
+_SHORT: Final = re.compile(r"[^.]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?")
+"""What an 8.3 name may look like, by which Windows finds a file of another name."""
+_MAX_NAME: Final = 255
+FILE_NOT_FOUND: Final = 2
+"""ERROR_FILE_NOT_FOUND: the folder was found, and no such name in it [System error codes]."""
 
 
 def program_data(environ: Mapping[str, str]) -> str:
@@ -45,3 +56,41 @@ def is_fixed(path: str) -> bool:
     (`\\.\`, `\\?\`). Python's own `isabs` has counted `\name` in until 3.13.
     """
     return is_on_a_drive(path) or path.replace("/", "\\").startswith("\\\\")
+
+
+def is_own_name(path: str) -> bool:
+    r"""Whether the path names one file and no other, so that "not found" is true of the file that a person makes there.
+
+    Not so a device (`NUL`, `com1.txt`), a name with a dot or a space at its end, which Windows drops, an alternate data
+    stream (`hold:stream`), a wildcard, an 8.3 name (`HOLDFI~1`), and what is in no folder of a file system (`\\.\`).
+    """
+    text = path.replace("/", "\\")
+    if text.startswith("\\\\.\\"):
+        return False
+    drive, rest = ntpath.splitdrive(text[4:] if text.startswith("\\\\?\\") else text)
+    name = rest.rpartition("\\")[2]
+    if (
+        not 0 < len(name) <= _MAX_NAME
+        or name[-1] in ". "
+        or _SHORT.fullmatch(name)
+        or any(ch in ':*?"<>|' or ch < " " for ch in rest)
+    ):
+        return False
+    return not any(_DEVICE.match(part) for part in rest.split("\\")) and "?" not in drive
+
+
+def is_not_found(path: str) -> bool:
+    """Whether Windows itself says of the path that its folder has no such name, and nothing less clear.
+
+    `os.lstat` says so too of a file that it may not open in a folder that does not list it, as a share with
+    access-based enumeration has them: it then looks through the folder. Elsewhere than on Windows: False.
+    """
+    if sys.platform == "win32":
+        import pywintypes  # noqa: PLC0415  # of Windows alone
+        import win32file  # noqa: PLC0415  # of Windows alone
+
+        try:
+            win32file.GetFileAttributesEx(os.fspath(path))
+        except pywintypes.error as error:
+            return bool(error.winerror == FILE_NOT_FOUND)
+    return False

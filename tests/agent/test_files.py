@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from exporter.agent.files import MOST_STUCK, FileChecker, presence
+from exporter.agent.files import MOST_STUCK, FileChecker, is_absence, presence
 from exporter.core.policy import Presence
 
 
@@ -18,27 +19,45 @@ def test_absent_is_no_such_file_in_a_folder_that_is_there(tmp_path: Path) -> Non
 
 
 def test_a_file_is_present(tmp_path: Path) -> None:
-    """Whatever it holds, also behind a link."""
+    """Whatever it holds."""
+    (tmp_path / "hold").touch()
+    assert presence(str(tmp_path / "hold")) is Presence.PRESENT
+
+
+@pytest.mark.not_wine("has no symbolic links")
+def test_a_link_to_a_file_is_present(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     (tmp_path / "link").symlink_to(tmp_path / "hold")
-    assert presence(str(tmp_path / "hold")) is Presence.PRESENT
     assert presence(str(tmp_path / "link")) is Presence.PRESENT
 
 
-@pytest.mark.parametrize("path", ["gone/hold", "gone/further/hold", "file/hold", "dangling/hold", "hold/", "a\0b"])
+@pytest.mark.parametrize("path", ["gone/hold", "gone/further/hold", "file/hold", "hold/", "a\0b"])
 def test_without_its_folder_nothing_is_clear(tmp_path: Path, path: str) -> None:
     """A folder, mount, drive or share that is missing may be why the file can't be seen."""
     (tmp_path / "file").touch()
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     assert presence(f"{tmp_path}/{path}") is Presence.UNKNOWN
 
 
+@pytest.mark.not_wine("has no symbolic links")
+def test_behind_a_folder_that_leads_nowhere_nothing_is_clear(tmp_path: Path) -> None:
+    """A mount point whose volume is gone is one on Windows."""
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere", target_is_directory=True)
+    assert presence(str(tmp_path / "dangling" / "hold")) is Presence.UNKNOWN
+
+
 def test_what_is_no_file_and_what_leads_nowhere_is_neither(tmp_path: Path) -> None:
-    """A folder, a dangling link, a loop of links, a name that is too long."""
+    """A folder, a name that is too long."""
     (tmp_path / "folder").mkdir()
+    for name in ("folder", "x" * 300):
+        assert presence(str(tmp_path / name)) is Presence.UNKNOWN
+
+
+@pytest.mark.not_wine("has no symbolic links")
+def test_a_link_that_leads_nowhere_is_neither(tmp_path: Path) -> None:
+    """A dangling link, a loop of links."""
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name in ("folder", "dangling", "loop", "x" * 300):
+    for name in ("dangling", "loop"):
         assert presence(str(tmp_path / name)) is Presence.UNKNOWN
 
 
@@ -46,8 +65,75 @@ def test_a_relative_name_is_of_the_working_folder(tmp_path: Path, monkeypatch: p
     """It has a folder, too."""
     monkeypatch.chdir(tmp_path)
     assert presence("hold") is Presence.ABSENT
-    os.mkfifo("hold")
+    Path("hold").mkdir()
     assert presence("hold") is Presence.UNKNOWN
+
+
+@pytest.mark.linux("needs mkfifo")
+def test_what_is_no_file_is_not_opened_and_not_clear(tmp_path: Path) -> None:
+    """A pipe would let the agent wait for its other end."""
+    os.mkfifo(tmp_path / "hold")
+    assert presence(str(tmp_path / "hold")) is Presence.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("winerror", "name"),
+    [
+        (1, "invalid function"),
+        (3, "path not found"),
+        (5, "access denied"),
+        (15, "invalid drive"),
+        (19, "write protected"),
+        (20, "bad unit"),
+        (21, "not ready"),
+        (32, "sharing violation"),
+        (51, "remote not listening"),
+        (53, "bad network path"),
+        (64, "network name deleted"),
+        (65, "network access denied"),
+        (67, "bad network name"),
+        (71, "too many connections"),
+        (121, "semaphore timeout"),
+        (123, "invalid name"),
+        (161, "bad path"),
+        (206, "file name too long"),
+        (267, "no directory"),
+        (1231, "network unreachable"),
+        (1265, "downgrade detected"),
+        (1326, "logon failure"),
+        (1397, "mutual authentication failed"),
+        (1460, "timeout"),
+        (1920, "cannot access file"),
+        (1921, "cannot resolve name"),
+        (4390, "not a reparse point"),
+        (None, "no number"),
+    ],
+)
+def test_on_windows_file_not_found_is_the_only_absence(winerror: int | None, name: str) -> None:
+    """Whatever `errno` Python makes of it: a missing drive and a share that is gone are ENOENT to it as well."""
+    assert is_absence(errno.ENOENT, 2, "win32")
+    assert not is_absence(errno.ENOENT, winerror, "win32"), name
+
+
+def test_elsewhere_no_such_file_is_the_only_absence() -> None:
+    assert is_absence(errno.ENOENT, None, "linux")
+    for number in (errno.ENOTDIR, errno.EACCES, errno.ESTALE, errno.EIO, errno.ELOOP, errno.ENAMETOOLONG, None):
+        assert not is_absence(number, None, "linux")
+
+
+@pytest.mark.parametrize("name", ["NUL", "aux.txt", "com7", "hold.", "hold ", "hold:stream", "HOLDFI~1", "ho*d", ""])
+def test_on_windows_a_name_that_means_another_file_is_never_clear(tmp_path: Path, name: str) -> None:
+    """A person who makes this file makes another one, or none; what Windows says of the name is no answer."""
+    assert presence(f"{tmp_path}/{name}", "win32") is Presence.UNKNOWN
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize(
+    "path", [r"Q:\hold", r"\\nosuch\share\hold", r"\\?\Q:\hold", r"C:\nofolder\hold", r"C:\windows\NUL", r"C:\ho<d"]
+)
+def test_on_windows_a_missing_drive_share_or_folder_is_unknown(path: str) -> None:
+    """Nobody knows what is there."""
+    assert presence(path) is Presence.UNKNOWN
 
 
 class Mounts:

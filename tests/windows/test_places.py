@@ -1,8 +1,10 @@
 """The folder below ProgramData, by the environment that is given."""
 
+from pathlib import Path
+
 import pytest
 
-from exporter.windows.places import OUTBOX_FILE, is_fixed, is_on_a_drive, program_data
+from exporter.windows.places import OUTBOX_FILE, is_fixed, is_not_found, is_on_a_drive, is_own_name, program_data
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,60 @@ def test_a_share_and_a_literal_path_are_fixed(path: str) -> None:
 @pytest.mark.parametrize("path", ["", "x", r"\x", "/var/lib/x", "C:x", "C:", "1:\\x", "é:\\x", r".\x"])
 def test_what_depends_on_the_working_directory_or_the_drive_is_not_fixed(path: str) -> None:
     assert not is_fixed(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        r"C:\app\hold",
+        r"C:\PROGRA~1\app\hold",
+        r"\\server\share\hold",
+        r"\\?\C:\app\hold",
+        "C:/app/hold.txt",
+        r"C:\app\console",
+        r"C:\app\com.txt",
+        r"C:\app\.hold",
+        r"C:\app\a b",
+        r"C:\app\hold~",
+    ],
+)
+def test_an_ordinary_name_is_of_one_file(path: str) -> None:
+    assert is_own_name(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        r"C:\app\NUL",
+        r"C:\app\aux.txt",
+        r"C:\app\com7",
+        r"C:\app\LPT1 .log",
+        r"C:\con\hold",
+        r"C:\app\CONIN$",
+        r"C:\app\hold.",
+        r"C:\app\hold ",
+        r"\\?\C:\app\hold.",
+        r"C:\app\hold:stream",
+        r"C:\app\hold::$DATA",
+        r"C:\app\ho*d",
+        r"C:\app\hold?",
+        r"C:\app\HOLDFI~1",
+        r"C:\app\HOLDFI~1.TXT",
+        "C:\\app\\",
+        r"\\.\C:\app\hold",
+        r"\\.\pipe\hold",
+        "NUL",
+        "C:\\app\\" + 256 * "x",
+        "",
+    ],
+)
+def test_a_name_by_which_windows_finds_another_file_is_of_none(path: str) -> None:
+    assert not is_own_name(path)
+
+
+@pytest.mark.windows
+def test_only_a_name_that_its_folder_does_not_have_is_not_found(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert is_not_found(str(tmp_path / "hold"))
+    for path in (tmp_path / "file", tmp_path / "gone" / "hold", tmp_path / "file" / "hold", tmp_path / "ho<d"):
+        assert not is_not_found(str(path))
