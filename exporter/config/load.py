@@ -7,6 +7,7 @@ settings = load(parser.parse_args(), os.environ)       or ConfigError with every
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         )
     if approval.mode is Mode.ENFORCE and not approval.rules:
         sources.warnings.append("approval.rules: empty, so nothing is ever approved")
-    if recorder.path and recorder.path == settings.outbox.path:
+    if recorder.path and os.path.normcase(recorder.path) == os.path.normcase(settings.outbox.path):
         sources.errors.append(
             f"{sources.key('recorder', 'path')}: expected another file than outbox.path, found the same"
         )

@@ -7,25 +7,38 @@ goes out that somebody believes to have stopped.
 from __future__ import annotations
 
 import contextlib
+import ntpath
 import os
 import posixpath
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from exporter.config.schema import ApprovalSettings
 from exporter.core.policy import Rule
 from exporter.text.values import describe
+from exporter.windows.places import HOLD_FILE, HOLD_FOLDER, READY_FOLDER, program_data
 
-HOLD_FILE: Final = "/etc/azure-scheduled-events-exporter/hold"
-READY_FILE: Final = "/run/azure-scheduled-events-exporter/ready/{event_id}"
-"""Places for these files that the shipped unit makes, the same for the service and for everybody else."""
 MOUNTS: Final = Path("/proc/self/mountinfo")
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # named to be refused
 _RESOLVE_SECONDS: Final = 2.0
 """For all links to be followed: one on a network mount that hangs must not keep the agent from starting."""
+
+
+def hold_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
+    """A hold file where the installed service and everybody else see the same."""
+    if platform == "win32":
+        return ntpath.join(program_data(environ), HOLD_FOLDER, HOLD_FILE)
+    return "/etc/azure-scheduled-events-exporter/hold"
+
+
+def ready_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
+    """A `require_file` where the installed service and everybody else see the same."""
+    if platform == "win32":
+        return ntpath.join(program_data(environ), READY_FOLDER, "{event_id}")
+    return "/run/azure-scheduled-events-exporter/ready/{event_id}"
 
 
 def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, mounts: Path) -> tuple[list[str], bool]:
@@ -59,10 +72,10 @@ def _files(
 ) -> Iterator[tuple[str, str, str]]:
     """Where each file was set, its path, and the place that we ship for it."""
     if hold_file:
-        yield hold_origin, hold_file, HOLD_FILE
+        yield hold_origin, hold_file, hold_place()
     for rule in rules:
         if rule.require_file:
-            yield f'{rules_origin}: rule "{rule.name}": require_file', rule.require_file, READY_FILE
+            yield f'{rules_origin}: rule "{rule.name}": require_file', rule.require_file, ready_place()
 
 
 def _below_temporary(paths: Iterable[str]) -> set[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from exporter.config.types import Duration, Integer, is_absolute
+from exporter.config.types import Duration, Integer, file_path, is_absolute
 from exporter.core.document import KNOWN_SOURCES, KNOWN_TYPES
 from exporter.core.policy import Rule
 from exporter.text.values import InvalidValue, Misplaced, describe, quote, refuse_secrets, unknown_name
@@ -43,16 +44,19 @@ def _settle(value: object) -> float | None:
     return _SETTLE.from_toml(value) or None
 
 
-def _require_file(value: object) -> str:
+def _require_file(value: object, platform: str = sys.platform) -> str:
     """An absolute path in which `{event_id}` may stand once: as a whole folder name, or anywhere in the last name.
 
     `core.policy.prepared_path` fills it in, and refuses an event id with a separator or `..` in it.
     """
+    example = r"'C:\app\ready\{event_id}'" if platform == "win32" else '"/run/app/ready/{event_id}"'
     expected = (
         'an absolute path without "..", in which "{event_id}" may stand once, as a whole folder name or in the last '
-        'name, such as "/run/app/ready/{event_id}"'
+        f"name, such as {example}"
     )
-    if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_PATH or not is_absolute(value):
+    if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_PATH:
+        raise InvalidValue(expected)
+    if not is_absolute(value, platform):
         raise InvalidValue(expected)
     *folders, last = re.split(r"[/\\]", value)
     if not last or ".." in (*folders, last) or value.count("{event_id}") > 1:
@@ -60,6 +64,7 @@ def _require_file(value: object) -> str:
     rest = "".join(folder for folder in folders if folder != "{event_id}") + last.replace("{event_id}", "")
     if "{" in rest or "}" in rest:
         raise InvalidValue(expected)
+    file_path(value.replace("{event_id}", "id"), platform)
     return value
 
 

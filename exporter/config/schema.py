@@ -9,16 +9,20 @@ The rules alone are no setting of one value: `rules` reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ntpath
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
 from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
 from exporter.config import types as checks
-from exporter.config.types import Choice, Duration, Headers, Hidden, Integer, Kind, Text, absolute_path
+from exporter.config.types import Choice, Duration, Headers, Hidden, Integer, Kind, Text, absolute_path, file_path
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
 from exporter.secrets import Secret
 from exporter.text.values import split_address
+from exporter.windows.places import FOLDER, OUTBOX_FILE, program_data
 
 ENV_PREFIX: Final = "SCHEDULED_EVENTS_"
 
@@ -27,7 +31,15 @@ Scope = Literal["own", "all"]
 OTLP_TIMEOUT: Final = Duration(0.1, 4.0)
 """Of one request: a stop has to end within 5 s, whatever the receiver does."""
 _PATH: Final = Text("a path, or nothing", absolute_path, optional=True, path=True)
+_FILE: Final = Text("a path, or nothing", file_path, optional=True, path=True)
 _SIZE: Final = Integer(65536, 2**40, "bytes as an integer")
+
+
+def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
+    """Where the outbox is unless another path is set: below ProgramData on Windows, else in /var/lib."""
+    if platform == "win32":
+        return ntpath.join(program_data(environ), OUTBOX_FILE)
+    return "/var/lib/azure-scheduled-events-exporter/outbox.db"
 
 
 def option(kind: Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
@@ -66,7 +78,7 @@ class ApprovalSettings:
         "With leader, for events of source User: the k-th name may approve after (k-1) times this.",
     )
     hold_file: str = option(
-        _PATH, "", "Nothing is approved unless this file is known to be absent. Empty: no such file."
+        _FILE, "", "Nothing is approved unless this file is known to be absent. Empty: no such file."
     )
     rules: tuple[Rule, ...] = field(default=DEFAULT_RULES)
 
@@ -205,8 +217,8 @@ class OutboxSettings:
     """The one file on disk. `max_bytes` bounds it."""
 
     path: str = option(
-        Text(check=absolute_path, path=True),
-        "/var/lib/azure-scheduled-events-exporter/outbox.db",
+        Text(check=file_path, path=True),
+        outbox_path(),
         "File that holds the state and the records not yet delivered.",
     )
     max_bytes: int = option(
@@ -246,7 +258,7 @@ class LogSettings:
 class RecorderSettings:
     """A bounded recording of the raw documents, for `replay`. At most `files` files of `max_bytes` each."""
 
-    path: str = option(_PATH, "", "File to record raw documents to, for replay. Empty: off.")
+    path: str = option(_FILE, "", "File to record raw documents to, for replay. Empty: off.")
     max_bytes: int = option(_SIZE, 10485760, "Size at which the recording starts a new file.")
     files: int = option(Integer(1, 100), 3, "How many files the recording keeps, the newest included.")
 
@@ -335,6 +347,9 @@ def settings_table() -> str:
     for setting in catalogue():
         flag = "never a flag" if setting.secret else f"`{setting.flag}`"
         default = f"`{setting.kind.show(setting.default)}`"
+        if setting.name == "outbox.path":  # of both systems, whichever makes the table
+            on_windows = ntpath.join("%ProgramData%", FOLDER, OUTBOX_FILE)
+            default = f"`{setting.kind.show(outbox_path('linux'))}`, on Windows `{on_windows}`"
         meaning = setting.help.replace("|", "\\|")
         lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
         if setting.name == "approval.hold_file":

@@ -12,6 +12,7 @@ import ntpath
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
@@ -31,6 +32,7 @@ from exporter.text.values import (
     refuse_secrets,
     split_address,
 )
+from exporter.windows.places import is_fixed, is_own_name
 
 KNOWN_API_VERSIONS: Final = (
     "2017-03-01",
@@ -270,19 +272,41 @@ def _argument(text: str, instead_of: str) -> str:
     return text
 
 
-def is_absolute(path: str) -> bool:
-    """Absolute on this or on the other family of systems: a file is often checked elsewhere than where it runs."""
+def is_absolute(path: str, platform: str = sys.platform) -> bool:
+    """Absolute where the agent runs. On Linux also as on Windows: a file is often checked elsewhere than where it runs.
+
+    On Windows a path without its drive is none: it depends on the drive that is current.
+    """
+    if platform == "win32":
+        return is_fixed(path)
     return posixpath.isabs(path) or bool(ntpath.splitdrive(path)[0] and ntpath.isabs(path))
 
 
-def absolute_path(path: str) -> str:
+def absolute_path(path: str, platform: str = sys.platform) -> str:
     """A path that means the same file whatever the working directory becomes: a relative one is of the present one.
 
     Raises `InvalidValue` for no path at all.
     """
     if not path:
         raise InvalidValue("a path")
-    return path if is_absolute(path) else os.path.abspath(path)
+    return path if is_absolute(path, platform) else os.path.abspath(path)
+
+
+def file_path(path: str, platform: str = sys.platform) -> str:
+    r"""As `absolute_path`, for a file that more depends on than an error when it is read.
+
+    On Windows it raises `InvalidValue` for a path that is neither plainly relative nor absolute (`\name` is of the
+    current drive, `C:name` of the working directory of that drive), and for a name by which another file is found.
+    """
+    if platform == "win32":
+        if not is_absolute(path, platform) and (ntpath.splitdrive(path)[0] or path.startswith(("/", "\\"))):
+            raise InvalidValue(r"a path with its drive, such as 'C:\ProgramData\app\file'")
+        if path and not is_own_name(path):
+            raise InvalidValue(
+                "the path of a file that Windows knows by this name alone: no device such as NUL, no dot or space at "
+                'its end, no 8.3 name, none of : * ? " < > |'
+            )
+    return absolute_path(path, platform)
 
 
 def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult:

@@ -1,0 +1,94 @@
+"""Paths of settings on both systems: which file a path means never depends on a folder or drive that is current."""
+
+from __future__ import annotations
+
+import ntpath
+import os
+
+import pytest
+
+from exporter.config.load import ConfigError, load
+from exporter.config.places import hold_place, ready_place
+from exporter.config.rules import read_rules
+from exporter.config.schema import Settings, outbox_path, settings_table
+from exporter.config.types import file_path
+from exporter.text.values import InvalidValue
+from tests.support.configuration import parser
+
+BELOW = r"D:\Data\azure-scheduled-events-exporter"
+ENVIRON = {"ProgramData": r"D:\Data"}
+
+
+def test_the_outbox_is_below_program_data_on_windows() -> None:
+    assert outbox_path("win32", ENVIRON) == BELOW + r"\outbox.db"
+    assert outbox_path("win32", {}) == r"C:\ProgramData\azure-scheduled-events-exporter\outbox.db"
+    assert outbox_path("linux", ENVIRON) == "/var/lib/azure-scheduled-events-exporter/outbox.db"
+
+
+def test_the_table_of_the_docs_says_the_outbox_of_both_systems() -> None:
+    """Whichever system it is made on."""
+    row = next(line for line in settings_table().splitlines() if "`outbox.path`" in line)
+    assert (
+        '| `"/var/lib/azure-scheduled-events-exporter/outbox.db"`, on Windows '
+        r"`%ProgramData%\azure-scheduled-events-exporter\outbox.db` |" in row
+    )
+
+
+@pytest.mark.windows
+def test_on_windows_the_default_is_where_the_service_has_its_data() -> None:
+    expected = ntpath.join(os.environ["PROGRAMDATA"], "azure-scheduled-events-exporter", "outbox.db")
+    assert Settings().outbox.path == expected
+    assert load(parser().parse_args([]), {}).outbox.path == expected
+
+
+def test_the_places_that_messages_name_are_those_of_the_system() -> None:
+    assert hold_place("win32", ENVIRON) == BELOW + r"\hold\hold"
+    assert ready_place("win32", ENVIRON) == BELOW + r"\ready\{event_id}"
+    assert hold_place("linux", ENVIRON) == "/etc/azure-scheduled-events-exporter/hold"
+    assert ready_place("linux", ENVIRON) == "/run/azure-scheduled-events-exporter/ready/{event_id}"
+
+
+@pytest.mark.parametrize("path", [r"\x", r"/var/lib/x", "C:x", "C:", r"\app\hold"])
+def test_on_windows_a_path_without_its_drive_or_folder_is_refused(path: str) -> None:
+    """It would be of whatever drive, or of whatever folder of the drive, is current."""
+    with pytest.raises(InvalidValue, match="a path with its drive, such as"):
+        file_path(path, "win32")
+
+
+@pytest.mark.parametrize("path", [r"C:\x", r"\\server\share\x", r"\\?\C:\x", "c:/x"])
+def test_on_windows_a_path_with_its_drive_or_share_stays_as_it_is(path: str) -> None:
+    assert file_path(path, "win32") == path
+
+
+@pytest.mark.parametrize("path", [r"C:\NUL", r"C:\app\hold:x", r"C:\app\hold.", r"C:\app\HOLDFI~1", r"\\.\pipe\hold"])
+def test_on_windows_a_name_that_means_another_file_is_refused(path: str) -> None:
+    with pytest.raises(InvalidValue, match="that Windows knows by this name alone"):
+        file_path(path, "win32")
+
+
+@pytest.mark.parametrize("path", ["/x", "/NUL", "/app/hold:x", "/app/hold.", r"C:\x", r"\\server\share\x"])
+def test_elsewhere_names_are_taken_and_those_of_windows_too(path: str) -> None:
+    """A file of settings is often checked elsewhere than where the agent runs."""
+    assert file_path(path, "linux") == path
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize("flag", ["approval.hold-file", "outbox.path", "recorder.path"])
+@pytest.mark.parametrize("path", [r"\x", "/var/lib/x", "C:x", r"C:\NUL", r"C:\x:y"])
+def test_on_windows_no_setting_takes_such_a_path(flag: str, path: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{flag}: expected"):
+        load(parser().parse_args([f"--{flag}={path}"]), {})
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize("path", [r"\ready\{event_id}", "/run/ready", r"C:ready\{event_id}", r"C:\a\NUL", r"C:\a\b:c"])
+def test_on_windows_no_rule_takes_such_a_path(path: str) -> None:
+    read = read_rules([{"name": "r", "event_type": ["Reboot"], "require_file": path}], "rules")
+    assert "require_file: expected" in read.errors[0]
+
+
+@pytest.mark.windows
+def test_on_windows_the_recording_is_not_the_outbox_in_another_spelling() -> None:
+    args = parser().parse_args([r"--outbox.path=C:\data\outbox.db", "--recorder.path=c:/DATA/Outbox.db"])
+    with pytest.raises(ConfigError, match=r"expected another file than outbox\.path"):
+        load(args, {})
