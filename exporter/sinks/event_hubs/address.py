@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import certifi
 from azure.eventhub import TransportType
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 
@@ -45,50 +46,59 @@ class Address:
             except ValueError:
                 raise ValueError("the connection string of Event Hubs is not one, or names no event hub") from None
 
-    def client(self, credential: Any) -> EventHubProducerClient:
-        """A client that is not connected yet."""
-        options = self._options()
+    def client(self, credential: Any, context: ssl.SSLContext | None = None) -> EventHubProducerClient:
+        """A client that is not connected yet; `context` is that of `tls_context`."""
+        options = self._options(context)
         if self.namespace:
             return EventHubProducerClient(self.namespace, self.event_hub, credential, **options)
         return EventHubProducerClient.from_connection_string(
             self.connection_string, eventhub_name=self.event_hub or None, **options
         )
 
-    def consumer(self, credential: Any, group: str, **options_of_consumer: Any) -> EventHubConsumerClient:
+    def consumer(
+        self, credential: Any, group: str, context: ssl.SSLContext, **options_of_consumer: Any
+    ) -> EventHubConsumerClient:
         """The same for reading; further options are the SDK's."""
-        options = {**self._options(), **options_of_consumer}
+        options = {**self._options(context), **options_of_consumer}
         if self.namespace:
             return EventHubConsumerClient(self.namespace, self.event_hub, group, credential, **options)
         return EventHubConsumerClient.from_connection_string(
             self.connection_string, group, eventhub_name=self.event_hub or None, **options
         )
 
-    def check_certificate(self) -> None:
-        """Raises `Retryable` when the CA certificates can't be used; of the SDK's errors for it none names the file."""
-        if not self.certificate_file:
-            return
+    def tls_context(self) -> ssl.SSLContext:
+        """Whom the next client trusts, from the files as they are now. Raises `Retryable` when they can't be used.
+
+        The SDK would read them again for each connection of a client, for one without TLS too, on the loop on which the
+        deadline of a send runs; and none of its errors names the file.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.without_tls:
+            return context
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.certificate_file)
+            context.load_verify_locations(self.certificate_file or certifi.where())
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             why = "no CA certificates in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
-            raise Retryable(
-                "configuration",
-                f"event_hubs.certificate {self.certificate_file} cannot be used: {why}",
-                needs_operator=True,
-            ) from error
+            file = f"event_hubs.certificate {self.certificate_file}" if self.certificate_file else certifi.where()
+            raise Retryable("configuration", f"{file} cannot be used: {why}", needs_operator=True) from error
+        return context
 
-    def _options(self) -> dict[str, Any]:
+    @property
+    def without_tls(self) -> bool:
+        """Whether the connection is a plain one, as the SDK makes it to an emulator."""
+        return self._field("UseDevelopmentEmulator") == "true"
+
+    def _options(self, context: ssl.SSLContext | None) -> dict[str, Any]:
         options: dict[str, Any] = {
             "transport_type": _TRANSPORTS[self.transport],
             "socket_timeout": _SOCKET_TIMEOUT,
             "retry_total": 1,
             "retry_backoff_factor": 0.1,
             "user_agent": f"azure-scheduled-events-exporter/{__version__}",
+            "ssl_context": context,
         }
         if endpoint := self._endpoint():
             options["custom_endpoint_address"] = endpoint
-        if self.certificate_file:
-            options["connection_verify"] = self.certificate_file
         return options
 
     def _endpoint(self) -> str:
@@ -97,7 +107,7 @@ class Address:
         Over websocket the SDK drops the port of an emulator, unless it is given once more in this way.
         """
         text = self.custom_endpoint
-        if not text and self.transport == "websocket" and self._field("UseDevelopmentEmulator") == "true":
+        if not text and self.transport == "websocket" and self.without_tls:
             text = self._field("Endpoint")
         if not text:
             return ""

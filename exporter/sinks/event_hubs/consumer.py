@@ -99,9 +99,11 @@ class EventHubsReader:
         try:
             if self._make_credential is not None:
                 self._credential = self._make_credential()
-            self._address.check_certificate()
             self._client = self._address.consumer(
-                self._credential, self._group, load_balancing_interval=BALANCE_SECONDS
+                self._credential,
+                self._group,
+                self._address.tls_context(),
+                load_balancing_interval=BALANCE_SECONDS,
             )
             partitions = await asyncio.wait_for(self._client.get_partition_ids(), self._deadline)
             for first in range(0, len(partitions), AT_ONCE):  # each question takes the SDK half a second

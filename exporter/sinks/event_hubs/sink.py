@@ -182,8 +182,7 @@ class EventHubsDestination:
         if self._client is None:
             if self._make_credential is not None and self._credential is None:
                 self._credential = self._make_credential()
-            self._address.check_certificate()
-            self._client = self._address.client(self._credential)
+            self._client = self._address.client(self._credential, self._address.tls_context())
         return self._client
 
     async def _fill(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
@@ -11,13 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from azure.eventhub import EventData
 
 from exporter.agent.destinations import destination_factories
+from exporter.choices import Transport
 from exporter.cli import main
 from exporter.commands.check.event_hubs import probe_event_hubs
 from exporter.commands.check.report import Verdict
 from exporter.errors import Retryable
 from exporter.simulator.event_hubs.broker import Broker
+from exporter.sinks.event_hubs.address import Address
 from tests.support.certificates import Authority, write
 from tests.support.configuration import errors, loaded
 from tests.support.eventhubs_broker import FORGETFUL, collected
@@ -133,6 +137,34 @@ def test_a_ca_file_that_cannot_be_used_is_named(network: Inspected, tmp_path: Pa
         os.environ.update(before)
     assert "--event-hubs.certificate" in said_by_check.getvalue()
     assert "wrong.pem" in said_by_check.getvalue()
+
+
+@pytest.mark.parametrize("transport", ["amqp", "websocket"])
+def test_the_ca_file_is_read_once_for_a_client(network: Inspected, transport: Transport) -> None:
+    """No connection of the client needs it again: reading takes from the time that a send has, once for each."""
+    address = Address(STRING, "", "", transport, f"sb://127.0.0.1:{network.broker.port}", network.ca)
+
+    async def sends() -> None:
+        context = address.tls_context()
+        Path(network.ca).unlink()
+        async with address.client(None, context) as client:
+            batch = await client.create_batch()
+            batch.add(EventData("a message"))
+            await client.send_batch(batch)
+
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(sends())
+    assert len(network.broker.wait_for(1, 60)) == 1
+
+
+def test_a_plain_connection_reads_no_ca() -> None:
+    """An emulator is spoken to without TLS: public authorities are parsed for a TLS connection alone."""
+    authorities = {
+        flag: Address(f"{STRING};UseDevelopmentEmulator={flag}", "", "", "amqp", "").tls_context().cert_store_stats()
+        for flag in ("true", "false")
+    }
+    assert authorities["true"]["x509_ca"] == 0
+    assert authorities["false"]["x509_ca"] > 50
 
 
 AZURE = [
