@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from exporter.config.types import Duration, Integer, file_path, is_absolute
+from exporter.config.types import Duration, Integer, file_path, is_absolute, refuse_escapes
 from exporter.core.document import KNOWN_SOURCES, KNOWN_TYPES
 from exporter.core.policy import Rule
 from exporter.text.values import InvalidValue, Misplaced, describe, quote, refuse_secrets, unknown_name
@@ -54,6 +54,8 @@ def _require_file(value: object, platform: str = sys.platform) -> str:
         'an absolute path without "..", in which "{event_id}" may stand once, as a whole folder name or in the last '
         f"name, such as {example}"
     )
+    if isinstance(value, str):
+        refuse_escapes(value)
     if not isinstance(value, str) or not value.isprintable() or len(value) > _MAX_PATH:
         raise InvalidValue(expected)
     if not is_absolute(value, platform):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from exporter.capped_file import TooLarge
+from exporter.capped_file import TooLarge, WrongEncoding, decoded
 from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue
-from exporter.config.types import Kind
+from exporter.config.types import SINGLE_QUOTES, Kind
 from exporter.secrets import redact
 from exporter.text.terminal import printable
 from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, refuse_misplaced, unknown_name
@@ -29,6 +29,13 @@ MAX_SECRET_BYTES: Final = 64 << 10
 _KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)\Z")
 """What Kubernetes puts into every pod beside a Service whose name begins like ours."""
 
+_ESCAPE_ERRORS: Final = re.compile(r"Unescaped '\\'|Invalid hex value|Escaped character is not a Unicode scalar value")
+"""What tomllib says of a backslash that begins no escape of TOML,"""
+_ERROR_LINE: Final = re.compile(r"\(at line (\d+), column \d+\)")
+"""and where it says that the error is, if not at the end of the document."""
+_DRIVE: Final = re.compile(r'"(?:[A-Za-z]:|\\)\\')
+"""The beginning of a path of Windows in double quotes, on a drive or on a share."""
+
 ReadFile = Callable[[str, int], bytes]
 """As `capped_file.read_capped`."""
 
@@ -40,13 +47,13 @@ def environ_of(environ: Mapping[str, str], sections: Iterable[str]) -> dict[str,
 
 
 def read_text(path: str, limit: int, read_file: ReadFile) -> str:
-    """A small UTF-8 file. Raises `InvalidValue` with a sentence that names the path and never the content."""
+    """A small file's text. Raises `InvalidValue` with a sentence that names the path and never the content."""
     try:
-        return read_file(path, limit).decode("utf-8-sig")
+        return decoded(read_file(path, limit))
     except TooLarge:
         raise InvalidValue(f"{path}: expected at most {limit} bytes, found more") from None
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"{path}: expected UTF-8, found another byte at offset {error.start}") from None
+    except WrongEncoding as error:
+        raise InvalidValue(f"{path}: {error}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
         raise InvalidValue(f"{path}: cannot be read: {reason}") from None
@@ -60,7 +67,18 @@ def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
     except RecursionError:
         raise InvalidValue(f"{path}: expected TOML, found too deep a nesting") from None
     except ValueError as error:
-        raise InvalidValue(f"{path}: expected TOML: {redact(str(error))}") from None
+        hint = f"; {SINGLE_QUOTES}" if _is_about_a_path(str(error), text) else ""
+        raise InvalidValue(f"{path}: expected TOML: {redact(str(error))}{hint}") from None
+
+
+def _is_about_a_path(error: str, text: str) -> bool:
+    r"""Whether tomllib's error comes from a path of Windows in double quotes, such as "C:\data" or "C:\Users\"."""
+    if _ESCAPE_ERRORS.match(error):
+        return True
+    line = _ERROR_LINE.search(error)
+    lines = text.splitlines()
+    shown = lines[int(line[1]) - 1 : int(line[1])] if line else lines
+    return any(_DRIVE.search(line_text) for line_text in shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,11 @@ KNOWN_API_VERSIONS: Final = (
 )
 """The api-versions of Scheduled Events that Microsoft documents [Endpoint discovery, Version history]."""
 
+SINGLE_QUOTES: Final = r"a path with backslashes stands in single quotes, such as 'C:\temp\outbox.db'"
+"""What to do where TOML took the backslashes of a path for escapes."""
+_ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+"""What an escape of TOML that nobody meant leaves in a path: \\t of "C:\\temp" is a tab [TOML, String; YAML, 5.7]."""
+
 _MAX_HEADERS: Final = 64
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 """A token [RFC 9110, 5.6.2]."""
@@ -88,6 +93,9 @@ class Text:
         """The checked text of a TOML string."""
         if not isinstance(value, str):
             raise InvalidValue("a string")
+        if self.path:
+            refuse_secrets(value, "a path")
+            refuse_escapes(value)
         return self.from_text(value)
 
     def show(self, value: str) -> str:
@@ -252,6 +260,15 @@ def _few_headers(headers: dict[str, Secret]) -> tuple[tuple[str, Secret], ...]:
     if len(headers) > _MAX_HEADERS:
         raise InvalidValue(f"at most {_MAX_HEADERS} headers")
     return tuple(headers.items())
+
+
+def refuse_escapes(path: str) -> None:
+    """Refuse a path of a TOML or YAML file in which a backslash was taken for an escape. Raises `Misplaced`."""
+    if _ESCAPED.search(path):
+        raise Misplaced(
+            "expected a path, found control characters: between double quotes a backslash begins an escape, and "
+            f"\\t is a tab; {SINGLE_QUOTES}"
+        )
 
 
 def path_argument(text: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from exporter.capped_file import read_capped
 from exporter.config.sources import read_text
-from exporter.text.values import InvalidValue, Misplaced, refuse_misplaced
+from exporter.config.types import refuse_escapes
+from exporter.text.values import InvalidValue, Misplaced, refuse_misplaced, refuse_secrets
 from exporter.web.tls import (
     CIPHERS,
     CLIENT_AUTH,
@@ -168,6 +169,8 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
             section.report(f"{key}_file", f"missing, expected {key} or {key}_file")
         return inline
     try:
+        refuse_secrets(name, "a path")
+        refuse_escapes(name)
         refuse_misplaced(name, "a path")
     except Misplaced as error:
         section.report(f"{key}_file", str(error))
@@ -333,7 +336,8 @@ def kind_of(value: object) -> str:
 # -- the YAML
 
 HINTS: Final[Mapping[str, str]] = {
-    "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is quoted",
+    "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is "
+    "quoted, a path with backslashes in single quotes",
     "ParserError": "found another structure, such as a bracket that is not closed or a line that is indented wrongly",
     "ComposerError": "found an alias or an anchor that leads nowhere; a value that begins with * or & is quoted",
     "ConstructorError": "found a tag that is not taken; a value that begins with ! is quoted",

@@ -11,7 +11,7 @@ import pytest
 from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path, settings_table
 from exporter.core.policy import Policy, Rule
 from exporter.secrets import Secret
-from tests.support.configuration import DATA, KEY, errors, loaded, parser, refused, to_toml
+from tests.support.configuration import CONNECTION, DATA, KEY, errors, loaded, parser, refused, to_toml
 from tests.support.systems import WINDOWS
 
 
@@ -22,6 +22,65 @@ def test_a_bad_file_is_answered_with_all_its_errors(path: Path) -> None:
     if WINDOWS:
         text = text.replace('"/run/app/ready/{event_id}"', r"'C:\app\ready\{event_id}'")
     assert errors(f"--config.file={path.name}") == tuple(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        r'"C:\Data\outbox.db"',
+        r'"C:\Users\me\outbox.db"',
+        r'"D:\data\"',
+        r'"\\nas\share\outbox.db"',
+        r'"C:\temp\outbox.db"',
+        r'"C:\temp"',
+        r'"C:\files"',
+        r'"C:\new"',
+        r'"C:\ready"',
+        r'"C:\bin"',
+    ],
+)
+def test_a_path_of_windows_in_double_quotes_is_refused_with_what_to_write(value: str) -> None:
+    """TOML takes a backslash between double quotes for an escape: an error of its own, or silently a tab."""
+    for text in (
+        f"[outbox]\npath = {value}\n",
+        f"[approval]\nhold_file = {value}\n",
+        f"[approval]\nrules = [{{ name = 'a', event_type = ['Reboot'], require_file = {value} }}]",
+    ):
+        (sentence,) = errors(toml=text)
+        assert sentence.endswith(r"a path with backslashes stands in single quotes, such as 'C:\temp\outbox.db'")
+
+
+def test_the_hint_at_single_quotes_is_for_paths_alone() -> None:
+    """Another error of TOML stays as it is, and a path in single quotes, or with its backslashes doubled, is taken."""
+    assert "quotes" not in errors(toml='[outbox]\npath = "/var/lib/outbox.db"\nmax_bytes = \n')[0]
+    assert "quotes" not in errors(toml="[outbox]\npath = 'C:\\temp'\nmax_bytes = \"\n")[0]
+    assert loaded(toml="[outbox]\npath = 'C:\\temp\\outbox.db'").outbox.path == "C:\\temp\\outbox.db"
+    assert loaded(toml='[outbox]\npath = "C:\\\\temp\\\\outbox.db"').outbox.path == "C:\\temp\\outbox.db"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_settings_and_secrets_are_read_as_powershell_writes_them(tmp_path: Path, encoding: str) -> None:
+    """`>`, `Out-File` and `Set-Content` give UTF-16 and byte order marks."""
+    secret = tmp_path / "connection"
+    secret.write_text(f"{CONNECTION};EntityPath=hub\r\n", encoding=encoding)
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f"[source]\nvm_name = 'ä→日本'\n[event_hubs]\nconnection_string_file = '{secret}'\n", encoding=encoding
+    )
+    settings = loaded(f"--config.file={config}")
+    assert settings.source.vm_name == "ä→日本"
+    assert settings.event_hubs.connection_string == Secret(f"{CONNECTION};EntityPath=hub")
+
+
+def test_utf_16_without_a_mark_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """It can't be told from binary rubbish for sure, so it is named and not guessed at."""
+    config = tmp_path / "config.toml"
+    config.write_text("[source]\n", encoding="utf-16-le")
+    (sentence,) = errors(f"--config.file={config}")
+    assert sentence == (
+        f"{config}: expected UTF-8, found UTF-16 without a byte order mark; save it as UTF-8, in PowerShell with "
+        "`Set-Content -Encoding UTF8`"
+    )
 
 
 def test_a_file_with_every_key_is_taken() -> None:

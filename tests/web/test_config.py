@@ -232,3 +232,22 @@ def test_nothing_is_read_while_nothing_changes(path: Path) -> None:
     before = web_config.current
     web_config.refresh()
     assert web_config.current is before
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_files_are_read_as_powershell_writes_them(path: Path, authority: Authority, encoding: str) -> None:
+    """The web-config file, certificate and key may be UTF-16 or begin with a byte order mark."""
+    for name, text in zip(("server.crt", "server.key"), authority.issue("localhost"), strict=True):
+        path.with_name(name).write_text(text, encoding=encoding)
+    path.write_text(TLS_LINES + f"basic_auth_users:\n  jürgen: {HASH}\n", encoding=encoding)
+    assert WebConfig(path).certificate_not_after is not None
+
+
+@pytest.mark.parametrize(
+    "name", [r"C:\temp\server.crt", r"C:\Logs\server.crt", r"C:\certs\server.crt", r"C:\new\a.crt"]
+)
+def test_a_path_of_windows_in_double_quotes_is_refused_with_what_to_write(path: Path, name: str) -> None:
+    """YAML takes a backslash between double quotes for an escape, as TOML does."""
+    (sentence,) = errors_of(path, f'tls_server_config:\n  cert_file: "{name}"\n  key_file: server.key\n')
+    assert "backslashes" in sentence
+    assert "single quotes" in sentence

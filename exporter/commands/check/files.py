@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from exporter.capped_file import TooLarge, read_capped
+from exporter.capped_file import TooLarge, WrongEncoding, decoded, not_ascii, read_capped
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp, variables
@@ -28,6 +28,8 @@ NO_IDENTITY: Final = (
     "signing in with an Azure identity needs the extra `identity`, which is not installed: "
     "pip install 'azure-scheduled-events-exporter[identity]'"
 )
+_LONGEST_MARK: Final = 4
+"""Bytes that tell the encoding of a text file."""
 _SECRET_KEYS: Final = (("event_hubs", "connection_string"), ("otlp", "headers"))
 
 
@@ -101,9 +103,9 @@ def _certificate_errors(sources: Sources) -> Iterator[str]:
     )
     yield from _ca_errors(*ca)
     for path, origin in (certificate, key):
-        if path and (reason := _unreadable(path)):
+        if path and (reason := _unusable(path)):
             yield f"{origin}: {path}: {reason}"
-    if certificate[0] and not any(_unreadable(path) for path in (certificate[0], key[0]) if path):
+    if certificate[0] and not any(_unusable(path) for path in (certificate[0], key[0]) if path):
         yield from _pair_errors(certificate, key)
 
 
@@ -111,7 +113,7 @@ def _ca_errors(path: str, origin: str) -> Iterator[str]:
     """Why the CA certificates of a destination can't be used."""
     if not path:
         return
-    if reason := _unreadable(path):
+    if reason := _unusable(path):
         yield f"{origin}: {path}: {reason}"
         return
     try:
@@ -142,11 +144,11 @@ def _path(sources: Sources, setting: Setting) -> tuple[str, str]:
     return picked.value, picked.origin
 
 
-def _unreadable(path: str) -> str:
-    """Why the file can't be opened; "" when it can."""
+def _unusable(path: str) -> str:
+    """Why OpenSSL can't read the PEM file: not at all, or its first certificate not; "" when it can."""
     try:
-        with open(path, "rb"):
-            return ""
+        with open(path, "rb") as file:
+            return not_ascii(file.read(_LONGEST_MARK))
     except OSError as error:
         return f"cannot be read: {error.strerror or 'not a usable path'}"
     except ValueError:
@@ -187,8 +189,8 @@ def _web_secrets(path: Path) -> Iterator[tuple[str, str]]:
     if web is not None and web.users:
         yield str(path), "hashes of passwords"
     for file in files:
-        with contextlib.suppress(OSError, ValueError, TooLarge):
-            if b"PRIVATE KEY-----" in read_capped(file, MAX_BYTES):
+        with contextlib.suppress(OSError, ValueError, TooLarge, WrongEncoding):
+            if "PRIVATE KEY-----" in decoded(read_capped(file, MAX_BYTES)):
                 yield str(file), "a private key"
 
 

@@ -32,7 +32,7 @@ from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean, counted
-from exporter.text.terminal import complain, say, supports_colour, writable
+from exporter.text.terminal import complain, say, supports_colour
 from exporter.text.timeline import record_lines
 from exporter.text.values import describe
 
@@ -102,11 +102,13 @@ def _start(text: str) -> datetime:
 def replay(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code."""
     settings = load(args, environ_of(os.environ, SECTIONS))
-    out = writable(sys.stdout)
-    return _replay(args, settings, sys.stdin.buffer, out, datetime.now(UTC))
+    standard_input = None if sys.stdin is None else sys.stdin.buffer
+    return _replay(args, settings, standard_input, sys.stdout, datetime.now(UTC))
 
 
-def _replay(args: argparse.Namespace, settings: Settings, standard_input: BinaryIO, out: TextIO, now: datetime) -> int:
+def _replay(
+    args: argparse.Namespace, settings: Settings, standard_input: BinaryIO | None, out: TextIO, now: datetime
+) -> int:
     inputs: list[Input] = []
     failed = False
     for name in args.files:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from exporter.capped_file import WrongEncoding, in_utf8
 from exporter.commands.replay.entries import (
     MAX_BODY,
     Began,
@@ -31,7 +32,7 @@ from exporter.commands.replay.entries import (
     Unreadable,
     read_time,
 )
-from exporter.commands.replay.shapes import in_utf8, kept, several
+from exporter.commands.replay.shapes import kept, several
 from exporter.core.records import Vm
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.story import Scenario, ScenarioError
@@ -54,12 +55,15 @@ class Input:
     scenario: Scenario | None = None
 
 
-def read_input(name: str, standard_input: BinaryIO) -> Input:
-    """Read a file, the scenario of that name, or standard input (`-`). Raises `InputError`."""
+def read_input(name: str, standard_input: BinaryIO | None) -> Input:
+    """Read a file, the scenario of that name, or standard input (`-`), None where it is closed. Raises `InputError`."""
     if name != "-" and not Path(name).exists() and name in scenario.names():
         return Input(scenario=scenario.load(name))
+    place = "standard input" if name == "-" else name
     try:
         if name == "-":
+            if standard_input is None:
+                raise InputError("standard input is closed")
             content = standard_input.read(MAX_FILE + 1)
         else:
             with open(name, "rb") as file:
@@ -69,7 +73,11 @@ def read_input(name: str, standard_input: BinaryIO) -> Input:
         raise InputError(f"{name}: {reason}") from error
     if len(content) > MAX_FILE:
         raise InputError(f"{name}: larger than {MAX_FILE >> 20} MiB; give it in parts")
-    return _content("standard input" if name == "-" else name, in_utf8(content))
+    try:
+        # Damaged text costs the line it is in: a recording is torn where the machine went down.
+        return _content(place, in_utf8(content, errors="replace"))
+    except WrongEncoding as error:
+        raise InputError(f"{place}: {error}") from None
 
 
 def _content(name: str, content: bytes) -> Input:

@@ -24,7 +24,6 @@ _NUMBER: Final = re.compile(r"\d{9,17}(?:\.\d{1,9})?", re.ASCII)
 _BETWEEN: Final = re.compile(r"[\s,\x1e]*")
 _SPACE: Final = re.compile(r"\s*")
 _DECODER: Final = json.JSONDecoder()
-_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 def kept(parsed: dict[str, Any], text: bytes, where: str) -> Reading | Unreadable | None:
@@ -110,13 +109,3 @@ def several(content: bytes) -> Iterator[bytes]:
 def _start(text: str, position: int) -> int:
     match = _BETWEEN.match(text, position)
     return match.end() if match else position
-
-
-def in_utf8(content: bytes) -> bytes:
-    """The same in UTF-8: PowerShell redirects output into files as UTF-16."""
-    if not content.startswith(_UTF16):
-        return content
-    try:
-        return content.decode("utf-16").encode()
-    except UnicodeDecodeError:
-        return content

@@ -38,7 +38,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from exporter.capped_file import TooLarge, read_capped
+from exporter.capped_file import TooLarge, WrongEncoding, in_utf8, read_capped
 from exporter.core.folding import folded
 from exporter.simulator.metadata.story import (
     DEFAULT_START,
@@ -79,7 +79,9 @@ def load(name_or_path: str) -> Scenario:
         return parse(name_or_path, (resources.files(__package__) / "scenarios" / f"{name_or_path}.json").read_bytes())
     path = Path(name_or_path)
     try:
-        body = read_capped(path, MAX_BYTES)
+        body = in_utf8(read_capped(path, MAX_BYTES))
+    except WrongEncoding as error:
+        raise ScenarioError(f"{path.name.removesuffix('.json')}: {error}") from error
     except TooLarge as error:
         raise ScenarioError(f"{path.name.removesuffix('.json')}: larger than {MAX_BYTES} bytes") from error
     except OSError as error:

@@ -179,6 +179,26 @@ def test_certificates_that_cannot_be_used_are_errors(capsys: pytest.CaptureFixtu
     assert refusal.startswith("OTEL_EXPORTER_OTLP_CERTIFICATE: /missing.pem: cannot be read")
 
 
+@pytest.mark.parametrize(("encoding", "found"), [("utf-16", "UTF-16"), ("utf-8-sig", "a byte order mark")])
+def test_a_certificate_that_openssl_overlooks_is_told(tmp_path: Path, encoding: str, found: str) -> None:
+    """OpenSSL reads PEM as ASCII: of what PowerShell writes by itself the first certificate, or all, would be missed."""
+    good = a_pair(tmp_path, "good")
+    saved = tuple(path.with_suffix(f".{encoding}") for path in good)
+    for path, copy in zip(good, saved, strict=True):
+        copy.write_text(path.read_text(encoding="ascii"), encoding=encoding)
+    expected = f"expected ASCII, found {found}; in PowerShell save it with `Set-Content -Encoding Ascii`"
+    on = "--otlp.endpoint=https://collector:4318"
+    assert refused(on, f"--otlp.certificate={saved[0]}") == f"--otlp.certificate: {saved[0]}: {expected}"
+    pair = refused(on, f"--otlp.client-certificate={good[0]}", f"--otlp.client-key={saved[1]}")
+    assert pair == f"--otlp.client-key: {saved[1]}: {expected}"
+    hub = refused(
+        f"--event-hubs.certificate={saved[0]}",
+        SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING=CONNECTION,
+        SCHEDULED_EVENTS_EVENT_HUBS_EVENT_HUB="hub",
+    )
+    assert hub == f"--event-hubs.certificate: {saved[0]}: {expected}"
+
+
 def test_files_with_secrets_that_everybody_can_read_are_warned_of(
     capsys: pytest.CaptureFixture[str], public: Path
 ) -> None:

@@ -30,14 +30,17 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
 
-def run(*words: str, standard_input: bytes = b"", environ: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-    """Exit code and what was printed on both streams."""
+def run(
+    *words: str, standard_input: bytes | None = b"", environ: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    """Exit code and what was printed on both streams; without a standard input that is closed."""
     parser = FlagParser()
     add_arguments(parser)
     args = parser.parse_args(words)
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(err):
-        code = _replay(args, load(args, environ or {}), io.BytesIO(standard_input), out, NOW)
+        stdin = None if standard_input is None else io.BytesIO(standard_input)
+        code = _replay(args, load(args, environ or {}), stdin, out, NOW)
     return code, out.getvalue(), err.getvalue()
 
 

@@ -49,6 +49,9 @@ UNTIMED = {
     "array": json.dumps(DOCUMENTS).encode(),
     "without a time": lines(*({"document": each} for each in DOCUMENTS)),
     "UTF-16": lines(*DOCUMENTS).decode().encode("utf-16"),
+    "UTF-16 big endian": b"\xfe\xff" + lines(*DOCUMENTS).decode().encode("utf-16-be"),
+    "UTF-8 with a byte order mark": lines(*DOCUMENTS).decode().encode("utf-8-sig"),
+    "UTF-16 that is torn": lines(*DOCUMENTS).decode().encode("utf-16") + b"{",
 }
 
 
@@ -70,6 +73,14 @@ def test_a_kept_time_counts(shape: str) -> None:
 def test_documents_in_a_row_are_one_story(shape: str) -> None:
     """However they were written into one file."""
     assert [kind for kind, _ in story(UNTIMED[shape])] == ["scheduled", "started", "completed"]
+
+
+def test_utf_16_without_a_mark_is_a_sentence_and_1() -> None:
+    """It is not guessed at; what to do is said."""
+    code, _, said = run("-", standard_input=lines(*DOCUMENTS).decode().encode("utf-16-le"))
+    assert code == 1
+    assert said.startswith("standard input: expected UTF-8, found UTF-16 without a byte order mark; save it as UTF-8")
+    assert run("-", standard_input=None)[::2] == (1, "standard input is closed\n")
 
 
 def test_what_the_agent_would_refuse_stays_refused() -> None:
