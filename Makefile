@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz vm dist sbom audit lock \
-	image image-test standalone standalone-test
+	image image-test standalone standalone-test windows-zip msi
 
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
@@ -32,6 +32,8 @@ help:
 	@echo "make dist        wheel and sdist in dist/, checked"
 	@echo "make image       the container image, by docker or podman; image-test builds and runs it without either"
 	@echo "make standalone  a folder for hosts without Python; standalone-test starts it in a root without one"
+	@echo "make windows-zip the same for Windows, as a zip; on a Windows with python.org's CPython (PYTHON=python)"
+	@echo "make msi         an installer for Windows of the zip in dist/ (needs wixl and msitools, by apt)"
 	@echo "make sbom        what the build is made of, as CycloneDX JSON in dist/"
 	@echo "make audit       known vulnerabilities of the locked dependencies (asks the network)"
 	@echo "make lock        lock the newest dependencies, and tools of a release, in deploy/*.txt"
@@ -120,6 +122,12 @@ standalone:
 
 standalone-test:
 	deploy/standalone-test
+
+windows-zip:
+	$(or $(PYTHON),python) -m deploy.windows.build
+
+msi:
+	$(or $(PYTHON),python3) -m deploy.windows.msi $(or $(wildcard dist/$(NAME)-*-windows-amd64.zip),$(error no zip in dist/))
 
 sbom: $(VENV)/.release
 	@mkdir -p dist

@@ -29,6 +29,10 @@ PACKAGES: Final = {
     "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
     "strace": "strace",
+    "wixl": "wixl",
+    "msiinfo": "msitools",
+    "msibuild": "msitools",
+    "msiextract": "msitools",
 }
 """Which Debian package brings a binary."""
 
