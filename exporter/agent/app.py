@@ -8,8 +8,9 @@
     observer, clock  measure interruptions of this VM
     event_hubs, otlp one delivery each, only where configured; their libraries are imported there
     recorder         writes the recording, only where configured
+    (log)            writes the log; its first line starts it (`exporter/log/writer.py`)
 
-Threads are started by this module alone, and no module below it reads the environment.
+All others are started by this module alone, and no module below it reads the environment.
 """
 
 from __future__ import annotations

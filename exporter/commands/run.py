@@ -7,6 +7,7 @@ import argparse
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 
 from exporter.agent.app import App, make_log
 from exporter.config.load import ConfigError, load
@@ -33,9 +34,9 @@ def run_agent(
     """Run the agent with these settings. Returns the exit code; raises `ConfigError` for a bad web-config file.
 
     `stop_by` gets the function that stops the agent, callable from any thread, before the agent starts. `started` is
-    called once the endpoint listens and the threads run.
+    called once the endpoint listens and the threads run. The log is closed at the end, however it ends.
     """
-    with captured_libraries(log):
+    with closing(log), captured_libraries(log):
         for warning in settings.warnings:
             log.warn("config.warning", warning=warning)
         try:

@@ -1,5 +1,7 @@
-"""The agent's own log: lines of an event name plus fields, on standard error as logfmt or JSON.
+"""The agent's own log: lines of an event name plus fields, on standard error or in a file, as logfmt or JSON.
 
-It may import `text` (for what a terminal may show) and `secrets`; other packages only use `protocol.Logger`. Begin with
-`log.Log`; `libraries` redirects what libraries report through `logging` and `warnings` into the same lines.
+It may import `text` (for what a terminal may show), `secrets` and `private_file`; other packages only use
+`protocol.Logger`. Begin with `log.Log`, which renders a line; `writer` writes it, on a thread of its own, to a stream
+or to the rotating file of `files`. `libraries` redirects what libraries report through `logging` and `warnings` into
+the same lines.
 """

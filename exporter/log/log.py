@@ -4,8 +4,9 @@
     ts=2026-01-01T00:00:00.000Z level=info event=document.changed incarnation=3
 
 A line can't be forged by what it quotes, holds no credential, is at most `MAX_LINE` bytes long and is written whole or
-not at all. Logging never raises and waits at most `WRITE_TIMEOUT` seconds for a reader that does not read; lost lines
-are counted and reported (`log.lines_lost`) once lines can be written again.
+not at all. Logging never raises and never waits: a thread writes the lines (`writer`), from a bounded queue. Lines that
+find no room, or can't be written, are counted and reported (`log.lines_lost`) once lines can be written again. `close`
+waits a moment for the last lines; a process that is killed loses those that are in the queue.
 
 A failure that repeats is reported once, then counted, then reported to be over:
 
@@ -21,11 +22,10 @@ up fields, and neither of its renderers can leave out the fields that do not fit
 from __future__ import annotations
 
 import json
-import os
 import re
-import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,14 +34,16 @@ from types import MappingProxyType
 from typing import Final, TextIO
 
 from exporter.choices import LogFormat, LogLevel
+from exporter.log.writer import BackgroundWriter, LineWriter, Stream
 from exporter.secrets import Secret, Sieve
 from exporter.text.terminal import printable
 
 MAX_LINE: Final = 4000
-"""Bytes. A pipe that polls writable takes PIPE_BUF (4096 on Linux) at once, without blocking or mixing two writers."""
+"""Bytes. A pipe takes PIPE_BUF (4096 on Linux) as a whole, without mixing two writers."""
 MAX_VALUE: Final = 1000
 """Characters of one value."""
-WRITE_TIMEOUT: Final = 0.1
+CLOSE_SECONDS: Final = 0.5
+"""How long the end of a command waits for its last lines."""
 REMIND_SECONDS: Final = 3600.0
 
 _RANK: Final[Mapping[str, int]] = {"debug": 0, "info": 1, "warn": 2, "error": 3}
@@ -84,14 +86,14 @@ class _Failure:
 
 
 class Log:
-    """Writes lines to a stream; safe to use from any thread.
+    """Writes lines to a stream; safe to use from any thread and from signal handlers.
 
     Fields are keywords; `key`, `level`, `event` and `quiet` are taken by the parameters.
     """
 
     def __init__(
         self,
-        stream: TextIO | None,
+        stream: TextIO | LineWriter | None,
         *,
         level: LogLevel = "info",
         format: LogFormat = "logfmt",
@@ -99,17 +101,18 @@ class Log:
         monotonic: Callable[[], float] = time.monotonic,
         hide: Iterable[Secret] = (),
     ) -> None:
-        """`stream` None writes nothing. `clock` gives POSIX seconds for `ts`, `monotonic` monotonic ones for durations.
-        `hide` are secrets that are replaced in every line."""
+        """`stream` None writes nothing and starts no thread. `clock` gives POSIX seconds for `ts`, `monotonic` those of
+        a monotonic clock for durations. `hide` are secrets that are replaced in every line."""
         self._rank = _RANK[level]
-        self._render = _json if format == "json" else _logfmt
-        self._clock = clock
+        self._renderer = _Renderer(_json if format == "json" else _logfmt, clock, Sieve(hide, _SHORTEST_HIDDEN))
         self._monotonic = monotonic
-        self._redact = Sieve(hide, _SHORTEST_HIDDEN)
-        self._window = 4 * MAX_VALUE + self._redact.longest  # no secret is cut before it is hidden
-        self._lock = threading.RLock()  # a signal handler may log while its thread is logging
-        self._output = _Output(stream)
         self._failures: dict[str, _Failure] = {}
+        self._lock = threading.RLock()  # a signal handler may log while its thread is logging
+        self._writer: BackgroundWriter | None = None
+        if stream is not None:
+            output = stream if isinstance(stream, LineWriter) else Stream(stream)
+            self._writer = BackgroundWriter(output, self._renderer.lines_lost)
+            weakref.finalize(self, self._writer.end).atexit = False  # its thread must not outlive a log that is gone
 
     def debug(self, event: str, **fields: object) -> None:
         """Log something that only helps to find a bug."""
@@ -174,25 +177,42 @@ class Log:
         lasted = round(failure.ended - failure.began, 3)
         self._log("info", event, {**fields, "failures": failure.count, "lasted_seconds": lasted})
 
-    def _log(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> None:
-        if _RANK[level] < self._rank:
-            return
-        now = self._clock()
-        with self._lock:
-            if self._output.lost:
-                note = self._line(now, "warn", "log.lines_lost", {"lines": self._output.lost})
-                if not self._output.write(note, waits=False):
-                    self._output.lost += 1
-                    return
-                self._output.lost = 0
-            if not self._output.write(self._line(now, level, event, fields)):
-                self._output.lost += 1
+    def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """Wait until every line so far is written or counted as lost, for at most so many seconds. Whether it is."""
+        return self._writer is None or self._writer.flush(seconds)
 
-    def _line(self, now: float, level: LogLevel, event: str, fields: Mapping[str, object]) -> bytes:
-        shown = {"ts": _timestamp(now), "level": level, "event": self._clean(event)}
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Give the last lines so many seconds to be written, then let the thread end. A later line starts another."""
+        self.flush(seconds)
+        if self._writer is not None:
+            self._writer.end()
+
+    def _log(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> None:
+        if self._writer is not None and _RANK[level] >= self._rank:
+            self._writer.put(self._renderer.line(level, event, fields))
+
+
+class _Renderer:
+    """Makes a line of an event and its fields. It does not know the log: the thread that writes holds it."""
+
+    def __init__(
+        self, render: Callable[[Mapping[str, object]], bytes], clock: Callable[[], float], redact: Sieve
+    ) -> None:
+        self._render = render
+        self._clock = clock
+        self._redact = redact
+        self._window = 4 * MAX_VALUE + redact.longest  # no secret is cut before it is hidden
+
+    def line(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> bytes:
+        """The line, of now."""
+        shown = {"ts": _timestamp(self._clock()), "level": level, "event": self._clean(event)}
         for key, value in fields.items():
             shown[f"{key}_" if key in _RESERVED else _key(key)] = self._clean(value)
         return self._render(shown)
+
+    def lines_lost(self, count: int) -> bytes:
+        """The line that reports how many are missing in its place."""
+        return self.line("warn", "log.lines_lost", {"lines": count})
 
     def _clean(self, value: object) -> object:
         """A value that may be logged: numbers, booleans and None unchanged, all else as short text without secrets."""
@@ -202,49 +222,6 @@ class Log:
             return value
         text = self._redact(_text(value)[: self._window])
         return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
-
-
-class _Output:
-    """The stream, written without waiting for a reader that does not read."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
-        self._torn = False
-        self.lost = 0
-
-    def write(self, line: bytes, waits: bool = True) -> bool:
-        """Whether the whole line was written: not to a closed stream, a full disk or a reader that is gone or stuck."""
-        if self._stream is None:
-            return True
-        try:
-            descriptor = self._descriptor(self._stream)
-            if descriptor is not None:
-                return self._write(descriptor, b"\n" + line if self._torn else line, WRITE_TIMEOUT if waits else 0)
-            self._stream.write(line.decode())
-            self._stream.flush()
-        except (OSError, ValueError):
-            return False
-        return True
-
-    @staticmethod
-    def _descriptor(stream: TextIO) -> int | None:
-        """The stream's descriptor, determined each time: that of a closed stream may by now be another file's."""
-        if not hasattr(select, "poll"):
-            return None
-        try:
-            return stream.fileno()
-        except (OSError, ValueError, AttributeError):
-            return None
-
-    def _write(self, descriptor: int, line: bytes, timeout: float) -> bool:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLOUT)
-        while line:
-            if not poll.poll(timeout * 1000):
-                return False
-            line = line[os.write(descriptor, line) :]
-            self._torn = bool(line)
-        return True
 
 
 def _timestamp(now: float) -> str:

@@ -126,7 +126,7 @@ def test_recovery_is_logged_without_another_record(tmp_path: Path) -> None:
         line.put(a_record(1))
         line.go()
         since = line.clock.mono
-        while "event=destination.recovered" not in line.text.getvalue():
+        while "event=destination.recovered" not in line.logged():
             line.turn()
         assert line.clock.mono - since <= QUIET_SECONDS + IDLE_SECONDS
 
@@ -179,7 +179,7 @@ def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:
         assert line.turn() == 60
         line.go()
         assert backend.taken == [a_record(1).id]
-        assert "ZeroDivisionError" in line.text.getvalue()
+        assert "ZeroDivisionError" in line.logged()
 
 
 def test_early_calls_wait(tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_said_once_and_said_to_be_over(tmp_path: Path) -> None:
             line.turn()
         down.clear()
         line.go()
-        assert line.text.getvalue().count("event=destination.failed") == 1
-        assert line.text.getvalue().count("event=destination.recovered") == 1
+        assert line.logged().count("event=destination.failed") == 1
+        assert line.logged().count("event=destination.recovered") == 1
         assert line.reasons() == {"connect": 50}
 
 
@@ -224,19 +224,19 @@ def test_flapping_is_one_trouble(tmp_path: Path) -> None:
             line.go()
             line.clock.go(20)
             line.delivery.tick()
-        said = line.text.getvalue()
+        said = line.logged()
         assert sends[0] > 50
         assert (said.count("event=destination.failed"), said.count("event=destination.recovered")) == (1, 0)
         limiting.clear()
         for _ in range(8):
             line.clock.go(10)
             line.delivery.tick()
-        assert line.text.getvalue().count("event=destination.failed") == 1
-        (recovered,) = [text for text in line.text.getvalue().splitlines() if "event=destination.recovered" in text]
+        assert line.logged().count("event=destination.failed") == 1
+        (recovered,) = [text for text in line.logged().splitlines() if "event=destination.recovered" in text]
         assert "failures=28 " in recovered
         line.clock.go(3600)
         line.delivery.tick()
-        assert line.text.getvalue().count("event=destination.recovered") == 1
+        assert line.logged().count("event=destination.recovered") == 1
 
 
 def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_disk_that_takes_nothing_does_not_stop_it(tmp_path: Path) -> None:
             assert [line.turn() for _ in range(2)] == [0, 0]
             assert backend.taken == [record.id for record in wanted[:2]]
             assert line.waiting() == 3
-            assert line.text.getvalue().count("event=outbox.unwritable") == 1
+            assert line.logged().count("event=outbox.unwritable") == 1
             line.turn()
             assert line.turn() == LOOK_AGAIN_SECONDS
             other.execute("ROLLBACK")

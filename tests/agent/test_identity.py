@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -14,13 +15,16 @@ from exporter.metadata.client import MetadataClient
 from exporter.simulator.metadata.instance import NOISE
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.log_reading import logged
 
 KNOWN = Vm(name="web-1", id="id-1", resource_id="/subscriptions/s/web-1", vmss_name="web", location="north")
 
 
-def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, io.StringIO]:
+def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, Callable[[], str]]:
+    """An identity, its client, and what gives all lines of its log so far."""
     text, client = io.StringIO(), MetadataClient(url, "2020-07-01", deadline=20)
-    return Identity(client, Log(text), **more), client, text
+    log = Log(text)
+    return Identity(client, log, **more), client, lambda: logged(log, text)
 
 
 @pytest.mark.parametrize(
@@ -78,22 +82,22 @@ def test_a_name_that_azure_contradicts_after_it_had_none_to_give_is_a_conflict()
 def test_asked_until_known() -> None:
     """Asked again after 1, 2, 5, 10, 30 s until Azure says it, then every five minutes; failures are said once."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
-        identity, client, text = asking(service.url)
+        identity, client, lines = asking(service.url)
         service.fault("instance/500")
         assert [identity.refresh() for _ in range(6)] == [*RETRY_SECONDS, 30]
         assert identity.current().vm.name == ""
         service.fault(None)
         assert identity.refresh() == REFRESH_SECONDS
         assert identity.current().vm.name == "vm-1"
-        assert text.getvalue().count("identity.failed") == 1
-        assert text.getvalue().count("identity.recovered") == 1
+        assert lines().count("identity.failed") == 1
+        assert lines().count("identity.recovered") == 1
         client.close()
 
 
 def test_the_last_answer_stays() -> None:
     """What was known once is not forgotten when the service fails, and is not said again."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
-        identity, client, text = asking(service.url)
+        identity, client, lines = asking(service.url)
         identity.refresh()
         known = identity.current()
         for fault in ("500", "html", "empty", "not-json", "reset", "403"):
@@ -102,19 +106,19 @@ def test_the_last_answer_stays() -> None:
             assert identity.current() == known
         service.fault(None)
         identity.refresh()
-        assert text.getvalue().count("identity.known") == 1
+        assert lines().count("identity.known") == 1
         client.close()
 
 
 def test_only_what_is_asked_for_is_kept() -> None:
     """User data, keys and tags of the instance document reach neither the answer nor the log."""
     with MetadataService(load("user-reboot"), speed=0.001) as service:
-        identity, client, text = asking(service.url, vm_name="other", node="node-1")
+        identity, client, lines = asking(service.url, vm_name="other", node="node-1")
         identity.refresh()
         who = identity.current()
-        assert NOISE not in f"{who} {text.getvalue()}"
+        assert NOISE not in f"{who} {lines()}"
         assert (who.conflict, who.vm.node) == (True, "node-1")
-        assert "event=identity.conflict" in text.getvalue()
+        assert "event=identity.conflict" in lines()
         client.close()
 
 

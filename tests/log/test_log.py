@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import gc
 import io
 import json
 import logging
@@ -10,16 +10,21 @@ import os
 import threading
 import time
 import warnings
-from pathlib import Path
+import weakref
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.choices import LogFormat
+from exporter.log.files import RotatingFile
 from exporter.log.libraries import REPEAT_SECONDS, captured_libraries
-from exporter.log.log import MAX_LINE, REMIND_SECONDS, Log
+from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log
+from exporter.log.writer import MAX_WAITING_LINES
 from exporter.secrets import Secret
+from tests.support.log_reading import PATIENCE, logged
+from tests.support.peers import until
 
 START = 1767225600.0  # 2026-01-01T00:00:00Z
 
@@ -34,8 +39,8 @@ class Clock:
         return self.now
 
 
-def lines(stream: io.StringIO) -> list[dict[str, object]]:
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+def lines(log: Log, stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in logged(log, stream).splitlines()]
 
 
 @pytest.fixture
@@ -56,8 +61,9 @@ def log(stream: io.StringIO, clock: Clock) -> Log:
 def test_a_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, clock: Clock) -> None:
     """The shape that people grep for: bare words stay bare, all else is quoted."""
     clock.now += 0.0625
-    Log(stream, clock=clock).warn("document.changed", incarnation=3, a=None, b=True, c=1.5, d="x y", e='"', f="")
-    assert stream.getvalue() == (
+    log = Log(stream, clock=clock)
+    log.warn("document.changed", incarnation=3, a=None, b=True, c=1.5, d="x y", e='"', f="")
+    assert logged(log, stream) == (
         "ts=2026-01-01T00:00:00.062Z level=warn event=document.changed incarnation=3 a=null b=true c=1.5 "
         'd="x y" e="\\"" f=""\n'
     )
@@ -65,8 +71,18 @@ def test_a_logfmt_line_has_time_level_event_and_fields(stream: io.StringIO, cloc
 
 def test_a_json_line_keeps_types(log: Log, stream: io.StringIO) -> None:
     """Numbers, booleans and null arrive as such; everything else as text."""
-    log.error("a.b", n=1, x=None, t=True, f=0.5, nan=float("nan"), big=10**30, path=Path("/a"), error=ValueError("no"))
-    assert lines(stream) == [
+    log.error(
+        "a.b",
+        n=1,
+        x=None,
+        t=True,
+        f=0.5,
+        nan=float("nan"),
+        big=10**30,
+        path=PurePosixPath("/a"),
+        error=ValueError("no"),
+    )
+    assert lines(log, stream) == [
         {
             "ts": "2026-01-01T00:00:00.000Z",
             "level": "error",
@@ -90,15 +106,16 @@ def test_levels_below_the_chosen_one_are_silent(stream: io.StringIO) -> None:
     log.info("b")
     log.warn("c")
     log.error("d")
-    assert [line.split(" event=")[1] for line in stream.getvalue().splitlines()] == ["c", "d"]
+    assert [line.split(" event=")[1] for line in logged(log, stream).splitlines()] == ["c", "d"]
 
 
 @given(st.text(max_size=200), st.sampled_from(["logfmt", "json"]))
-def test_outside_text_never_makes_a_second_line(text: str, form: LogFormat) -> None:
+def test_outside_text_never_makes_a_second_line(outside: str, form: LogFormat) -> None:
     """Whatever a Description holds, one call is one printable line, and JSON gives the text back."""
     stream = io.StringIO()
-    Log(stream, format=form).info("event.seen", description=text, after=1)
-    written = stream.getvalue()
+    log = Log(stream, format=form)
+    log.info("event.seen", description=outside, after=1)
+    written = logged(log, stream)
     assert written.endswith("\n")
     assert written[:-1].isprintable()
     assert len(written.splitlines()) == 1
@@ -110,16 +127,17 @@ def test_outside_text_never_makes_a_second_line(text: str, form: LogFormat) -> N
 
 def test_json_gives_ordinary_text_back(log: Log, stream: io.StringIO) -> None:
     """Escaping loses nothing."""
-    text = 'a "b" \\ \n\t\x00\x7f\x85\u2028\u202e é \U0001f600'
-    log.info("a", text=text)
-    assert lines(stream)[0]["text"] == text
+    ordinary = 'a "b" \\ \n\t\x00\x7f\x85\u2028\u202e é \U0001f600'
+    log.info("a", text=ordinary)
+    assert lines(log, stream)[0]["text"] == ordinary
 
 
 @pytest.mark.parametrize("form", ["logfmt", "json"])
 def test_long_values_and_lines_are_capped(stream: io.StringIO, form: LogFormat) -> None:
     """A huge value is cut, a line that has no room leaves fields out and says so; the line stays whole."""
-    Log(stream, format=form).info("a", **{f"f{n}": "é\n" * 10**6 for n in range(9)}, last=7)
-    written = stream.getvalue()
+    log = Log(stream, format=form)
+    log.info("a", **{f"f{n}": "é\n" * 10**6 for n in range(9)}, last=7)
+    written = logged(log, stream)
     assert len(written.encode()) <= MAX_LINE
     assert "truncated" in written
     assert "last" in written
@@ -139,7 +157,7 @@ def test_any_object_can_be_logged(log: Log, stream: io.StringIO) -> None:
     log.info(
         "a", odd=Unprintable(), circle=circle, nested={"s": Secret("hunter2"), "n": [1, None]}, **{"ts": 1, 'x="y': 2}
     )
-    (line,) = lines(stream)
+    (line,) = lines(log, stream)
     assert line["odd"] == "<unprintable Unprintable>"
     assert line["circle"] == "<unprintable list>"
     assert line["nested"] == '{"s": "<secret>", "n": [1, null]}'
@@ -152,9 +170,10 @@ def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
     log.info(
         "a", it=Secret("hunter2"), text="x t0psecret y", cut="z" * 995 + "t0psecret", error=ValueError("sig=hunter2")
     )
-    assert "hunter2" not in stream.getvalue()
-    assert "t0ps" not in stream.getvalue()
-    assert "level=info event=a" in stream.getvalue()
+    written = logged(log, stream)
+    assert "hunter2" not in written
+    assert "t0ps" not in written
+    assert "level=info event=a" in written
 
 
 @pytest.mark.parametrize("step", [-86_400.0, 86_400.0])
@@ -169,7 +188,7 @@ def test_how_long_a_failure_lasted_is_measured_by_the_clock_that_nobody_sets(
         clock.now += step
         monotonic.now += 1
     log.recovered("poll", "poll.recovered")
-    written = [json.loads(line) for line in stream.getvalue().splitlines()]
+    written = lines(log, stream)
     assert [line["event"] for line in written] == ["poll.failed", "poll.recovered"]
     assert written[-1]["lasted_seconds"] == 3.0
 
@@ -181,7 +200,7 @@ def test_a_failure_is_logged_once_then_counted_then_over(log: Log, stream: io.St
         clock.now += 1
     log.recovered("poll", "poll.recovered", source="x")
     log.recovered("poll", "poll.recovered")
-    written = [{k: v for k, v in line.items() if k != "ts"} for line in lines(stream)]
+    written = [{k: v for k, v in line.items() if k != "ts"} for line in lines(log, stream)]
     assert written == [
         {"level": "warn", "event": "poll.failed", "reason": "timeout"},
         {"level": "warn", "event": "poll.failed", "reason": "timeout", "repeated": 3599},
@@ -194,11 +213,11 @@ def test_a_new_reason_is_logged_and_flapping_is_not(log: Log, stream: io.StringI
     for _ in range(100):
         log.failing("a", "a.failed", level="error", reason="timeout")
         log.failing("a", "a.failed", level="error", reason="refused")
-    assert [line["reason"] for line in lines(stream)] == ["timeout", "refused"]
+    assert [line["reason"] for line in lines(log, stream)] == ["timeout", "refused"]
     for number in range(1000):
         log.failing("b", "b.failed", reason=f"number {number}")
         log.failing(f"key {number}", "c.failed")
-    assert len([line for line in lines(stream) if line["event"] == "b.failed"]) < 20
+    assert len([line for line in lines(log, stream) if line["event"] == "b.failed"]) < 20
 
 
 def test_what_flaps_is_logged_once(log: Log, stream: io.StringIO, clock: Clock) -> None:
@@ -209,29 +228,29 @@ def test_what_flaps_is_logged_once(log: Log, stream: io.StringIO, clock: Clock) 
         log.recovered("a", "a.back", quiet=60)
         clock.now += 20
         log.recovered("a", "a.back", quiet=60)
-    assert [line["event"] for line in lines(stream)] == ["a.failed"]
+    assert [line["event"] for line in lines(log, stream)] == ["a.failed"]
     clock.now += 41
     log.recovered("a", "a.back", quiet=60)
     log.recovered("a", "a.back", quiet=60)
-    (_, back) = lines(stream)
+    (_, back) = lines(log, stream)
     assert (back["event"], back["failures"], back["lasted_seconds"]) == ("a.back", 28, 27 * 25 + 5)
     log.failing("a", "a.failed", reason="limit")
     clock.now += 60
     log.recovered("a", "a.back", quiet=60)
     log.failing("a", "a.failed", reason="limit")
-    assert [line["event"] for line in lines(stream)][2:] == ["a.failed", "a.back", "a.failed"]
+    assert [line["event"] for line in lines(log, stream)][2:] == ["a.failed", "a.back", "a.failed"]
     log.recovered("a", "a.back", quiet=60)
     clock.now += 3600
     log.failing("a", "a.failed", reason="limit")
-    assert [line["event"] for line in lines(stream)][5:] == ["a.back", "a.failed"]
+    assert [line["event"] for line in lines(log, stream)][5:] == ["a.back", "a.failed"]
     log.recovered("a", "a.back", quiet=60)
     clock.now -= 7200
     log.recovered("a", "a.back", quiet=60)
-    assert [line["event"] for line in lines(stream)][7:] == ["a.back"]
+    assert [line["event"] for line in lines(log, stream)][7:] == ["a.back"]
 
 
 def test_a_closed_stream_is_no_error() -> None:
-    """Logging to a stream that was closed, or to none, goes on in silence."""
+    """Logging to a stream that was closed, whose reader is gone, or to none, goes on in silence."""
     read, write = os.pipe()
     os.close(read)
     gone = os.fdopen(write, "w")
@@ -241,10 +260,14 @@ def test_a_closed_stream_is_no_error() -> None:
         log = Log(stream)
         log.info("a")
         log.error("b", x=1)
+        assert log.flush(PATIENCE)
     gone.close()
-    Log(gone).info("c")
+    log = Log(gone)
+    log.info("c")
+    assert log.flush(PATIENCE)
 
 
+@pytest.mark.linux("needs /dev/full")
 def test_a_full_disk_is_no_error() -> None:
     """ENOSPC is swallowed, and the lines that it cost are counted once there is room."""
     read, write = os.pipe()
@@ -252,30 +275,132 @@ def test_a_full_disk_is_no_error() -> None:
         log = Log(full)
         log.info("a")
         log.info("b")
+        assert log.flush(PATIENCE)
         os.dup2(write, full.fileno())
         os.close(write)
         log.info("c")
         said = [reader.readline() for _ in range(2)]
+        log.close(PATIENCE)
     assert b"event=log.lines_lost lines=2" in said[0]
     assert b"event=c" in said[1]
 
 
-def test_a_stuck_reader_delays_nothing_and_learns_how_many_lines_it_missed() -> None:
-    """With a full pipe the first line waits briefly, the others not at all; once there is room the loss is logged."""
+def test_a_reader_that_does_not_read_delays_nothing_and_learns_how_many_lines_it_missed() -> None:
+    """A pipe that nobody drains, as of a supervisor that hangs: no call waits. Once it is read, every line that was not
+    lost is there in order, in the place of the others their number, then the next line."""
     read, write = os.pipe()
-    with os.fdopen(read, "rb", buffering=0) as reader, os.fdopen(write, "w") as writer:
-        size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 16384)
-        os.write(write, b"x" * size)
-        log = Log(writer)
+    count = 10 * MAX_WAITING_LINES
+    with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as writer:
+        log = Log(writer, format="json")
         begin = time.monotonic()
-        for number in range(1000):
-            log.info("lost", number=number)
-        assert time.monotonic() - begin < 20  # a line that waited each time would take minutes
-        assert len(reader.read(size)) == size
+        for number in range(count):
+            log.info("stuck", number=number)
+        assert time.monotonic() - begin < PATIENCE
+        assert not log.flush(0.01)
+        number = missing = 0
+        while number < count:
+            line = json.loads(reader.readline())
+            if line["event"] == "stuck":
+                assert line["number"] == number
+                number += 1
+            else:
+                assert (line["level"], line["event"]) == ("warn", "log.lines_lost")
+                missing += line["lines"]
+                number += line["lines"]
+        assert number == count
+        assert MAX_WAITING_LINES < missing < count - MAX_WAITING_LINES
         log.info("written")
-        missed, written = reader.read(size).decode().splitlines()
-        assert missed.endswith(" level=warn event=log.lines_lost lines=1000")
-        assert written.endswith(" event=written")
+        assert json.loads(reader.readline())["event"] == "written"
+        log.close(PATIENCE)
+
+
+@pytest.mark.linux("pipes that do not block, as another process may leave a shared one")
+def test_a_pipe_that_does_not_block_loses_and_tears_nothing() -> None:
+    """Another process may have made the shared pipe non-blocking: EAGAIN is waited out by the thread alone."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with os.fdopen(read, "rb") as reader, os.fdopen(write, "w") as writer:
+        log = Log(writer, format="json")
+        for number in range(900):
+            log.info("a", number=number, text="x" * 300)
+        assert [json.loads(reader.readline())["number"] for _ in range(900)] == list(range(900))
+        log.close(PATIENCE)
+
+
+def test_the_last_lines_of_a_process_are_written(tmp_path: Path) -> None:
+    """`close` waits for what is in the queue, and a line after it is written as well."""
+    path = tmp_path / "log"
+    with path.open("w") as stream:
+        log = Log(stream, format="json")
+        for number in range(500):
+            log.info("a", number=number)
+        log.close(PATIENCE)
+        assert len(path.read_bytes().splitlines()) == 500
+        log.info("b")
+        log.close(PATIENCE)
+        assert json.loads(path.read_bytes().splitlines()[-1])["event"] == "b"
+
+
+def test_a_log_that_is_gone_leaves_no_thread_and_loses_no_line() -> None:
+    """Whoever makes many logs, one after another, has as many threads as before."""
+    written: list[str] = []
+
+    class Kept(io.StringIO):
+        def flush(self) -> None:
+            written[:] = self.getvalue().splitlines()
+
+    stream = Kept()
+    log = Log(stream)
+    for _ in range(100):
+        log.info("a")
+    held = weakref.ref(stream)
+    del log, stream
+
+    def is_gone() -> bool:
+        gc.collect()
+        return held() is None
+
+    until(is_gone)
+    assert len(written) == 100
+
+
+def test_closing_a_log_that_nobody_reads_takes_no_longer_than_it_may() -> None:
+    """The end of the agent waits for half a second at most."""
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as writer:
+        log = Log(writer)
+        for _ in range(5000):
+            log.info("a", text="x" * 100)
+        begin = time.monotonic()
+        log.close()
+        assert CLOSE_SECONDS * 0.9 <= time.monotonic() - begin < PATIENCE
+        os.close(read)  # the thread's write fails, and with it all others
+        assert log.flush(PATIENCE)
+
+
+def test_text_that_no_code_page_has_is_written_as_utf_8(tmp_path: Path) -> None:
+    """Whatever encoding the stream has, and without the line ends of Windows."""
+    path = tmp_path / "log"
+    with path.open("w", encoding="cp1252") as stream:
+        log = Log(stream, format="json")
+        log.info("a", text="仮想 ≥ é")
+        log.close(PATIENCE)
+    assert path.read_bytes().endswith('"text": "仮想 ≥ é"}\n'.encode())
+
+
+def test_a_rotating_file_can_be_the_stream(tmp_path: Path) -> None:
+    """What a service writes to: the same lines, and the number of those that the file did not take."""
+    folder = tmp_path / "logs"
+    file = RotatingFile(folder / "agent.log")
+    log = Log(file, format="json")
+    log.info("a")
+    assert log.flush(PATIENCE)
+    folder.mkdir()
+    log.info("b")
+    log.close(PATIENCE)
+    file.close()
+    found = [json.loads(line) for line in (folder / "agent.log").read_bytes().splitlines()]
+    assert [(line["event"], line.get("lines")) for line in found] == [("log.lines_lost", 1), ("b", None)]
 
 
 def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
@@ -293,6 +418,7 @@ def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        log.close(PATIENCE)
     assert len([json.loads(line) for line in path.read_text().splitlines()]) == 800
 
 
@@ -313,7 +439,7 @@ def test_messages_of_libraries_go_through_the_log(
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("old", DeprecationWarning, stacklevel=1)
-    written = [(line["level"], line["logger"], line["message"]) for line in lines(stream)]
+    written = [(line["level"], line["logger"], line["message"]) for line in lines(log, stream)]
     assert written[:4] == [
         ("warn", "some.library", "to http://<secret>@h\nlevel=error"),
         ("error", "azure.eventhub", "SharedAccessKey=<secret>;"),
@@ -321,7 +447,7 @@ def test_messages_of_libraries_go_through_the_log(
         ("error", "other", "failed"),
     ]
     assert written[4][:2] == ("warn", "py.warnings")
-    assert lines(stream)[3]["error"] == "ValueError: Authorization: Bearer <secret>"
+    assert lines(log, stream)[3]["error"] == "ValueError: Authorization: Bearer <secret>"
     assert capfd.readouterr() == ("", "")
 
 
@@ -332,7 +458,7 @@ def test_a_message_that_a_library_repeats_is_logged_once_a_minute(log: Log, stre
             logging.getLogger("some.library").warning("again")
         clock.now += REPEAT_SECONDS
         logging.getLogger("some.library").warning("again")
-    assert [line.get("repeated") for line in lines(stream)] == [None, 99]
+    assert [line.get("repeated") for line in lines(log, stream)] == [None, 99]
 
 
 def test_afterwards_logging_is_as_it_was(log: Log) -> None:

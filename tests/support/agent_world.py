@@ -28,6 +28,7 @@ from exporter.metadata.errors import REASONS, MetadataError
 from exporter.outbox.store import Outbox
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.log_reading import PATIENCE, logged
 from tests.support.metrics_reading import value
 
 START: Final = 1_790_000_000.0
@@ -183,6 +184,7 @@ class World:
         self.threads: list[threading.Thread] = []
         self.no_thread = False
         self.text = io.StringIO()
+        self.log = Log(None)
         self.recording = recording
         self.start()
 
@@ -197,7 +199,8 @@ class World:
             include_process_metrics=False,
         )
         self.outbox = Disk(self.path, self.capacity, DESTINATIONS, now=self.clock.utc)
-        log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
+        self.log.close(PATIENCE)  # that of the process before
+        self.log = log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         source: Source | Recorded[Any] = self.source
         self.recorder: Recorder | NoRecorder = NoRecorder()
         if self.recording is not None:
@@ -333,7 +336,7 @@ class World:
 
     def said(self, name: str) -> list[str]:
         """The lines of the own log with this event name."""
-        return [line for line in self.text.getvalue().splitlines() if f"event={name} " in f"{line} "]
+        return [line for line in logged(self.log, self.text).splitlines() if f"event={name} " in f"{line} "]
 
     def value(self, name: str, **labels: str) -> float | None:
         """A sample of `/metrics`."""

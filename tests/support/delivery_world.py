@@ -17,6 +17,7 @@ from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.sinks.reasons import REASONS
 from tests.support.agent_world import Clock
 from tests.support.eventhubs_target import a_record
+from tests.support.log_reading import PATIENCE, logged
 from tests.support.metrics_reading import value
 
 
@@ -31,16 +32,19 @@ class Line:
         self.state = State(birth=self.clock.utc(), vm_key="key")
         self.sink = PrometheusSink("1", (), include_process_metrics=False)
         self.text = io.StringIO()
+        self.log = Log(None)
         self.waits: list[float] = []
         self.begin()
 
     def begin(self) -> None:
         """A delivery as a new process has it: it tries at once."""
+        self.log.close(PATIENCE)  # that of the process before
+        self.log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         self.delivery = Delivery(
             self.destination,
             self.outbox,
             self.sink,
-            Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic),
+            self.log,
             monotonic=self.clock.monotonic,
             now=self.clock.utc,
             jitter=lambda: 0.0,
@@ -54,6 +58,10 @@ class Line:
     ) -> None:
         self.delivery.close()
         self.outbox.close()
+
+    def logged(self) -> str:
+        """All lines of the log so far."""
+        return logged(self.log, self.text)
 
     def put(self, *records: Record) -> None:
         self.outbox.commit(self.state, records)
@@ -78,7 +86,7 @@ class Line:
             if until() or not self.waiting():
                 return
             self.turn()
-        raise AssertionError(f"{self.waiting()} records still wait: {self.text.getvalue()[-2000:]}")
+        raise AssertionError(f"{self.waiting()} records still wait: {self.logged()[-2000:]}")
 
     def reasons(self) -> dict[str, int]:
         """How often each reason was counted, those that were."""

@@ -91,7 +91,7 @@ def test_refused_for_hours(tmp_path: Path) -> None:
         broker.listen_again()
         line.go()
         assert in_order(arrived(broker), wanted)
-        assert "event=destination.recovered" in line.text.getvalue()
+        assert "event=destination.recovered" in line.logged()
 
 
 def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_too_large_is_parked_alone(tmp_path: Path) -> None:
         line.go()
         assert arrived(broker) == [record.id for record in wanted]
         assert (line.parked(), line.failures("too-large")) == (1, 1)
-        assert "event=record.parked" in line.text.getvalue()
+        assert "event=record.parked" in line.logged()
         assert line.sent() == 7
 
 

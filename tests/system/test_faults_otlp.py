@@ -89,7 +89,7 @@ def test_a_record_that_is_refused_for_good_is_parked(tmp_path: Path, name: str) 
         others = [record_id for record_id in arrived(receiver) if record_id != wanted[1].id]
         assert others == [wanted[0].id, wanted[2].id, wanted[3].id]
         assert (line.parked(), line.waiting(), line.failures(reason)) == (1, 0, 1)
-        assert wanted[1].id in line.text.getvalue()
+        assert wanted[1].id in line.logged()
 
 
 def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:

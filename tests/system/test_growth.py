@@ -27,6 +27,7 @@ from exporter.sinks.otlp.sink import OtlpDestination
 from tests.support.agent_world import World, document, event, started
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.eventhubs_target import a_record
+from tests.support.log_reading import PATIENCE
 from tests.support.web_target import serving
 from tests.system.test_run import quiet
 
@@ -89,6 +90,7 @@ def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
             world.kept.clear()
             world.source.posts.clear()
             world.source.polls.clear()
+            assert world.log.flush(PATIENCE)
             world.text.truncate(0)
             world.text.seek(0)
 

@@ -11,6 +11,7 @@ import pytest
 from exporter.log.log import Log
 from exporter.web.config import WebConfig, WebConfigError
 from tests.support.certificates import Authority, encrypted, ends, write
+from tests.support.log_reading import logged
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 TLS_LINES = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
@@ -172,8 +173,9 @@ class Clock:
 def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authority: Authority) -> None:
     """It is counted, logged once however long it lasts, tried again later, and over when it is mended."""
     path.write_text(TLS_LINES)
-    clock, log = Clock(), io.StringIO()
-    web_config = WebConfig(path, log=Log(log), clock=clock)
+    clock, text = Clock(), io.StringIO()
+    log = Log(text)
+    web_config = WebConfig(path, log=log, clock=clock)
     old = web_config.current
     (path.parent / "server.crt").write_text("broken")
     for _ in range(5):
@@ -182,13 +184,13 @@ def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authori
     clock.now += 31
     web_config.refresh()
     assert web_config.reload_failures == 2
-    assert log.getvalue().count("event=web.config_broken") == log.getvalue().count("\n") == 1
+    assert logged(log, text).count("event=web.config_broken") == text.getvalue().count("\n") == 1
     certificate, key = authority.issue("localhost", lasting=timedelta(days=7))
     write(path.parent, "server", certificate, key)
     web_config.refresh()
     assert web_config.current is not old
     assert web_config.certificate_not_after == ends(certificate)
-    assert "event=web.config_mended" in log.getvalue()
+    assert "event=web.config_mended" in logged(log, text)
 
 
 def test_a_change_of_users_is_used_after_a_refresh(path: Path) -> None:

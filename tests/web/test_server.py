@@ -22,6 +22,7 @@ from exporter.text.values import InvalidValue
 from exporter.web.connection import Limits
 from exporter.web.responses import Accept, Response, choose_accept, takes_gzip
 from exporter.web.server import WebServer, is_taken
+from tests.support.log_reading import logged
 from tests.support.peers import until
 from tests.support.web_target import ASK, METRICS, OPENMETRICS, TEXT, Pages, connect, read_all, serving
 
@@ -162,8 +163,9 @@ class Failing:
 
 def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
     """The scraper gets a 500, the log gets the reason once and says when it is over, the failures are counted."""
-    failing, log = Failing(), io.StringIO()
-    server = WebServer("127.0.0.1:0", failing, limits=Limits(fresh_seconds=0), log=Log(log))
+    failing, text = Failing(), io.StringIO()
+    log = Log(text)
+    server = WebServer("127.0.0.1:0", failing, limits=Limits(fresh_seconds=0), log=log)
     server.start()
     url = "http://{}:{}/metrics".format(*server.address)
     answers = [httpx.get(url) for _ in range(3)]
@@ -174,7 +176,7 @@ def test_a_page_that_raises_is_a_500_without_the_reason() -> None:
     assert not any("secret" in answer.text or "Traceback" in answer.text for answer in answers)
     assert good.text == "fine again"
     assert server.render_failures == 3
-    failed, mended = log.getvalue().splitlines()
+    failed, mended = logged(log, text).splitlines()
     assert "level=error event=web.page_failed" in failed
     assert "the secret reason" in failed
     assert "where=test_server.py:" in failed
