@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Final
 
 from exporter import __version__
+from exporter.agent.boot import boot_id
 from exporter.agent.delivery import STOP_SECONDS, DeliveryThread
 from exporter.agent.destinations import destination_factories
-from exporter.agent.files import FileChecker, boot_id
+from exporter.agent.files import FileChecker
 from exporter.agent.identity import Identity
 from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer

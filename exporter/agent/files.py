@@ -1,4 +1,4 @@
-"""Checks whether the files that approvals ask for exist, within a time limit, and reads the boot id."""
+"""Checks whether the files that approvals ask for exist, within a time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
 from exporter.core.policy import Presence
@@ -141,11 +140,3 @@ class _Worker:
     def dismiss(self) -> None:
         """End the thread after the check that it is in."""
         self._dismissed.set()
-
-
-def boot_id() -> str:
-    """Identifies this boot of the machine; empty where the system gives no id."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64]
-    except (OSError, ValueError):
-        return ""

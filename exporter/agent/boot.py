@@ -1,0 +1,28 @@
+"""Which boot of the machine this is. A difference between two ids is the evidence of a reboot, so an id that may change
+by itself is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from exporter.windows import boot
+
+LINUX_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id(
+    platform: str = sys.platform, file: Path = LINUX_FILE, shared_page: Callable[[], bytes] = boot.shared_page
+) -> str:
+    """Identifies this boot of the machine; empty where the system gives no id.
+
+    `file` is where Linux has it (random(4)), `shared_page` reads where Windows has it.
+    """
+    try:
+        if platform == "win32":
+            return boot.boot_id(shared_page())
+        return file.read_text(encoding="ascii").strip()[:64]
+    except (OSError, ValueError):
+        return ""
