@@ -2,6 +2,9 @@
 
 Linux reports a set clock through a timer that is cancelled by it (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET), to a
 thread that costs nothing until then. Without such a timer a step is found at the next tick, a tenth of a second later.
+
+A clock that is corrected little by little makes no step. On Linux both clocks are slewed alike (clock_gettime(2)); on
+Windows the wall clock alone, so what the system says of its rate is explained by it (`exporter/windows/clock.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Final, Protocol
 from exporter.core.interruption import THRESHOLD_SECONDS
 from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.log.protocol import Logger
+from exporter.windows import clock as windows_clock
 
 TICK_SECONDS: Final = 0.1
 FOLLOWED_PPM: Final = 1000
@@ -75,13 +79,24 @@ def read_clocks(mono: Callable[[], int] = time.monotonic_ns, real: Callable[[], 
     return best
 
 
-class Detector:
-    """Derives the two signals from readings, in their order. Pure: readings may come at any time."""
+def own_rate() -> float:
+    """The rate of a wall clock that is slewed only as the monotonic clock is, or by `FOLLOWED_PPM` at most."""
+    return 0.0
 
-    def __init__(self, first: Reading) -> None:
+
+class Detector:
+    """Derives the two signals from readings, in their order. Pure: readings may come at any time.
+
+    `rate` says by how much the system lets the wall clock run faster or slower than the monotonic one now, in seconds
+    per second. It is asked at every `detect`; in between the larger of two answers counts, in both directions.
+    """
+
+    def __init__(self, first: Reading, rate: Callable[[], float] = own_rate) -> None:
         self._last = first.mono
         self._followed = first.mono
         self._offset = first.real - first.mono
+        self._rate = rate
+        self._largest_rate = rate()
 
     def quiet(self, mono: int, real: int, after: int) -> bool:
         """Whether a tick certainly shows no interruption; if not, call `detect`. All are nanoseconds: `mono` was read
@@ -110,20 +125,29 @@ class Detector:
         return late if late >= _THRESHOLD else 0
 
     def _step(self, now: Reading) -> int:
+        rate = self._rate()
+        self._largest_rate = max(self._largest_rate, rate)
         if now.spread > _USABLE_SPREAD:
             return 0
-        step = now.real - now.mono - self._offset
+        difference = now.real - now.mono - self._offset
         unseen, self._followed = max(0, now.mono - self._followed), now.mono
+        slewed = _within(difference, round(unseen * self._largest_rate))
+        self._largest_rate = rate
+        step = difference - slewed
         # After a long stall, a difference that slewing can explain is no step either.
-        if abs(step) >= _THRESHOLD + _slewed(unseen - 2 * _NANO):
-            self._offset += step
+        if abs(step) >= _THRESHOLD + _followed(unseen - 2 * _NANO):
+            self._offset += difference
             return step
-        self._offset += max(-_slewed(unseen), min(_slewed(unseen), step))
+        self._offset += slewed + _within(step, _followed(unseen))
         return 0
 
 
-def _slewed(nanoseconds: int) -> int:
+def _followed(nanoseconds: int) -> int:
     return max(0, nanoseconds) * FOLLOWED_PPM // 1_000_000
+
+
+def _within(number: int, bound: int) -> int:
+    return max(-bound, min(bound, number))
 
 
 class Alarm(Protocol):
@@ -142,10 +166,13 @@ class Alarm(Protocol):
 class ClockAlarm:
     """An `Alarm` by timerfd. Creating one raises OSError, AttributeError or ImportError where the system has none."""
 
+    _timer: int
+    _set: Callable[[int, int], int]
+
     def __init__(self) -> None:
         if not sys.platform.startswith("linux"):
             raise OSError(errno.ENOSYS, "no timerfd here")
-        self._timer, self._set = _timer()
+        self._timer, self._set = _make_timer()
         with contextlib.ExitStack() as undo:
             undo.callback(os.close, self._timer)
             self._arm()
@@ -179,7 +206,7 @@ class ClockAlarm:
         os.close(self._timer)
 
 
-def _timer() -> tuple[int, Callable[[int, int], int]]:
+def _make_timer() -> tuple[int, Callable[[int, int], int]]:
     """A timer's descriptor, and a function that sets it: from flags and expiry (POSIX seconds) to errno or 0. Raises
     OSError."""
     import ctypes  # noqa: PLC0415  # without ctypes the ticks still work
@@ -203,6 +230,23 @@ def _timer() -> tuple[int, Callable[[int, int], int]]:
     return timer, set_timer
 
 
+def system_rate(
+    platform: str = sys.platform, reader: Callable[[], Callable[[], float]] = windows_clock.slew_reader
+) -> Callable[[], float]:
+    """What says how fast this system's wall clock is slewed, as in `Detector`. It raises OSError where nothing does."""
+    if platform != "win32":
+        return own_rate
+    try:
+        return reader()
+    except (ImportError, AttributeError, OSError) as error:
+        problem = OSError(f"{type(error).__name__}: {error}")
+
+    def unknown() -> float:
+        raise problem
+
+    return unknown
+
+
 class Observer:
     """Measures interruptions in threads of its own and keeps the last hundred until `take`. Never raises."""
 
@@ -213,11 +257,15 @@ class Observer:
         sleep: Callable[[float], None] = time.sleep,
         mono: Callable[[], int] = time.monotonic_ns,
         real: Callable[[], int] = time.time_ns,
+        *,
+        rate: Callable[[], float] | None = None,
     ) -> None:
+        """`rate` is as in `Detector`, by default the system's own, and may raise OSError."""
         self._log = log
         self._sleep = sleep
         self._mono = mono
         self._real = real
+        self._read_rate = rate or system_rate()
         self._interruptions: deque[Interruption] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
         self._detector: Detector | None = None
@@ -271,7 +319,7 @@ class Observer:
     def _tick_on(self) -> None:
         sleep, mono, real = self._sleep, self._mono, self._real
         with self._lock:
-            self._detector = Detector(read_clocks(mono, real))
+            self._detector = Detector(read_clocks(mono, real), self._rate)
         quiet = self._detector.quiet
         while not self._stopping:
             sleep(TICK_SECONDS)
@@ -279,6 +327,16 @@ class Observer:
                 if quiet(mono(), real(), mono()):
                     continue
             self._detect()
+
+    def _rate(self) -> float:
+        """Where the system does not say how fast its clock runs, the most that it may: no step is made up, and one
+        that is found is up to half a second too short."""
+        try:
+            return self._read_rate()
+        except OSError as error:
+            detail = f"the rate of the clock is unknown, small steps are not seen: {error}"
+            self._log.failing("observer", "observer.failed", reason="clock-rate", detail=detail[:300])
+            return windows_clock.FASTEST
 
     def _wait_for_set_clock(self, alarm: Alarm) -> None:
         """An alarm that fails is given up: the ticks also find a set clock."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from exporter.agent.observer import KEPT, PAUSE_AFTER_ERROR, TICK_SECONDS, ClockAlarm, Observer
+from exporter.agent.observer import KEPT, PAUSE_AFTER_ERROR, TICK_SECONDS, ClockAlarm, Observer, system_rate
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.core.records import Record
 from exporter.core.state import InterruptionKind
@@ -75,13 +75,13 @@ def no_alarm() -> Bell:
 class Stage:
     """An observer whose clocks are numbers and whose ticks come when they are let through."""
 
-    def __init__(self, alarm: Callable[[], Bell] = no_alarm) -> None:
+    def __init__(self, alarm: Callable[[], Bell] = no_alarm, rate: Callable[[], float] | None = None) -> None:
         self.mono_ns, self.real_ns = 50 * SECOND, EPOCH
         self.broken = False
         self.log = Troubles()
         self._sleeps: queue.Queue[float] = queue.Queue()
         self._go: queue.Queue[None] = queue.Queue()
-        self.observer = Observer(self.log, alarm, self._sleep, self._mono, lambda: self.real_ns)
+        self.observer = Observer(self.log, alarm, self._sleep, self._mono, lambda: self.real_ns, rate=rate)
 
     def __enter__(self) -> Stage:
         self.observer.start()
@@ -181,6 +181,47 @@ def test_clocks_that_fail_are_said_and_tried_again() -> None:
         stage.tick()
         assert stage.taken() == [(InterruptionKind.STALL, 2.0)]
     assert stage.log.reasons == ["OverflowError"]
+
+
+def test_a_clock_that_is_slewed_makes_no_step_where_the_system_says_so() -> None:
+    """As on Windows: the wall clock alone runs half as fast again for a minute."""
+    with Stage(rate=lambda: 0.5) as stage:
+        for _ in range(600):
+            stage.passes(TICK_SECONDS, TICK_SECONDS * 1.5)
+            stage.tick()
+        assert stage.taken() == []
+        stage.passes(TICK_SECONDS, TICK_SECONDS * 1.5 + 5)
+        stage.tick()
+        ((kind, seconds),) = stage.taken()
+    assert kind is InterruptionKind.CLOCK_STEP
+    assert seconds == pytest.approx(5.0, abs=0.01)
+
+
+@pytest.mark.parametrize("wall", [0.5, 1.0, 1.5])
+def test_a_rate_that_cant_be_read_is_said_and_makes_no_step(wall: float) -> None:
+    """It may be any that a system uses; what no such rate explains is still a step, somewhat short."""
+    rate = system_rate("win32", no_reader)
+    with Stage(rate=rate) as stage:
+        for _ in range(100):
+            stage.passes(TICK_SECONDS, TICK_SECONDS * wall)
+            stage.tick()
+        assert stage.taken() == []
+        stage.passes(TICK_SECONDS, TICK_SECONDS + 5)
+        stage.tick()
+        ((kind, seconds),) = stage.taken()
+    assert kind is InterruptionKind.CLOCK_STEP
+    assert 4 <= seconds <= 5
+    assert set(stage.log.reasons) == {"clock-rate"}
+
+
+def no_reader() -> Callable[[], float]:
+    raise OSError(errno.ENOSYS, "no such function")
+
+
+def test_only_windows_is_asked_for_its_rate() -> None:
+    """On Linux the monotonic clock is slewed as the wall clock is: nothing is read."""
+    assert system_rate("linux", no_reader)() == 0.0
+    assert system_rate("win32", lambda: lambda: 0.25)() == 0.25
 
 
 def test_what_nobody_takes_is_bounded() -> None:

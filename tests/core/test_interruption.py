@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from exporter.agent.observer import TICK_SECONDS, Detector, Reading, read_clocks
+from exporter.agent.observer import TICK_SECONDS, Detector, Reading, own_rate, read_clocks
 from exporter.core.interruption import THRESHOLD_SECONDS, attribute, with_interruption
 from exporter.core.records import Vm
 from exporter.core.state import Instant, Interruption, InterruptionKind, State
@@ -26,12 +26,14 @@ VM = Vm(name="vm-0")
 class World:
     """A VM, what is done to it, and what its detector sees. Times in seconds; `late` and `slew` are its daily noise."""
 
-    def __init__(self, slew_ppm: float = 0.0, late: float = 0.0, *, quick: bool = True) -> None:
+    def __init__(
+        self, slew_ppm: float = 0.0, late: float = 0.0, *, quick: bool = True, rate: Callable[[], float] | None = None
+    ) -> None:
         self.mono = 50 * SECOND
         self.offset = EPOCH
         self.behind = 0
         self.slew_ppm, self.late, self.quick = slew_ppm, late, quick
-        self.detector = Detector(self.reading)
+        self.detector = Detector(self.reading, rate or own_rate)
         self.found: list[Interruption] = []
 
     @property
@@ -231,6 +233,148 @@ def test_a_slew_does_not_add_up(slew: int) -> None:
     assert world.told == []
     world.stalls(600.1)
     assert world.told == [(STALL, 600.0)]
+
+
+# -- a system that slews its wall clock alone, and says so: Windows
+
+HALF = 500_000
+"""ppm: W32Time lets the clock run at most half as fast again, or half as fast."""
+
+
+class Windows(World):
+    """The system says how fast it slews; the last word counts, also for what passed before it."""
+
+    def __init__(self, slew_ppm: float = 0.0, late: float = 0.0, *, quick: bool = True) -> None:
+        self.slew_ppm = slew_ppm
+        super().__init__(slew_ppm, late, quick=quick, rate=lambda: abs(self.slew_ppm) / 1e6)
+
+
+@given(
+    parts=st.lists(st.tuples(st.floats(-HALF, HALF), st.floats(1.5, 30)), max_size=8),
+    late=st.floats(0, 0.19),
+    quick=st.booleans(),
+)
+@example(parts=[(HALF, 5), (0, 2), (-HALF, 5)], late=0.0, quick=True)
+@example(parts=[(HALF, 1.5), (0, 1.5)], late=0.19, quick=True)
+def test_a_known_slew_is_never_a_step(parts: list[tuple[float, float]], late: float, quick: bool) -> None:
+    """However the rate changes between two looks: the larger of those before and after it explains what was seen."""
+    world = Windows(late=late, quick=quick)
+    for slew, seconds in parts:
+        world.slew_ppm = slew
+        world.runs(seconds)
+    assert world.told == []
+
+
+def test_an_unknown_slew_would_be_many_steps() -> None:
+    """What the rate is needed for: 30 s of a clock that is half as fast again are 15 s of steps that nobody made."""
+    world = World(HALF)
+    world.runs(30)
+    assert world.total == pytest.approx(15, abs=0.3)
+
+
+@given(waits=st.floats(0, 2), step=st.floats(0.25, 3600), slew=st.floats(1000, HALF), late=st.floats(0, 0.05))
+@example(waits=0.35, step=0.3, slew=HALF, late=0.0)
+def test_a_step_the_way_of_the_slew_is_told_whole(waits: float, step: float, slew: float, late: float) -> None:
+    """A clock that is behind runs faster and is set forward: the step is told, without what was slewed."""
+    for sign in (1, -1):
+        world = Windows(sign * slew, late)
+        world.runs(1 + waits)
+        world.offset += round(sign * step * SECOND)
+        world.runs(3)
+        assert world.total == pytest.approx(sign * step, abs=0.05)
+        assert len(world.found) == 1
+
+
+@given(waits=st.floats(0, 2), step=st.floats(0.7, 3600), late=st.floats(0, 0.05))
+@example(waits=0.35, step=0.7, late=0.0)
+def test_a_step_against_the_slew_is_told_less_what_may_have_been_slewed(waits: float, step: float, late: float) -> None:
+    """A clock that is being slowed down and jumps forward: found from 0.7 s on, at most half a second too short."""
+    for sign in (1, -1):
+        world = Windows(sign * HALF, late)
+        world.runs(1 + waits)
+        world.offset -= round(sign * step * SECOND)
+        world.runs(3)
+        assert -0.05 <= abs(world.total + sign * step) <= 0.55
+        assert all(one.seconds * sign < 0 for one in world.found)
+
+
+def test_a_small_step_against_a_fast_slew_is_not_told() -> None:
+    """0.3 s back on a clock that runs half as fast again: within a second that is made up for."""
+    world = Windows(HALF)
+    world.runs(1)
+    world.offset -= round(0.3 * SECOND)
+    world.runs(5)
+    assert world.told == []
+
+
+def test_a_reading_of_no_use_forgets_no_rate() -> None:
+    """The clock was slewed until a look whose readings were too far apart; the next look still knows."""
+    rates = iter([0.0, 0.5, 0.0])
+    detector = Detector(Reading(0, EPOCH), lambda: next(rates))
+    slewed = Reading(SECOND, EPOCH + round(1.4 * SECOND))
+    assert [found.kind for found in detector.detect(replace(slewed, spread=SECOND // 2))] == [STALL]
+    assert detector.detect(replace(slewed, mono=round(1.1 * SECOND), real=EPOCH + round(1.5 * SECOND))) == []
+
+
+# -- clocks that advance 64 times a second, as Windows' did before CPython 3.13
+
+COARSE = 15_625_000
+
+
+class CoarseClocks:
+    """Time that passes, and two clocks that show it as it was at their last tick. Each reading takes a microsecond."""
+
+    def __init__(self, phase: int) -> None:
+        self.now, self.phase, self.stepped = 50 * SECOND, phase, EPOCH
+
+    def mono(self) -> int:
+        self.now += 1000
+        return self.now - self.now % COARSE
+
+    def real(self) -> int:
+        self.now += 1000
+        return self.now - (self.now + self.phase) % COARSE + self.stepped
+
+    def sleep(self, seconds: float, over: float) -> None:
+        self.now += round((seconds + over) * SECOND)
+
+
+def watched(clocks: CoarseClocks, overs: list[float], happens: Callable[[CoarseClocks], None]) -> list[Interruption]:
+    """What is found in the ticks of these sleeps, each longer than asked for; half-way something happens."""
+    detector, found = Detector(read_clocks(clocks.mono, clocks.real)), []
+    for number, over in enumerate(overs):
+        clocks.sleep(TICK_SECONDS, over)
+        if number == len(overs) // 2:
+            happens(clocks)
+        if not detector.quiet(clocks.mono(), clocks.real(), clocks.mono()):
+            found += detector.detect(read_clocks(clocks.mono, clocks.real))
+    return found
+
+
+oversleeps = st.lists(st.floats(0, 0.031), min_size=40, max_size=200)
+phases = st.integers(0, COARSE - 1)
+
+
+@given(phase=phases, overs=oversleeps)
+def test_coarse_clocks_make_no_interruption(phase: int, overs: list[float]) -> None:
+    """Both clocks advance by 15.625 ms, not together, and each sleep ends up to two of these too late."""
+    assert watched(CoarseClocks(phase), overs, lambda _: None) == []
+
+
+@given(phase=phases, overs=oversleeps, seconds=st.floats(0.35, 30))
+def test_coarse_clocks_measure_to_two_ticks(phase: int, overs: list[float], seconds: float) -> None:
+    """A stall and a step are each found once, as long as they were, up to the clocks' ticks and the late sleep."""
+
+    def stalls(clocks: CoarseClocks) -> None:
+        clocks.now += round(seconds * SECOND)
+
+    def steps(clocks: CoarseClocks) -> None:
+        clocks.stepped += round(seconds * SECOND)
+
+    for kind, happens in ((STALL, stalls), (STEP, steps)):
+        (found,) = watched(CoarseClocks(phase), overs, happens)
+        assert found.kind is kind
+        assert found.seconds == pytest.approx(seconds, abs=0.065)
 
 
 # -- reading the clocks
