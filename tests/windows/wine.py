@@ -1,0 +1,156 @@
+"""Wine's prefixes: each a Windows with a server of its own, in which Windows' Python runs the checkout on drive C:.
+
+What Wine 8 asks for: standard streams are pipes (CPython's `fstat` of an inherited file or of /dev/null fails), and
+what runs lies on drive C:, not on Z:, where Linux' own /proc and /dev are in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+PATHS: Final = (os.environ.get("PATH", os.defpath), "/usr/lib/wine", "/opt/wine-stable/bin")
+PACKAGE: Final = "wine64"
+
+CHECKOUT: Final = "checkout"
+PYTHON: Final = "python"
+"""Folders of drive C:."""
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
+"""Where prefixes are: not in the checkout, since they have links to `/` that setuptools would follow."""
+BOOT_SECONDS: Final = 180.0
+REGISTRY: Final = "*.reg"
+KEPT: Final = ("HOME", "PATH", "LANG", "USER", "PROPERTIES_TIMES", "HYPOTHESIS_PROFILE")
+
+
+class WineError(Exception):
+    """Wine is missing, or did not do what it was told; the text says which."""
+
+
+def need_wine() -> str:
+    """The path of wine64; as root on Debian it is installed with apt."""
+    if found := _find("wine64"):
+        return found
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise WineError(f"{PACKAGE} is missing (Debian and Ubuntu: apt-get install --no-install-recommends {PACKAGE})")
+    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", PACKAGE]):
+        done = subprocess.run(["apt-get", "-qq", *command], check=False, capture_output=True, text=True, env=environ)
+        if done.returncode:
+            raise WineError(f"apt-get {' '.join(command)}: {done.stderr.strip()}")
+    if found := _find("wine64"):
+        return found
+    raise WineError(f"{PACKAGE} was installed, and there is no wine64")
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join(PATHS))
+
+
+class Prefix:
+    """One Windows: its folder, and how programs run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._wine = need_wine()
+
+    def make(self) -> None:
+        """Boot it for the first time (15 s, 0.7 GB), as Windows 10."""
+        done = self.folder / "made"
+        if done.is_file():
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        for command in (["wineboot", "-i"], ["winecfg", "-v", "win10"]):
+            self._said([self._wine, *command])
+        self.wait()
+        done.touch()
+
+    def copy(self, folder: Path) -> Prefix:
+        """Another one of the same files, and a registry of its own: at once, and no space on the disk."""
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder, folder, symlinks=True, copy_function=os.link)
+        for file in folder.glob(REGISTRY):  # Wine writes into one that has several links
+            file.unlink()
+            shutil.copyfile(self.folder / file.name, file)
+        return Prefix(folder)
+
+    def furnish(self, python: Path, checkout: Path) -> None:
+        """Show it a Python as C:\\python and a checkout as C:\\checkout."""
+        for name, path in ((PYTHON, python), (CHECKOUT, checkout)):
+            link = self._drive(name)
+            link.unlink(missing_ok=True)
+            link.symlink_to(path)
+
+    def _drive(self, name: str) -> Path:
+        return self.folder / "drive_c" / name
+
+    @contextlib.contextmanager
+    def python(self, *arguments: str, where: str = CHECKOUT) -> Iterator[subprocess.Popen[str]]:
+        """Windows' Python with these arguments, in a folder of drive C:; both its streams come as one pipe. It is
+        ended, with all that it started, when the block is left."""
+        folder = self._drive(where)
+        with subprocess.Popen(
+            [self._wine, f"C:\\{PYTHON}\\python.exe", *arguments],
+            cwd=folder,
+            env=self._environ() | {"PWD": str(folder)},  # Wine asks it which of several ways led there
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                self.end()
+
+    def run(self, *arguments: str, where: str = CHECKOUT) -> tuple[int, str]:
+        """The exit code and what was said."""
+        with self.python(*arguments, where=where) as process:
+            assert process.stdout is not None
+            said = process.stdout.read()
+            return process.wait(), said
+
+    def end(self) -> None:
+        """Kill everything in it."""
+        self._server("-k")
+
+    def wait(self) -> None:
+        """Wait until everything in it has ended, and the registry is written."""
+        self._server("-w")
+
+    def _server(self, flag: str) -> None:
+        server = _find("wineserver64") or _find("wineserver") or str(Path(self._wine).with_name("wineserver64"))
+        subprocess.run([server, flag], env=self._environ(), check=False, capture_output=True, timeout=BOOT_SECONDS)
+
+    def _said(self, command: Sequence[str]) -> str:
+        done = subprocess.run(
+            command,
+            env=self._environ(),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=BOOT_SECONDS,
+        )
+        if done.returncode:
+            raise WineError(f"{' '.join(command)} in {self.folder}: {done.stdout.strip()[-2000:]}")
+        return done.stdout
+
+    def _environ(self) -> dict[str, str]:
+        """Little of this system's environment: Wine hands all of it on to Windows."""
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        quiet = {"WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree=;mshtml="}
+        return {**kept, **quiet, "WINEPREFIX": str(self.folder)}
