@@ -240,7 +240,7 @@ def test_an_observer_that_never_started_can_be_stopped() -> None:
     Observer(Troubles()).stop()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the timer is Linux's")
+@pytest.mark.linux("waits on a timerfd")
 def test_the_real_timer_waits_until_it_is_released() -> None:
     """It waits while nobody sets the clock, and one that is released, before or meanwhile, answers False."""
     alarm = ClockAlarm()
@@ -255,7 +255,7 @@ def test_the_real_timer_waits_until_it_is_released() -> None:
     alarm.close()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are counted as Linux lists them")
+@pytest.mark.linux("counts descriptors in /proc")
 def test_a_real_observer_leaves_nothing_behind() -> None:
     """Threads and descriptors are as before."""
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -293,7 +293,7 @@ def stop_and_continue(pid: int, seconds: float) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process can't be stopped here")
+@pytest.mark.linux("stops a process with SIGSTOP")
 def test_a_stopped_process_has_felt_a_stall() -> None:
     """SIGSTOP is a stall of the time that it took, up to one tick less, and no step."""
     with subprocess.Popen([sys.executable, "-c", OBSERVING], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -308,7 +308,7 @@ def test_a_stopped_process_has_felt_a_stall() -> None:
     assert lasted - TICK_SECONDS - 0.1 <= seconds <= lasted + 0.2
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process can't be stopped here")
+@pytest.mark.linux("stops a process with SIGSTOP")
 def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
     """Stopped while an event of its VM is Started, the agent publishes it as that event's, and polls on as before."""
     with MetadataService(load("live-migration")) as service:

@@ -23,6 +23,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield listener, name
 
 
+@pytest.mark.linux("systemd listens on a UNIX socket")
 def test_each_word_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
     """Ready with a status of one line, alive, stopping: on a path or an abstract name."""
     listener, name = manager
@@ -37,6 +38,7 @@ def test_each_word_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
     ]
 
 
+@pytest.mark.linux("systemd listens on a UNIX socket")
 def test_signs_of_life_are_of_the_loop(manager: tuple[socket.socket, str]) -> None:
     """They come while the loop turns, and not while it does not."""
     listener, name = manager
@@ -57,6 +59,7 @@ def test_signs_of_life_are_of_the_loop(manager: tuple[socket.socket, str]) -> No
         listener.recv(1000)
 
 
+@pytest.mark.linux("systemd listens on a UNIX socket")
 def test_nobody_is_watched_without_being_asked(manager: tuple[socket.socket, str]) -> None:
     """Without WATCHDOG_USEC there is no thread for it."""
     before = threading.active_count()

@@ -20,7 +20,7 @@ from exporter.config.places import has_private_tmp
 from exporter.config.schema import Settings
 from tests.support.configuration import parser
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="systemd is Linux's")
+pytestmark = pytest.mark.linux("reads where systemd mounts a service's own /tmp")
 ROOT: Final = Path(__file__).parents[2]
 
 PLAIN: Final = "22 27 0:21 / /proc rw,relatime - proc proc rw\n30 27 0:26 / /tmp rw,nosuid - tmpfs tmpfs rw\n"

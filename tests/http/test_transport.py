@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -130,10 +131,10 @@ def test_an_abort_ends_a_wait_inside_tls() -> None:
 
 def load(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """Let a server show a certificate that is given as texts."""
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write(certificate + key)
-        file.flush()
-        context.load_cert_chain(file.name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "both.pem"
+        path.write_text(certificate + key)
+        context.load_cert_chain(path)
 
 
 @pytest.mark.parametrize(("password", "encoding"), [("pass", "ascii"), ("größe", "latin-1"), ("€", "utf-8")])

@@ -19,7 +19,7 @@ from exporter.outbox.file import connect
 from exporter.outbox.lock import FileLock
 from tests.support.outbox_content import STATE, a_record, drained, opened
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+pytestmark = pytest.mark.linux("looks at the modes of files")
 UMASKS = [0o000, 0o022, 0o277]
 
 

@@ -168,7 +168,7 @@ def test_what_is_larger_than_a_file_is_named_instead(tmp_path: Path) -> None:
     assert path.stat().st_size <= 1000
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.linux("looks at the modes of files")
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     """Mode 0600, also for a file that was there before with more."""
     path = tmp_path / "rec"
@@ -228,7 +228,7 @@ def test_a_disk_that_does_not_take_it_is_said_and_it_goes_on(tmp_path: Path) -> 
     assert log.said[-1][0] == "recorder.recovered"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.linux("needs a device that is always full, and a named pipe in a folder")
 def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) -> None:
     """A device, or a pipe that nobody reads, is no file to record to."""
     pipe = tmp_path / "pipe"
@@ -241,7 +241,7 @@ def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) 
         assert log.said[0][0] == "recorder.failed"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="making a link takes a privilege there")
+@pytest.mark.linux("makes symbolic links, which takes a privilege on Windows")
 @pytest.mark.parametrize("target", ["file", "nothing", "itself"])
 def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
     """A link where the recording should be is refused and said, and what it leads to is left as it was."""
@@ -261,7 +261,7 @@ def test_a_link_is_not_followed(tmp_path: Path, target: str) -> None:
         assert not victim.exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="making a link takes a privilege there")
+@pytest.mark.linux("makes symbolic links, which takes a privilege on Windows")
 def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> None:
     """Whoever moves the recording and leaves a link to it behind gets nothing more written through that link."""
     log, path = _Log(), tmp_path / "rec"
@@ -276,7 +276,7 @@ def test_a_link_that_comes_while_recording_is_not_followed(tmp_path: Path) -> No
     assert b'"b"' not in (tmp_path / "moved").read_bytes()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.linux("looks at the modes of files")
 @pytest.mark.parametrize("mask", [0o000, 0o277], ids=oct)
 def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     """Mode 0600 with a umask that takes nothing, and with one that takes from the owner too."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
+
+from tests.support.systems import LINGER_NOT
 
 PACE_SECONDS = 0.02
 
@@ -68,7 +69,7 @@ class Peer:
 
     def reset(self) -> None:
         """Break the connection instead of closing it."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         self.sock.close()
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+import struct
 import subprocess
 import sys
 from typing import Any, Final
 
 WINDOWS: Final = sys.platform == "win32"
+
+LINGER_NOT: Final = struct.pack("hh" if WINDOWS else "ii", 1, 0)
+"""For SO_LINGER: the coming close resets the connection. Windows' `struct linger` is of two shorts."""
 
 CREATE_NO_WINDOW: Final = 0x08000000
 OWN_CONSOLE: Final = CREATE_NO_WINDOW if WINDOWS else 0

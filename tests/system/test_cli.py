@@ -19,7 +19,7 @@ def document(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.linux("needs a device that is always full")
 def test_output_that_cannot_be_written_is_a_sentence(document: str) -> None:
     """A command whose output goes to a full disk ends with 1 and says why in one line."""
     with open("/dev/full", "w") as full:

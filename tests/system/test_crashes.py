@@ -18,6 +18,8 @@ from tests.support.agent_world import DESTINATIONS
 from tests.support.crash_world import APPROVED
 from tests.support.effort import Tried
 
+pytestmark = pytest.mark.linux("forks a life for each crash")
+
 SEED: Final = int(os.environ.get("CRASH_SEED", "20260304"))
 RANDOM_STORIES: Final = int(os.environ.get("CRASH_STORIES", "25"))
 

@@ -123,6 +123,7 @@ def test_scrapes_leave_nothing_behind() -> None:
         assert left_behind(scrape, times=96, warm=48) < 6  # the client's own cache, as above
 
 
+@pytest.mark.linux("has peers that are held by SIGSTOP")
 def test_a_flapping_collector_leaves_nothing_behind() -> None:
     """Sends over OTLP that succeed, are refused in every way, or have their connection broken."""
     statuses = itertools.cycle((200, DROP, 302, 401, 429, 500, 503, 200))
@@ -136,6 +137,7 @@ def test_a_flapping_collector_leaves_nothing_behind() -> None:
         assert left_behind(send, times=192, warm=80) < 0.5
 
 
+@pytest.mark.linux("has peers that are held by SIGSTOP")
 def test_reconnecting_to_event_hubs_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """Each send over a connection of its own, which is given back, or broken by the other side."""
     now = itertools.count(0.0, 100.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from tests.support.probing import (
 )
 from tests.support.raw_server import Peer, RawServer, answers, response
 from tests.support.raw_server import ok as http_ok
+from tests.support.systems import LINGER_NOT
 
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 IMDS = "http://169.254.169.254"
@@ -283,7 +283,7 @@ def test_a_peer_that_resets_at_once_is_reached() -> None:
         def hang_up() -> None:
             while not ended.is_set():
                 taken, _ = listener.accept()
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
                 taken.close()
 
         thread = threading.Thread(target=hang_up, daemon=True)

@@ -61,6 +61,7 @@ def test_body_faults_send_no_document() -> None:
         assert (moved.status, moved.headers["Location"]) == (302, "/metadata/elsewhere")
 
 
+@pytest.mark.not_wine("a reset comes there as the end of the connection")
 def test_connection_faults_break_the_connection() -> None:
     """Reset, gap, half-close, hang and drip leave a client without a whole answer, in their own way."""
     with playing("live-migration", Clock()) as service:
