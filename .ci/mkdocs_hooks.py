@@ -25,7 +25,6 @@ PAGES: Final = {
     "SECURITY.md": "security.md",
     "alerts/RUNBOOK.md": "runbook.md",
     "dashboards/README.md": "dashboards.md",
-    "deploy/windows.md": "windows.md",
     "exporter/simulator/metadata/scenarios/README.md": "scenarios.md",
 }
 """Files of the repository outside of docs/ that are pages of the site, and their names there."""

@@ -226,11 +226,15 @@ def test_the_loop_of_contributors_exists() -> None:
 
 @pytest.mark.parametrize("block", all_blocks("toml"), ids=str)
 def test_every_configuration_that_is_shown_is_valid(block: Block, tmp_path: Path) -> None:
-    """A TOML block is a settings file; a folder of the test stands for that of the credentials."""
-    (secret := tmp_path / "event-hubs").write_text(
+    """A TOML block is a settings file; a folder of the test stands for those of the credentials and of ProgramData."""
+    (tmp_path / "secrets").mkdir()
+    (secret := tmp_path / "secrets" / "event-hubs").write_text(
         "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
     )
-    text = block.text.replace("/run/credentials/azse/event-hubs", str(secret))
+    text = block.text.replace("/run/credentials/azse/event-hubs", secret.as_posix())
+    for path in re.findall(re.escape("C:\\ProgramData\\azure-scheduled-events-exporter") + r"[^']*", text):
+        here = path.partition("-exporter\\")[2].replace("\\", "/")
+        text = text.replace(path, (tmp_path / here).as_posix())
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
     (mounts := tmp_path / "mountinfo").write_text("")
     flags = argparse.Namespace(**{"config.file": str(tmp_path / "config.toml")})

@@ -25,7 +25,6 @@ PAGES: Final = tuple(
             *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
             ROOT / "alerts" / "RUNBOOK.md",
             ROOT / "dashboards" / "README.md",
-            ROOT / "deploy" / "windows.md",
             ROOT / "exporter" / "simulator" / "metadata" / "scenarios" / "README.md",
         ]
     )

@@ -127,6 +127,7 @@ def _compare_clocks(readings: list[ClockReading]) -> list[Finding]:
     direction = "behind" if best.ahead > 0 else "ahead of"
     sentence = (
         f"this machine's clock is {off:.0f} s {direction} that of {best.peer}: switch time synchronisation on (chrony "
-        "or systemd-timesyncd); else the times in records and metrics are wrong, and Event Hubs refuses keys"
+        "or systemd-timesyncd, on Windows w32time); else the times in records and metrics are wrong, and Event Hubs "
+        "refuses keys"
     )
     return [(fail if off > CLOCK_FAIL_SECONDS else warn)("clock", sentence)]
