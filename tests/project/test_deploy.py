@@ -27,7 +27,7 @@ from packaging.version import Version
 
 from deploy import healthcheck
 from exporter.config.load import load
-from exporter.config.places import HOLD_FILE, READY_FILE
+from exporter.config.places import hold_place, ready_place
 from exporter.config.schema import catalogue
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
@@ -36,6 +36,7 @@ from tests.support.peers import need
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
+HOLD_FILE: Final = hold_place("linux")
 UNIT: Final = DEPLOY / "systemd" / "azure-scheduled-events-exporter.service"
 KUBERNETES: Final = DEPLOY / "kubernetes"
 COMPOSE: Final = DEPLOY / "compose"
@@ -111,7 +112,7 @@ def test_a_hold_file_has_a_place_that_is_seen_from_inside(tmp_path: Path) -> Non
     assert posixpath.dirname(HOLD_FILE) == f"/etc/{unit['ConfigurationDirectory']}"
     assert int(unit["ConfigurationDirectoryMode"], 8) & 0o005 == 0o005
     (ready,) = [rule.require_file for rule in settings.approval.rules if rule.require_file]
-    assert ready == READY_FILE
+    assert ready == ready_place("linux")
     assert posixpath.dirname(ready) in unit["ExecStartPre"].split()
     assert "RuntimeDirectory" not in unit
 

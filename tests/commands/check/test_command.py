@@ -181,7 +181,7 @@ def test_certificates_that_cannot_be_used_are_errors(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(("encoding", "found"), [("utf-16", "UTF-16"), ("utf-8-sig", "a byte order mark")])
 def test_a_certificate_that_openssl_overlooks_is_told(tmp_path: Path, encoding: str, found: str) -> None:
-    """OpenSSL reads PEM as ASCII: of what PowerShell writes by itself the first certificate, or all, would be missed."""
+    """OpenSSL reads PEM as ASCII: of what PowerShell writes by itself the first certificate, or all, is missed."""
     good = a_pair(tmp_path, "good")
     saved = tuple(path.with_suffix(f".{encoding}") for path in good)
     for path, copy in zip(good, saved, strict=True):

@@ -131,7 +131,7 @@ class Life:
 
     def replayed(self, policy: Policy) -> list[Record]:
         self.world.recorder.close()
-        given = [read_input(str(self.world.recording), None)]  # type: ignore[arg-type]  # not from standard input
+        given = [read_input(str(self.world.recording), None)]
         (plan,) = replay_plans(given, POLL_SECONDS, None, self.world.clock.utc())
         options = Options(policy, POLL_SECONDS, lambda paths: dict.fromkeys(paths, Presence.ABSENT), version="1.0.0")
         return list(ReplayEngine(plan, options).run())
