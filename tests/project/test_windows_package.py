@@ -183,6 +183,7 @@ def test_the_msi_is_one_product_in_versions(made: Path, tmp_path: Path) -> None:
         (first["UpgradeCode"][0], "", "1.2.3", "", "1", "", "WIX_UPGRADE_DETECTED"),
         (first["UpgradeCode"][0], "1.2.3", "", "", "2", "", "WIX_DOWNGRADE_DETECTED"),
     }
+    assert first["REINSTALLMODE"] == ["amus"], "a library that seems newer would be missing after an upgrade"
     ((condition, sentence),) = msi.rows(one, "LaunchCondition")
     assert condition == "NOT WIX_DOWNGRADE_DETECTED"
     assert "A later version" in sentence
