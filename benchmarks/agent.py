@@ -1,4 +1,4 @@
-"""The agent as it is installed, `python -m exporter run`, in its own process, and what Linux says of that process."""
+"""The agent as it is installed, `python -m exporter run`, in its own process."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from benchmarks.usage import Usage, usage
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.metadata.story import Scenario, Vm
 
 START_SECONDS: Final = 30.0
 VM: Final = "vm-0"
 QUIET: Final = Scenario("benchmark", "Nothing happens but what `set_document` says.", (Vm(VM),), ())
-TICKS: Final = float(os.sysconf("SC_CLK_TCK"))
+KEPT: Final = ("PATH", "HOME", "LANG", "SYSTEMROOT", "SYSTEMDRIVE", "PROGRAMDATA", "USERPROFILE", "TEMP", "TMP")
+"""Of the environment: on Windows no socket opens without SYSTEMROOT."""
 PLAIN_INSTALL: Final = """
 import runpy, sys
 sys.modules["click"] = sys.modules["rich"] = None
@@ -57,19 +58,6 @@ def document(incarnation: int, *events: Mapping[str, object]) -> dict[str, objec
     return {"DocumentIncarnation": incarnation, "Events": list(events)}
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a process has used and holds. Seconds and bytes; `running` is from schedstat, finer than `cpu`'s ticks."""
-
-    at: float
-    cpu: float
-    running: float
-    rss: int
-    peak_rss: int
-    threads: int
-    descriptors: int
-
-
 class Agent:
     """A context manager around one run. `url` is the base of its scrape endpoint once `started` has returned."""
 
@@ -87,7 +75,7 @@ class Agent:
         self.outbox = folder / "outbox.db"
         self._arguments = [sys.executable, *program, "run", f"--source.url={source}", f"--outbox.path={self.outbox}"]
         self._arguments += [f"--web.listen-address={listen}", "--log.format=json", *flags]
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         self._environ = {**kept, **(environ or {})}
         self._on_line = on_line or (lambda _: None)
         self._listening = threading.Event()
@@ -104,6 +92,7 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -124,7 +113,7 @@ class Agent:
         return self
 
     def stop(self) -> tuple[int, str]:
-        """Asks it to end. Answers its exit code and what it said on standard output."""
+        """Asks it to end, on Windows ends it. Answers its exit code and what it said on standard output."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -167,25 +156,3 @@ class Agent:
 
     def usage(self) -> Usage:
         return usage(self.pid)
-
-
-def usage(pid: int) -> Usage:
-    """What the process has used by now, all its threads together."""
-    process = Path(f"/proc/{pid}")
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    running = 0
-    for task in (process / "task").iterdir():
-        try:
-            running += int((task / "schedstat").read_text().split()[0])
-        except OSError:
-            continue  # the thread has ended meanwhile
-    return Usage(
-        at=time.monotonic(),
-        cpu=(int(fields[11]) + int(fields[12])) / TICKS,
-        running=running / 1e9,
-        rss=int(status["VmRSS"].split()[0]) * 1024,
-        peak_rss=int(status["VmHWM"].split()[0]) * 1024,
-        threads=int(status["Threads"]),
-        descriptors=len(list((process / "fd").iterdir())),
-    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from benchmarks.agent import VM, Agent, document, event, metadata_service
 from benchmarks.peers import Peers
+from benchmarks.usage import load_average
 from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.outbox.store import Outbox
@@ -160,7 +160,7 @@ def bare_otlp(count: int, peers: Peers) -> float:
 def main() -> int:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
     bare = max(count // BARE_SHARE, 1)
-    print(f"load before: {os.getloadavg()[0]:.2f}")
+    print(f"load before: {load_average()}")
     with Peers() as peers:
         print("Event Hubs, one batch an event")
         fine = _compare("event_hubs", count, peers, lambda: asyncio.run(bare_event_hubs(bare, peers, PER_EVENT)))
@@ -169,7 +169,7 @@ def main() -> int:
     with Peers() as peers:
         print("OTLP, one record a request")
         fine = _compare("otlp", count, peers, lambda: bare_otlp(bare, peers)) and fine
-    print(f"load after: {os.getloadavg()[0]:.2f}")
+    print(f"load after: {load_average()}")
     return int(not fine)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from benchmarks.agent import Usage
+from benchmarks.usage import Usage
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

@@ -6,7 +6,6 @@ when it is more than a thousandth of a core.
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
@@ -26,6 +25,11 @@ class Aloud(NullLogger):
 
 
 def switches() -> int:
+    """How often this process has waited; Windows does not count it."""
+    if sys.platform == "win32":
+        return 0
+    import resource  # noqa: PLC0415  # not of Windows
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 

@@ -83,11 +83,13 @@ class Peers:
         return Counter(found["hub"]), Counter(found["otlp"])
 
     def freeze(self) -> None:
-        """Both stay connected and fall silent."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """Both stay connected and fall silent. Not on Windows, where no process can be stopped so."""
+        if sys.platform != "win32":
+            os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        if sys.platform != "win32":
+            os.kill(self.pid, signal.SIGCONT)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -9,15 +9,16 @@ import os
 import sys
 
 from benchmarks import idle, many, reaction
+from benchmarks.usage import load_average
 
 
 def main() -> int:
-    print(f"load before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores, Python {sys.version.split()[0]}\n")
+    print(f"load before: {load_average()} on {os.cpu_count()} cores, Python {sys.version.split()[0]}\n")
     fine = []
     for part in (reaction, idle, many):
         fine.append(part.report())
         print(flush=True)
-    print(f"load after: {os.getloadavg()[0]:.2f} (the benchmarks' own included)")
+    print(f"load after: {load_average()} (the benchmarks' own included)")
     return int(not all(fine))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from azure.eventhub.aio import EventHubConsumerClient
 from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, name, story
 from benchmarks.peers import Peers
+from benchmarks.usage import load_average, usage
 from exporter.agent.delivery import Delivery
 from exporter.core.records import Record
 from exporter.core.state import State
@@ -209,17 +209,25 @@ def _in_order(kinds: list[str]) -> bool:
     return life == ["scheduled", "started", "completed"]
 
 
+def _open_enough() -> None:
+    """Let this process have as many descriptors as it may; Windows sets no such limit."""
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415  # not of Windows
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> int:
     vms = int(sys.argv[1]) if len(sys.argv) > 1 else VMS
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    print(f"load before: {os.getloadavg()[0]:.2f}")
+    _open_enough()
+    print(f"load before: {load_average()}")
     fine = leaders(vms)
     costs()
     backlogs()
     fine = through_the_broker(vms) and fine
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"load after: {os.getloadavg()[0]:.2f}; peak RSS of all together {peak:.0f} MiB")
+    peak = usage(os.getpid()).peak_rss / MIB
+    print(f"load after: {load_average()}; peak RSS of all together {peak:.0f} MiB")
     return int(not fine)
 
 

@@ -35,6 +35,7 @@ from benchmarks import weighed
 from benchmarks.agent import Agent
 from benchmarks.growth import KIB, Sample, judge
 from benchmarks.peers import DROP, Peers
+from benchmarks.usage import load_average
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService, Post
 
@@ -251,9 +252,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 16))  # noqa: S311  # see `soak`
     parser.add_argument("--leak-kib", type=float, default=0.0, help="lose so much in each cycle, to see it found")
     args = parser.parse_args()
-    print(f"load before: {os.getloadavg()[0]:.2f}", flush=True)
+    print(f"load before: {load_average()}", flush=True)
     fine = soak(args.minutes, args.seed, round(args.leak_kib * KIB))
-    print(f"load after: {os.getloadavg()[0]:.2f}; {'nothing lost, nothing grew' if fine else 'NOT as it must be'}")
+    print(f"load after: {load_average()}; {'nothing lost, nothing grew' if fine else 'NOT as it must be'}")
     return int(not fine)
 
 

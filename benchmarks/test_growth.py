@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.agent import Usage
 from benchmarks.growth import KIB, LEAK, LEAKED_BLOCKS, MIB, RSS_GROWTH, Sample, judge, slope
+from benchmarks.usage import Usage
 
 Grown = Callable[[int], dict[str, int]]
 

@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from typing import Final
+from typing import Any, Final
 
 from exporter.cli import main as run
 
@@ -28,7 +28,7 @@ EVERY: Final = 2.0
 WEIGHED: Final = "soak.weighed"
 LEAK: Final = "SOAK_LEAK_BYTES"
 PIECE: Final = 1024
-_LIBC: Final = ctypes.CDLL(None)
+_LIBC: Final[Any] = None if sys.platform == "win32" else ctypes.CDLL(None)
 
 
 class _Mallinfo2(ctypes.Structure):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks import weighed
-from benchmarks.agent import Agent, metadata_service, usage
+from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
 from benchmarks.growth import MIB
 from benchmarks.peers import Peers
 from benchmarks.reaction import of_agent, of_bare_loop
+from benchmarks.usage import usage
 from exporter.outbox.store import Outbox
 
 
@@ -41,7 +45,7 @@ def test_the_peers_of_the_benchmarks_answer_and_end() -> None:
     """The process that stands for both destinations starts, tells what it received, and ends."""
     with Peers() as peers:
         assert peers.copies() == ({}, {})
-        assert usage(peers.pid).threads >= 1
+        assert usage(peers.pid).rss > 0
 
 
 def test_a_backlog_is_filled_as_the_agent_would(tmp_path: Path) -> None:
@@ -52,9 +56,20 @@ def test_a_backlog_is_filled_as_the_agent_would(tmp_path: Path) -> None:
     assert outbox.queues()["otlp"].records == 12
     assert [queued.record.id for queued in outbox.next("otlp", 5)] == [record.id for record in backlog(5)]
     outbox.close()
-    assert usage(os.getpid()).rss > 0
 
 
+def test_a_process_is_measured() -> None:
+    """It holds memory, at its peak no less, and what it computes is counted."""
+    before = usage(os.getpid())
+    began = time.process_time()
+    while time.process_time() - began < 0.1:
+        pass
+    after = usage(os.getpid())
+    assert 0 < after.rss <= after.peak_rss
+    assert 0.05 <= after.running - before.running <= 5
+
+
+@pytest.mark.linux("only glibc says what malloc holds")
 def test_the_agent_is_weighed_and_a_seeded_leak_seen(tmp_path: Path) -> None:
     """The agent tells what it has in use, and what it is made to lose is in that."""
     lines: list[dict[str, Any]] = []
