@@ -1,4 +1,8 @@
-"""Files for their owner alone: made with that mode whatever the umask is, and narrowed where they had a wider one."""
+"""Files for their owner alone: made with that mode whatever the umask is, and narrowed where they had a wider one.
+
+On Windows modes mean nothing; there the access list says the same: the system, its administrators, and the user that
+this process runs as.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from exporter.windows import access
+
 MODE: Final = 0o600
 """Read and write for the owner, nothing for others."""
+_FOLDER_MODE: Final = 0o750
 
 
 def make_private(path: Path) -> str:
@@ -18,14 +25,30 @@ def make_private(path: Path) -> str:
 
     Returns a sentence when others may still read it, else "".
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)  # Windows has no such flag
-    try:
-        descriptor = os.open(path, flags, MODE)
-    except FileExistsError:
-        return narrow(path)
-    own(descriptor)
-    os.close(descriptor)
+    with contextlib.suppress(FileExistsError):
+        if sys.platform == "win32":
+            access.make_file(path)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+            own(descriptor)
+            os.close(descriptor)
     return narrow(path)
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder and those above it that are missing. Raises OSError.
+
+    On Windows for this user alone, since what SQLite makes beside a database has the access list of the folder.
+    """
+    if sys.platform == "win32":
+        for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+            try:
+                access.make_folder(folder)
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+    else:
+        path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
 
 
 def own(descriptor: int) -> None:
@@ -41,14 +64,34 @@ def narrow(path: Path) -> str:
     By its name and never by opening it: to close a descriptor of a database would end the locks that SQLite holds on it
     in this process. A link, and what is no file, is left alone.
     """
-    if sys.platform == "win32":  # there the folder's access list says it
-        return ""
     try:
         mode = os.lstat(path).st_mode
-        if stat.S_ISREG(mode) and stat.S_IMODE(mode) & ~MODE:
+        if not stat.S_ISREG(mode):
+            return ""
+        if sys.platform == "win32":
+            if not access.is_private(path):
+                access.protect_file(path)
+        elif stat.S_IMODE(mode) & ~MODE:
             os.chmod(path, stat.S_IMODE(mode) & MODE)
     except FileNotFoundError:
         return ""
     except OSError as error:
         return f"{path} can't be made private to this user ({error.strerror}): others may read what is in it"
+    return ""
+
+
+def open_folder(path: Path) -> str:
+    """A sentence when others may read what is made in this folder without a mode of its own, else "".
+
+    So it is on Windows alone, where SQLite's journal has the access list of the folder from its first moment.
+    """
+    if sys.platform == "win32":
+        try:
+            if readers := access.others_with_access(path):
+                return (
+                    f"what is made in {path} can be read by {', '.join(readers)}: take another folder, or close this "
+                    f"one with {access.closing_command(path, access.FULL, folder=True)}"
+                )
+        except OSError as error:
+            return f"the access list of {path} cannot be read ({error.strerror}): others may read what is made in it"
     return ""

@@ -127,6 +127,20 @@ def entries_of(text: str) -> list[Entry]:
     return [(sid, int(rights, 16)) for rights, sid in re.findall(r"\(A;[A-Z]*;(0x[0-9a-f]+);;;(S-[0-9-]+)\)", text)]
 
 
+def closing_command(path: str | Path, rights: int, *, folder: bool, user: str = "") -> str:
+    """The command that gives a file or a folder to SYSTEM, Administrators, and with `rights` to our service and `user`.
+
+    `user` is a SID, "" for the user of this process. By SIDs, since the names of accounts are translated [icacls].
+    Raises OSError.
+    """
+    letters = {READ: "RX" if folder else "R", MODIFY: "M", FULL: "F"}
+    inherited = "(OI)(CI)" if folder else ""
+    grants = {SYSTEM: FULL, ADMINISTRATORS: FULL, service_sid(SERVICE_NAME): rights}
+    grants.setdefault(user or current_user(), rights)
+    texts = (f"*{sid}:{inherited}{letters[given]}" for sid, given in grants.items())
+    return f'icacls "{path}" /inheritance:r /grant:r {" ".join(texts)}'
+
+
 def protect_file(path: str | Path, entries: Sequence[Entry] = ()) -> None:
     """Give the file a protected list: SYSTEM, Administrators, the user of this process, and `entries`.
 
@@ -150,8 +164,10 @@ def make_file(path: str | Path) -> None:
     It inherits from its folder where nobody else has access there, and is protected elsewhere. Raises OSError,
     FileExistsError among them.
     """
-    folder = os.path.dirname(os.path.abspath(path))
-    _create_file(path, "" if is_private(folder) else list_text([(current_user(), FULL)], folder=False))
+    inherits = False
+    with contextlib.suppress(OSError):  # a folder whose list may not be read
+        inherits = is_private(os.path.dirname(os.path.abspath(path)))
+    _create_file(path, "" if inherits else list_text([(current_user(), FULL)], folder=False))
     if keeps_lists(path) and not is_private(path):  # not every system inherits: Wine does not
         protect_file(path)
 

@@ -109,6 +109,16 @@ def test_an_entry_that_is_not_known_counts_as_another() -> None:
     assert found(Ace("", 1)) == [""]
 
 
+def test_the_command_of_an_administrator_names_no_account_in_one_language() -> None:
+    service = service_sid(SERVICE_NAME)
+    assert access.closing_command(r"C:\a b\key.pem", READ, folder=False, user=SYSTEM) == (
+        rf'icacls "C:\a b\key.pem" /inheritance:r /grant:r *S-1-5-18:F *S-1-5-32-544:F *{service}:R'
+    )
+    assert access.closing_command(r"C:\data", FULL, folder=True, user=USER).endswith(
+        f"*S-1-5-18:(OI)(CI)F *S-1-5-32-544:(OI)(CI)F *{service}:(OI)(CI)F *{USER}:(OI)(CI)F"
+    )
+
+
 @pytest.mark.linux("Windows has access lists")
 def test_elsewhere_it_says_that_there_are_no_such_lists(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="access lists are those of Windows"):
