@@ -19,10 +19,10 @@ from datetime import datetime
 from pathlib import Path
 
 from exporter.outbox.errors import OutboxBusy, OutboxUnwritable, translated
-from exporter.outbox.file import connect, files_of, open_or_set_aside, set_aside
+from exporter.outbox.file import connect, files_of, is_whole, open_or_set_aside, remove_copy, reunite, set_aside
 from exporter.outbox.lock import FileLock
 from exporter.outbox.queue import QueueState, queue_state_of
-from exporter.private_file import make_private, narrow
+from exporter.private_file import make_folder, make_private, narrow, open_folder
 
 
 class Database:
@@ -48,6 +48,10 @@ class Database:
         self._delivery_lock = threading.RLock()
         self._lock_path = self.path.with_name(self.path.name + ".lock")
         self._lock = FileLock(self._lock_path)
+        self._copy = self.path.with_name(self.path.name + ".new")
+        self._unsettled: dict[str, dict[int, str | None]] = {}
+        """What destinations took of the file that is being written anew, and the disk does not know yet."""
+        self._folder_seen = False
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
         self._queues = {name: QueueState() for name in self._names}
@@ -70,14 +74,42 @@ class Database:
             return self._agent
         if self._closed:
             raise OutboxUnwritable("gone", "the outbox was closed")
-        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         self._acquire()
+        self._look_at_folder()
         self.notes += filter(None, map(narrow, files_of(self.path)))
         with self._delivery_lock:
             if self._aside:
-                self.notes.append(set_aside(self.path, self._aside, self._now()))
+                if self.path.exists():
+                    self.notes.append(set_aside(self.path, self._aside, self._now()))
                 self._aside = ""
-            return self._open()
+            taken = self._take_copy()
+            self.notes += filter(None, [reunite(self.path, self._now())])
+            agent = self._open()
+            if taken:
+                for name, settled in self._unsettled.items():
+                    self._queues[name].settled = settled
+            self._unsettled = {}
+            return agent
+
+    def _look_at_folder(self) -> None:
+        """Says once that others may read what SQLite makes there."""
+        if not self._folder_seen and (note := open_folder(self.path.parent)):
+            self.notes.append(note)
+        self._folder_seen = True
+
+    def _take_copy(self) -> bool:
+        """Puts the copy that `_follow_the_file` made at the path, where there is no other file; so also after a crash.
+
+        All of the journal that may be there is in the copy.
+        """
+        if not self._copy.exists() or self.path.exists() or not is_whole(self._copy):
+            return False
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        os.replace(self._copy, self.path)
+        self.notes.append(f"{self.path} was removed or replaced while running; it was written anew")
+        return True
 
     def _acquire(self) -> None:
         make_private(self._lock_path)
@@ -95,6 +127,8 @@ class Database:
             self._newest: int = agent.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()[0]
             self._queues = {name: queue_state_of(agent, name) for name in self._names}
             undo.pop_all()
+        with contextlib.suppress(OSError):
+            remove_copy(self._copy)  # of a process that died before it could use it
         self._pruned = 0
         self._size_changed = self._heartbeat_kept = True
         self._agent, self._delivery = agent, delivery
@@ -137,25 +171,15 @@ class Database:
         """A file that was removed or replaced under us is written anew from what the connection still holds."""
         if self._agent is None or inode(self.path) == self._inode:
             return
-        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         self._acquire()
-        fresh = self.path.with_name(self.path.name + ".new")
-        fresh.unlink(missing_ok=True)
-        make_private(fresh)
-        with contextlib.closing(sqlite3.connect(fresh)) as copy:
+        remove_copy(self._copy)
+        make_private(self._copy)
+        with contextlib.closing(sqlite3.connect(self._copy)) as copy:
             self._agent.backup(copy)
         with self._delivery_lock:
-            unsettled = {name: queue.settled for name, queue in self._queues.items()}
-            self._shut()
-            if self.path.exists():
-                self.notes.append(set_aside(self.path, "replaced", self._now()))
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            os.replace(fresh, self.path)
-            self._open()
-            for name, settled in unsettled.items():
-                self._queues[name].settled = settled
-        self.notes.append(f"{self.path} was removed or replaced while running; it was written anew")
+            self._unsettled = {name: queue.settled for name, queue in self._queues.items()}
+            self._begin_anew("replaced")
 
 
 def inode(path: Path) -> tuple[int, int] | None:

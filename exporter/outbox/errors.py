@@ -37,6 +37,30 @@ _SYSTEM: Final = {
     errno.ENOTDIR: "gone",
     errno.EEXIST: "gone",
 }
+_WINDOWS: Final = {
+    2: "gone",  # file not found
+    3: "gone",  # path not found
+    5: "read-only",  # access denied
+    15: "gone",  # invalid drive
+    19: "read-only",  # write protected
+    21: "gone",  # not ready
+    32: "busy",  # sharing violation
+    33: "busy",  # lock violation
+    39: "full",  # handle disk full
+    53: "gone",  # bad network path
+    55: "gone",  # device does not exist
+    64: "gone",  # network name deleted
+    67: "gone",  # bad network name
+    80: "gone",  # file exists
+    112: "full",  # disk full
+    183: "gone",  # already exists
+    223: "full",  # file too large
+    303: "busy",  # delete pending
+    433: "gone",  # no such device
+    1224: "busy",  # user mapped file
+    1295: "full",  # disk quota exceeded
+}
+"""[System error codes]. Python's `errno` is the same for some that differ here: 32 and 19 are EACCES to it."""
 _SQLITE: Final = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_READONLY: "read-only",
@@ -49,10 +73,15 @@ _SQLITE: Final = {
 
 
 def reason_of(error: OSError | sqlite3.Error) -> str:
-    """The `reason` of an `OutboxUnwritable`, by the system's `errno` or by SQLite's primary result code."""
+    """The `reason` of an `OutboxUnwritable`, by the system's error or by SQLite's primary result code."""
     if isinstance(error, OSError):
-        return _SYSTEM.get(error.errno or 0, "io")
+        return system_reason(error.errno, getattr(error, "winerror", None))
     return _SQLITE.get(result_code(error), "io")
+
+
+def system_reason(number: int | None, winerror: int | None) -> str:
+    """The `reason` by an error's `errno`, or by its `winerror` where it has one, which says more."""
+    return _SYSTEM.get(number or 0, "io") if winerror is None else _WINDOWS.get(winerror, "io")
 
 
 def result_code(error: sqlite3.Error) -> int:

@@ -6,8 +6,8 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,10 @@ FORMAT: Final = 1
 PAGE: Final = 4096
 BUSY_SECONDS: Final = 1.0
 _BESIDE: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
+_PARTS: Final = ("", "-wal", "-shm", "-journal")
+_ASIDE: Final = re.compile(r"\.[a-z-]+-([0-9]{8}T[0-9]{6}Z)(?:-([0-9]+))?\Z")
+_CLOCK_SLACK: Final = timedelta(seconds=2)
+"""File systems keep times to 2 s (FAT), and names to 1 s."""
 _SCHEMA: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, body BLOB NOT NULL,"
@@ -96,7 +100,8 @@ def fault_within(db: sqlite3.Connection) -> str:
 def open_or_set_aside(path: Path, capacity: int, now: datetime) -> tuple[sqlite3.Connection, str]:
     """A checked connection, and a sentence about what had to be set aside for it (or an empty string).
 
-    `now` is a part of the name of what is set aside. Raises OSError or sqlite3.Error where the file can not be opened.
+    `now` is a part of the name of what is set aside. Raises OSError or sqlite3.Error where the file can not be opened,
+    or not be set aside: then it is as it was.
     """
     why = "corrupt"
     try:
@@ -116,6 +121,23 @@ def open_or_set_aside(path: Path, capacity: int, now: datetime) -> tuple[sqlite3
     return db, note
 
 
+def is_whole(path: Path) -> bool:
+    """Whether the file is an outbox of this version that was written to its end. Raises OSError or sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db:
+        try:
+            return bool(db.execute("PRAGMA schema_version").fetchone()[0]) and not fault_within(db)
+        except sqlite3.DatabaseError as error:
+            if not is_corrupt(error):
+                raise
+            return False
+
+
+def remove_copy(path: Path) -> None:
+    """Removes a database that nobody uses, with its journal. Raises OSError."""
+    for suffix in _PARTS:
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
 def is_corrupt(error: sqlite3.Error) -> bool:
     """Whether the error says that the file is damaged, or no database at all."""
     return result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -131,22 +153,87 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names if own_name.fullmatch(name)]
 
 
-def set_aside(path: Path, why: str, now: datetime) -> str:
+Rename = Callable[[Path, Path], None]
+
+
+def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename) -> str:
     """Renames the file, with its journal, to a name that says `why` and when; answers a sentence for the log.
 
-    Raises OSError.
+    Either all of them are renamed or, where one can't be, none: a journal that is left beside the next outbox would be
+    lost or, worse, be read into it. On Windows nothing is renamed while somebody has it open. Raises OSError.
     """
+    target = _free_name(path, why, now)
+    with contextlib.ExitStack() as undo:
+        for suffix in _PARTS:  # the database first: it is what a reader has open, and then nothing was done yet
+            source, goal = Path(f"{path}{suffix}"), Path(f"{target}{suffix}")
+            narrow(source)  # it may be one that was put here
+            try:
+                rename(source, goal)
+            except FileNotFoundError:
+                continue
+            undo.callback(_rename_back, goal, source, rename)
+        undo.pop_all()
+    return f"{path} was {why} and is now {target.name}; a new outbox was begun"
+
+
+def _rename_back(goal: Path, source: Path, rename: Rename) -> None:
+    with contextlib.suppress(OSError):  # then `reunite` puts the journal to its database
+        rename(goal, source)
+
+
+def _free_name(path: Path, why: str, now: datetime) -> Path:
+    """A name to set the file aside under, that neither a database nor a part of one has."""
     base = f"{path.name}.{why}-{now:%Y%m%dT%H%M%SZ}"
     target = path.with_name(base)
     count = 1
-    while target.exists():
+    while any(os.path.lexists(f"{target}{suffix}") for suffix in _PARTS):
         count += 1
         target = path.with_name(f"{base}-{count}")
-    for suffix in ("-wal", "-shm", ""):
-        narrow(Path(f"{path}{suffix}"))  # it may be one that was put here
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{target}{suffix}")
-    return f"{path} was {why} and is now {target.name}; a new outbox was begun"
+    return target
+
+
+def reunite(path: Path, now: datetime) -> str:
+    """Moves a journal that has no database at `path` out of the way of a new one; answers a sentence, or "".
+
+    A process that died while it set its outbox aside leaves one behind, and SQLite would delete it. It goes to the
+    database that it belongs to: the one that was set aside last, not before the journal was written, and has none.
+    Otherwise it is kept under a name of its own. Raises OSError.
+    """
+    journal = Path(f"{path}-wal")
+    if _size(path) or not _size(journal):
+        return ""
+    written = datetime.fromtimestamp(journal.stat().st_mtime, UTC) - _CLOCK_SLACK
+    owner = next(
+        (copy for aside_at, copy in _set_aside_last(path) if aside_at >= written and _lacks_journal(copy)), None
+    )
+    target = owner or _free_name(path, "no-database", now)
+    narrow(journal)
+    os.rename(journal, f"{target}-wal")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")
+    return f"{journal} was left without its database and is now {target.name}-wal"
+
+
+def _set_aside_last(path: Path) -> list[tuple[datetime, Path]]:
+    """When and under which names databases of this path were set aside, the last of them alone."""
+    found = [
+        (datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC), int(match[2] or 1), file)
+        for file in files_of(path)
+        if (match := _ASIDE.search(file.name))
+    ]
+    return [(at, file) for at, _, file in sorted(found)[-1:]]
+
+
+def _lacks_journal(copy: Path) -> bool:
+    return not os.path.lexists(f"{copy}-wal")
+
+
+def _size(path: Path) -> int:
+    """Bytes in the file, 0 where there is none. Raises OSError."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 @contextlib.contextmanager

@@ -48,21 +48,20 @@ class FileLock:
         """Gives the lock back. Without one it does nothing."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
+                _unlock(self._descriptor)
+            with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = None
 
 
 if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            raise BlockingIOError(str(error)) from error
-
+    from exporter.windows.file_lock import lock as _lock
+    from exporter.windows.file_lock import unlock as _unlock
 else:
     import fcntl
 
     def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(descriptor: int) -> None:
+        """To close the file is enough."""

@@ -103,6 +103,7 @@ def test_one_agent_for_each_file(tmp_path: Path) -> None:
     opened(tmp_path / "o.db").close()
 
 
+@pytest.mark.linux("Windows refuses to remove or replace a file that is open")
 @pytest.mark.parametrize("removed", ["file", "folder"])
 def test_removed_while_running(tmp_path: Path, removed: str) -> None:
     """A file removed under the agent is written anew with all that it held, and still keeps a second agent out."""
@@ -124,6 +125,7 @@ def test_removed_while_running(tmp_path: Path, removed: str) -> None:
     again.close()
 
 
+@pytest.mark.linux("Windows refuses to remove or replace a file that is open")
 def test_replaced_while_running(tmp_path: Path) -> None:
     """A file put in the place of ours is set aside, ours is written anew, and acknowledgements are not forgotten."""
     outbox = opened(tmp_path / "o.db")

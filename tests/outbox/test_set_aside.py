@@ -1,0 +1,246 @@
+"""A file that is set aside keeps its journal, whatever happens in between, and the next outbox has nothing of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from exporter.outbox.errors import OutboxUnwritable, system_reason
+from exporter.outbox.file import reunite, set_aside
+from exporter.outbox.lock import FileLock
+from exporter.outbox.store import Outbox
+from exporter.windows.file_lock import is_taken
+from tests.support.outbox_content import STATE, a_record, drained, opened
+
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+ASIDE = "o.db.corrupt-20261122T120000Z"
+PARTS = ("", "-wal", "-shm")
+
+
+def parts(path: Path, *suffixes: str) -> None:
+    for suffix in suffixes:
+        Path(f"{path}{suffix}").write_text(f"{path.name}{suffix}", encoding="ascii")
+
+
+def names(folder: Path) -> set[str]:
+    return set(os.listdir(folder))
+
+
+class Renames:
+    """Renames files but for those that a reader has open, each for so many attempts."""
+
+    def __init__(self, **refused: int) -> None:
+        self.refused = refused
+
+    def __call__(self, source: Path, goal: Path) -> None:
+        if source.exists() and self.refused.get(source.name, 0):
+            self.refused[source.name] -= 1
+            raise PermissionError(errno.EACCES, "somebody has it open", str(source))
+        os.rename(source, goal)
+
+
+def test_a_database_is_set_aside_with_all_its_parts(tmp_path: Path) -> None:
+    parts(tmp_path / "o.db", *PARTS)
+    set_aside(tmp_path / "o.db", "corrupt", NOW)
+    assert names(tmp_path) == {f"{ASIDE}{suffix}" for suffix in PARTS}
+    assert (tmp_path / f"{ASIDE}-wal").read_text(encoding="ascii") == "o.db-wal"
+
+
+@pytest.mark.parametrize("refused", ["o.db", "o.db-wal", "o.db-shm"])
+def test_where_one_part_stays_all_stay(tmp_path: Path, refused: str) -> None:
+    """So that it can be tried again, and the next outbox never finds another's journal beside it."""
+    parts(tmp_path / "o.db", *PARTS)
+    with pytest.raises(PermissionError):
+        set_aside(tmp_path / "o.db", "corrupt", NOW, Renames(**{refused: 1}))
+    assert names(tmp_path) == {f"o.db{suffix}" for suffix in PARTS}
+    set_aside(tmp_path / "o.db", "corrupt", NOW)
+    assert names(tmp_path) == {f"{ASIDE}{suffix}" for suffix in PARTS}
+
+
+def test_where_the_database_can_not_come_back_either_its_journal_follows_it(tmp_path: Path) -> None:
+    """The journal could not be renamed, and then somebody opened the database under its new name."""
+    parts(tmp_path / "o.db", *PARTS)
+    with pytest.raises(PermissionError):
+        set_aside(tmp_path / "o.db", "corrupt", NOW, Renames(**{"o.db-wal": 1, ASIDE: 1}))
+    assert names(tmp_path) == {ASIDE, "o.db-wal", "o.db-shm"}
+    os.utime(tmp_path / "o.db-wal", (NOW.timestamp(), NOW.timestamp()))
+    assert reunite(tmp_path / "o.db", NOW).endswith(f"is now {ASIDE}-wal")
+    assert names(tmp_path) == {ASIDE, f"{ASIDE}-wal"}
+
+
+def test_two_are_never_mixed_under_one_name(tmp_path: Path) -> None:
+    """In the same second, and also where only a journal of that name is there."""
+    parts(tmp_path / ASIDE, "-wal")
+    parts(tmp_path / "o.db", *PARTS)
+    set_aside(tmp_path / "o.db", "corrupt", NOW)
+    assert names(tmp_path) == {f"{ASIDE}-wal", *(f"{ASIDE}-2{suffix}" for suffix in PARTS)}
+
+
+@pytest.mark.parametrize("beside", [(), ("",)], ids=["no database", "an empty one"])
+def test_a_journal_without_a_database_is_kept_and_not_read_into_the_next(
+    tmp_path: Path, beside: tuple[str, ...]
+) -> None:
+    """SQLite would delete it: what is in it was committed."""
+    outbox = opened(tmp_path / "before" / "o.db")
+    outbox.commit(STATE, [a_record(1)])
+    shutil.copy(tmp_path / "before" / "o.db-wal", tmp_path / "o.db-wal")
+    for suffix in beside:
+        (tmp_path / f"o.db{suffix}").touch()
+    outbox.close()
+    content = (tmp_path / "o.db-wal").read_bytes()
+
+    fresh = opened(tmp_path / "o.db")
+    assert fresh.load() is None
+    assert drained(fresh, "otlp") == []
+    fresh.close()
+    (kept,) = [name for name in names(tmp_path) if "no-database" in name]
+    assert (tmp_path / kept).read_bytes() == content
+    assert any("was left without its database" in note for note in fresh.notes)
+
+
+def test_a_process_that_died_between_the_renames_has_its_journal_put_to_the_database(tmp_path: Path) -> None:
+    """The next start does it, before it begins another outbox: no committed record is lost or told for another."""
+    before = opened(tmp_path / "o.db")
+    before.commit(STATE, [a_record(1)])
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    aside = f"o.db.other-vm-{datetime.now(UTC) + timedelta(seconds=1):%Y%m%dT%H%M%SZ}"
+    shutil.copy(tmp_path / "o.db", crashed / aside)
+    shutil.copy(tmp_path / "o.db-wal", crashed / "o.db-wal")
+    before.close()
+
+    after = opened(crashed / "o.db")
+    assert after.load() is None
+    after.close()
+    with closing(sqlite3.connect(crashed / aside)) as db:
+        assert db.execute("SELECT count(*) FROM records").fetchone() == (1,)
+
+
+def test_a_journal_of_later_is_not_put_to_a_database_of_before(tmp_path: Path) -> None:
+    """Somebody removed the database and left its journal: what was set aside long ago stays as it is."""
+    parts(tmp_path / "o.db", "-wal")
+    (tmp_path / "o.db.corrupt-20200101T000000Z").write_text("old", encoding="ascii")
+    note = reunite(tmp_path / "o.db", NOW)
+    assert note.endswith("is now o.db.no-database-20261122T120000Z-wal")
+    assert names(tmp_path) == {"o.db.corrupt-20200101T000000Z", "o.db.no-database-20261122T120000Z-wal"}
+
+
+def test_a_process_that_died_while_it_wrote_the_file_anew_loses_nothing(tmp_path: Path) -> None:
+    """What was there is set aside, and the copy is not at its place yet."""
+    before = opened(tmp_path / "before.db")
+    before.commit(STATE, [a_record(1)])
+    before.close()
+    shutil.copy(tmp_path / "before.db", tmp_path / "o.db.new")
+    after = opened(tmp_path / "o.db")
+    assert after.load() == STATE
+    assert drained(after, "otlp") == [1]
+    assert not (tmp_path / "o.db.new").exists()
+    after.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"torn" * 1000])
+def test_a_copy_that_was_not_written_to_its_end_is_not_taken(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "o.db.new").write_bytes(content)
+    outbox = opened(tmp_path / "o.db")
+    assert outbox.load() is None
+    assert not (tmp_path / "o.db.new").exists()
+    outbox.close()
+
+
+def test_a_copy_of_before_never_takes_the_place_of_an_outbox(tmp_path: Path) -> None:
+    """Nor of the next one, when that is removed one day."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1)])
+    outbox.close()
+    opened(tmp_path / "o.db.new").close()
+    again = opened(tmp_path / "o.db")
+    assert drained(again, "otlp") == [1]
+    assert not (tmp_path / "o.db.new").exists()
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("winerror", "number", "reason"),
+    [
+        (2, errno.ENOENT, "gone"),
+        (3, errno.ENOENT, "gone"),
+        (5, errno.EACCES, "read-only"),
+        (19, errno.EACCES, "read-only"),
+        (21, errno.EACCES, "gone"),
+        (32, errno.EACCES, "busy"),
+        (33, errno.EACCES, "busy"),
+        (39, errno.EINVAL, "full"),
+        (53, errno.ENOENT, "gone"),
+        (67, errno.ENOENT, "gone"),
+        (112, errno.ENOSPC, "full"),
+        (1117, errno.EINVAL, "io"),
+        (None, errno.EACCES, "read-only"),
+        (None, errno.ENOSPC, "full"),
+        (None, None, "io"),
+    ],
+)
+def test_the_reason_is_what_windows_says_and_not_what_python_makes_of_it(
+    winerror: int | None, number: int | None, reason: str
+) -> None:
+    assert system_reason(number, winerror) == reason
+
+
+def test_only_a_lock_that_is_held_is_one() -> None:
+    """A file system without locks, or a file that can't be locked, is not another agent."""
+    assert is_taken(33)
+    for winerror in (0, 1, 5, 6, 32, 50, 87):
+        assert not is_taken(winerror)
+
+
+@pytest.mark.windows
+def test_on_windows_a_file_that_somebody_reads_is_busy_and_set_aside_when_they_have_gone(tmp_path: Path) -> None:
+    path = tmp_path / "o.db"
+    with closing(sqlite3.connect(path)) as foreign:
+        foreign.execute("PRAGMA journal_mode=WAL")
+        foreign.execute("CREATE TABLE theirs (x)")
+        outbox = Outbox(path, 1 << 20, ["otlp"])
+        with pytest.raises(OutboxUnwritable) as failure:
+            outbox.load()
+        assert failure.value.reason == "busy"
+        assert {"o.db", "o.db-wal"} <= names(tmp_path)
+        assert not [name for name in names(tmp_path) if "foreign" in name]
+    assert outbox.load() is None
+    outbox.commit(STATE, [a_record(1)])
+    assert [name for name in names(tmp_path) if "foreign" in name]
+    assert drained(outbox, "otlp") == [1]
+    outbox.close()
+
+
+@pytest.mark.windows
+def test_on_windows_another_vms_file_is_set_aside_when_its_reader_has_gone(tmp_path: Path) -> None:
+    """Nothing of it is delivered before."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1)])
+    with closing(sqlite3.connect(tmp_path / "o.db")) as reader:
+        reader.execute("SELECT count(*) FROM records").fetchone()
+        with pytest.raises(OutboxUnwritable) as failure:
+            outbox.renew("other-vm")
+        assert failure.value.reason == "busy"
+        assert outbox.next("otlp", 1) == []
+    outbox.commit(STATE, [a_record(2)])
+    assert drained(outbox, "otlp") == [2]
+    outbox.close()
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize("spelled", [str.upper, "\\\\?\\{}".format, lambda path: path.replace("\\", "/")])
+def test_on_windows_one_file_in_two_spellings_has_one_lock(tmp_path: Path, spelled: object) -> None:
+    assert callable(spelled)
+    first, second = FileLock(tmp_path / "o.db.lock"), FileLock(Path(spelled(str(tmp_path / "o.db.lock"))))
+    assert first.acquire()
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
+    second.release()
