@@ -320,17 +320,18 @@ def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
             wait_for(lambda: metric(url, "events", 'event_type="Reboot",event_status="Started"') == 1)
             lasted = stop_and_continue(process.pid, STOPPED_SECONDS)
             asked, since = len(service.requests), time.monotonic()
-            wait_for(lambda: metric(url, "observed_interruption_seconds_count", FELT) == 1)
-            felt = metric(url, "observed_interruption_seconds_sum", FELT)
+            wait_for(lambda: metric(url, "observed_interruption_seconds_sum", FELT) >= lasted - TICK_SECONDS - 0.1)
             most = time.monotonic() - since + 3
             assert len(service.requests) - asked <= most, "polls that were missed are not made up for"
         service.set_document({"DocumentIncarnation": 3, "Events": []})
-    (record,) = [record for record in outbox(tmp_path) if record.kind == "interruption.observed"]
+    records = [record for record in outbox(tmp_path) if record.kind == "interruption.observed"]
+    # A busy machine may stop the agent for a moment of its own: the longest is the one that was made here.
+    record = max(records, key=lambda record: float(record.data["interruption"]["seconds"]))
     told = record.data["interruption"]
     assert record.subject == event()["EventId"]
-    assert (told["kind"], told["attributed"], told["count"], told["announced_seconds"]) == ("stall", True, 1, 9)
-    assert told["seconds"] == told["total_seconds"] == told["longest_seconds"] == pytest.approx(felt, abs=0.001)
-    assert lasted - TICK_SECONDS - 0.1 <= felt <= lasted + 0.2
+    assert (told["kind"], told["attributed"], told["announced_seconds"]) == ("stall", True, 9)
+    assert told["seconds"] == told["longest_seconds"] <= told["total_seconds"]
+    assert lasted - TICK_SECONDS - 0.1 <= told["seconds"] <= lasted + 1
 
 
 FELT = 'kind="stall",attributed="true"'
