@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import os
 import re
 import ssl
-import tempfile
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+
+from exporter.windows.pipe import pipe_of
 
 VERSIONS: Final = {
     "TLS10": ssl.TLSVersion.TLSv1_2,
@@ -98,28 +101,41 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     else:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     with _as_file(settings.certificate_pem) as certificate, _as_file(settings.key_pem) as key:
-        # The password is never asked for on a terminal: an encrypted key is an error.
-        context.load_cert_chain(certificate, key, password="")
+        _load_pair(context, certificate, key)
     if settings.client_ca_pem:
         context.load_verify_locations(cadata=settings.client_ca_pem)
     context.verify_mode = CLIENT_AUTH[settings.client_auth]
     return context
 
 
+def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    try:
+        # The password is never asked for on a terminal: an encrypted key is an error.
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError:
+        raise
+    except OSError as error:
+        # Both paths are ours and were opened. On Windows the end of a pipe leaves an errno, which Python then takes for
+        # the cause, in place of what OpenSSL says.
+        raise ssl.SSLError(error.errno, "the key can't be read, or is not the certificate's") from error
+
+
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path to this text, for ssl, which takes certificates only from files; on Linux it is never on a disk."""
-    if hasattr(os, "memfd_create"):
+    """A path to this text, which can be read once, for ssl, which takes certificates only from files.
+
+    Never a file on a disk: a private key would outlive a crash there. Raises OSError.
+    """
+    if sys.platform == "win32":
+        with pipe_of(text.encode()) as path:
+            yield path
+    elif hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "pem")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        yield path
+    else:
+        raise OSError(errno.ENOSYS, "this system has no file in memory to hand a private key over by")
 
 
 def not_after(pem: str) -> float | None:
