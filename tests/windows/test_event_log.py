@@ -1,0 +1,37 @@
+"""What is written into the Event Log can be read there as it was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.windows.event_log import MAX_TEXT, add_source, message, remove_source, report
+
+
+def test_a_text_is_not_taken_for_a_template() -> None:
+    assert message("fe80::1%1 and %n, 100%") == "fe80::1% 1 and %n, 100%"
+
+
+def test_lines_are_broken_as_the_viewer_breaks_them() -> None:
+    assert message("one\ntwo\r\nthree") == "one\r\ntwo\r\nthree"
+
+
+def test_what_the_log_cannot_hold_is_left_out_and_what_is_too_long_is_cut() -> None:
+    assert message("a\0b\ud800") == "ab\\ud800"
+    assert len(message("x" * 100_000)) == MAX_TEXT + 3
+
+
+@pytest.mark.windows
+def test_a_source_can_be_registered_twice_used_and_removed_twice() -> None:
+    name = "azse-test-source"
+    try:
+        for _ in range(2):
+            add_source(name)
+        report(name, 1, "a test of the agent's own tests")
+    finally:
+        for _ in range(2):
+            remove_source(name)
+
+
+@pytest.mark.windows
+def test_a_report_never_raises() -> None:
+    report("azse-test-source-that-nobody-registered", 1, "a test of the agent's own tests")

@@ -1,0 +1,182 @@
+"""What a service reports, how its command line is quoted, and what an error of the service manager says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.windows.service_manager import (
+    ACCEPTED,
+    BAD_CONFIGURATION,
+    CALL_NOT_IMPLEMENTED,
+    CONTROL_INTERROGATE,
+    CONTROL_PRESHUTDOWN,
+    CONTROL_SHUTDOWN,
+    CONTROL_STOP,
+    SERVICE_SPECIFIC_ERROR,
+    ServiceStatus,
+    State,
+    StatusReporter,
+    command_line,
+    control,
+    sentence_of,
+    serve,
+)
+
+Reported = tuple[int, int, int, int, int, int, int]
+
+
+class Ends:
+    """A program that starts, unless told otherwise, and ends with an exit code: at once, or when it is stopped."""
+
+    def __init__(self, code: int, *, starts: bool = True, at_once: bool = True) -> None:
+        self.code, self.starts = code, starts
+        self.stopped = threading.Event()
+        if at_once:
+            self.stopped.set()
+
+    def run(self, started: Callable[[], None]) -> int:
+        if self.starts:
+            started()
+        self.stopped.wait(30)
+        return self.code
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def states(reported: list[Reported]) -> list[int]:
+    return [status[1] for status in reported]
+
+
+def test_a_program_that_ends_well_is_reported_starting_running_and_stopped() -> None:
+    reported: list[Reported] = []
+    assert serve(Ends(0), StatusReporter(reported.append)) == 0
+    assert states(reported) == [State.START_PENDING, State.RUNNING, State.STOPPED]
+    assert [status[2] for status in reported] == [0, ACCEPTED, 0], "controls are taken while it runs alone"
+    assert reported[-1][3:5] == (0, 0)
+    assert reported[0][6] > 0, "a start has a hint, or the manager gives up after two seconds"
+
+
+def test_running_is_not_reported_before_the_program_has_started() -> None:
+    reported: list[Reported] = []
+    assert serve(Ends(2, starts=False), StatusReporter(reported.append)) == 2
+    assert State.RUNNING not in states(reported)
+
+
+def test_wrong_settings_are_reported_as_a_stop_with_their_own_code_so_that_nothing_restarts_them() -> None:
+    reported: list[Reported] = []
+    serve(Ends(BAD_CONFIGURATION, starts=False), StatusReporter(reported.append))
+    assert reported[-1][1] == State.STOPPED
+    assert reported[-1][3:5] == (SERVICE_SPECIFIC_ERROR, BAD_CONFIGURATION)
+
+
+def test_any_other_failure_is_not_reported_as_a_stop_so_that_the_recovery_actions_begin() -> None:
+    reported: list[Reported] = []
+    assert serve(Ends(1, starts=False), StatusReporter(reported.append)) == 1
+    assert State.STOPPED not in states(reported)
+
+
+def test_a_failure_after_a_stop_was_asked_for_is_a_stop_and_not_restarted() -> None:
+    reported: list[Reported] = []
+    reporter = StatusReporter(reported.append)
+    program = Ends(1, at_once=False)
+    ended = threading.Thread(target=serve, args=(program, reporter))
+    ended.start()
+    assert control(CONTROL_STOP, program, reporter) == 0
+    ended.join(30)
+    assert states(reported)[-2:] == [State.STOP_PENDING, State.STOPPED]
+    assert reported[-1][3:5] == (SERVICE_SPECIFIC_ERROR, 1)
+
+
+@pytest.mark.parametrize("code", [CONTROL_STOP, CONTROL_SHUTDOWN, CONTROL_PRESHUTDOWN])
+def test_a_stop_and_a_shutdown_are_reported_at_once_and_end_the_program(code: int) -> None:
+    reported: list[Reported] = []
+    reporter = StatusReporter(reported.append)
+    reporter.start_pending()
+    reporter.running()
+    program = Ends(0, at_once=False)
+    assert control(code, program, reporter) == 0
+    assert states(reported)[-1] == State.STOP_PENDING, "before the program has ended: the manager waits for the answer"
+    assert program.stopped.wait(30)
+
+
+def test_a_second_stop_is_no_second_report() -> None:
+    reported: list[Reported] = []
+    reporter, program = StatusReporter(reported.append), Ends(0)
+    for _ in range(2):
+        control(CONTROL_STOP, program, reporter)
+    assert states(reported) == [State.STOP_PENDING]
+
+
+def test_being_asked_how_it_is_changes_nothing_and_an_unknown_control_is_refused() -> None:
+    reported: list[Reported] = []
+    reporter, program = StatusReporter(reported.append), Ends(0, at_once=False)
+    assert control(CONTROL_INTERROGATE, program, reporter) == 0
+    assert control(200, program, reporter) == CALL_NOT_IMPLEMENTED
+    assert not reported
+    assert not program.stopped.is_set()
+
+
+@given(st.lists(st.sampled_from(["start_pending", "running", "stop_pending", "stopped"]), max_size=8))
+def test_states_never_go_backwards(calls: list[str]) -> None:
+    order = [State.START_PENDING, State.RUNNING, State.STOP_PENDING, State.STOPPED]
+    reported: list[Reported] = []
+    reporter = StatusReporter(reported.append)
+    for call in calls:
+        if call == "stopped":
+            reporter.stopped(0)
+        else:
+            getattr(reporter, call)()
+    places = [order.index(State(status[1])) for status in reported]
+    assert all(before < after for before, after in pairwise(places))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([r"C:\azse\azse.exe", "service", "run"], r'"C:\azse\azse.exe" service run'),
+        ([r"C:\Program Files\a.exe", "--folder=C:\\my data"], r'"C:\Program Files\a.exe" "--folder=C:\my data"'),
+        (["a.exe", '--x="y"'], '"a.exe" --x=\\"y\\"'),
+        (["a.exe", "--folder=C:\\my data\\"], '"a.exe" "--folder=C:\\my data\\\\"'),
+        (["a.exe"], '"a.exe"'),
+    ],
+)
+def test_words_are_quoted_so_that_no_other_program_and_no_other_words_are_meant(words: list[str], line: str) -> None:
+    assert command_line(words) == line
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize(
+    "word", ["plain", "two words", 'a"b', 'two "quoted" words', "end\\", "end \\", "ü", "--a=b c\\"]
+)
+def test_windows_splits_the_line_into_the_same_words(word: str) -> None:
+    import ctypes
+
+    shell, count = ctypes.WinDLL("shell32"), ctypes.c_int()  # type: ignore[attr-defined,unused-ignore]  # of Windows
+    shell.CommandLineToArgvW.restype = ctypes.POINTER(ctypes.c_wchar_p)
+    words = [r"C:\Program Files\a.exe", word, "last"]
+    found = shell.CommandLineToArgvW(ctypes.c_wchar_p(command_line(words)), ctypes.byref(count))
+    assert [found[index] for index in range(count.value)] == words
+
+
+@pytest.mark.parametrize("words", [["a.exe", "--x=%PATH%"], ["100%.exe"], ['a".exe']])
+def test_what_the_service_manager_would_read_otherwise_is_refused(words: list[str]) -> None:
+    with pytest.raises(ValueError, match="can't be"):
+        command_line(words)
+
+
+def test_the_exit_code_is_the_services_own_where_it_gave_one() -> None:
+    assert ServiceStatus(State.STOPPED, SERVICE_SPECIFIC_ERROR, 2).exit_code == 2
+    assert ServiceStatus(State.STOPPED, 1067, 0).exit_code == 1067
+
+
+def test_an_error_says_what_to_do_and_an_unknown_one_its_number() -> None:
+    assert "administrator" in sentence_of(5, "azse", "Access is denied.")
+    assert "service install" in sentence_of(1060, "azse", "")
+    assert sentence_of(4711, "azse", "Something else.") == "azse: Something else (Windows error 4711)"
