@@ -132,12 +132,25 @@ def _tail(args: argparse.Namespace) -> int:
     return tail(args)
 
 
+def _service_flags(parser: argparse.ArgumentParser) -> None:
+    from exporter.commands.service.command import add_arguments  # noqa: PLC0415  # only for this command
+
+    add_arguments(parser)
+
+
+def _service(args: argparse.Namespace) -> int:
+    from exporter.commands.service.command import service  # noqa: PLC0415  # only for this command
+
+    return service(args)
+
+
 COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[argparse.ArgumentParser], None]]]] = {
     "run": ("the agent", _run, add_flags),
     "demo": ("the whole of it on this machine, with nothing installed beside it", _demo, _demo_flags),
     "simulate": ("the simulated metadata service alone", _simulate, _simulate_flags),
     "replay": ("recorded documents through the same core: what would be decided, and why", _replay, _replay_flags),
     "check": ("validate the configuration, and with --probe what it points at", _check, _check_flags),
+    "service": ("the agent as a Windows service: install, remove, start, stop, run", _service, _service_flags),
     "tail": ("read the records back from Event Hubs or from the outbox", _tail, _tail_flags),
 }
 """Each command: its line in `--help`, what runs it, and what adds its flags to a parser."""

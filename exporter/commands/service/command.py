@@ -1,0 +1,124 @@
+"""`service`: installs, removes, starts and stops the agent as a Windows service, and runs it for Windows."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from exporter.commands.service.world import Service, World, usual_service
+from exporter.config.sources import add_flags
+from exporter.exit_codes import BAD_USAGE, FAILED
+from exporter.text.terminal import complain
+from exporter.windows.service_manager import ServiceManagerError
+
+NOT_WINDOWS: Final = (
+    "`service` is for Windows: on Linux the agent is a systemd unit, see deploy/systemd, or started with `run`"
+)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+Action = Callable[[Service, argparse.Namespace, World], int]
+
+
+# Each action imports what it needs: the service manager waits only so long for `service run` to answer.
+
+
+def _install(service: Service, args: argparse.Namespace, world: World) -> int:
+    from exporter.commands.service.install import install  # noqa: PLC0415  # only for this action
+
+    return install(service, args, world)
+
+
+def _remove(service: Service, args: argparse.Namespace, world: World) -> int:
+    from exporter.commands.service.control import remove  # noqa: PLC0415  # only for this action
+
+    return remove(service, args, world)
+
+
+def _start(service: Service, args: argparse.Namespace, world: World) -> int:
+    from exporter.commands.service.control import start  # noqa: PLC0415  # only for this action
+
+    return start(service, args, world)
+
+
+def _stop(service: Service, args: argparse.Namespace, world: World) -> int:
+    from exporter.commands.service.control import stop  # noqa: PLC0415  # only for this action
+
+    return stop(service, args, world)
+
+
+def _run(service: Service, args: argparse.Namespace, world: World) -> int:
+    from exporter.commands.service.program import run_service  # noqa: PLC0415  # only for this action
+
+    return run_service(service, args, world)
+
+
+_ACTIONS: Final[Mapping[str, tuple[str, Action]]] = {
+    "install": ("make the service and its folder, or update them; the flags are those of run, and are kept", _install),
+    "remove": ("stop and remove the service; its settings, outbox and log stay", _remove),
+    "start": ("start the service and wait until it runs, or say why it does not", _start),
+    "stop": ("stop the service and wait until it has stopped", _stop),
+    "run": ("what the service manager starts; in a terminal use the command run", _run),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `service`, with their flags."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    for name, (summary, action) in _ACTIONS.items():
+        subparser = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        subparser.set_defaults(action=action)
+        subparser.add_argument(
+            "--name", metavar="NAME", type=_name, help="name of the service, for a second one beside the usual"
+        )
+        subparser.add_argument(
+            "--folder",
+            metavar="FOLDER",
+            type=_folder,
+            help="folder of its settings, outbox and log, for a second service; by default "
+            "%%ProgramData%%\\azure-scheduled-events-exporter",
+        )
+        if name in ("install", "run"):
+            add_flags(subparser)
+
+
+def service(args: argparse.Namespace, world: World | None = None) -> int:
+    """Run the command. Returns the exit code; raises `ConfigError` where settings are wrong."""
+    world = world or World()
+    if world.platform != "win32":
+        complain(NOT_WINDOWS)
+        return BAD_USAGE
+    _open_streams()
+    chosen = usual_service(world.environ)
+    chosen = replace(chosen, name=args.name or chosen.name, folder=args.folder or chosen.folder)
+    try:
+        return int(args.action(chosen, args, world))
+    except ServiceManagerError as error:
+        complain(str(error))
+        return FAILED
+
+
+def _open_streams() -> None:
+    """A service, a program without a console and the Windows Installer have no standard streams: what is printed then
+    goes nowhere instead of failing."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
+
+
+def _name(text: str) -> str:
+    """A service's name that needs no quoting anywhere."""
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError("expected letters, digits, dots, dashes and underscores, at most 80 of them")
+    return text
+
+
+def _folder(text: str) -> str:
+    if not os.path.isabs(text):
+        raise argparse.ArgumentTypeError("expected an absolute path")
+    return os.path.normpath(text)

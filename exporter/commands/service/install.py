@@ -1,0 +1,247 @@
+"""`service install`: checks the settings, makes the folder with its access lists, and makes or updates the service.
+
+It asks nothing, may be called again, and keeps settings, outbox and log: so the Windows Installer can call it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from exporter.commands.check.command import validated
+from exporter.commands.check.report import ProbeEnvironment
+from exporter.commands.service.template import config_template
+from exporter.commands.service.world import DISPLAY_NAME, Service, World, usual_service, working_in
+from exporter.config.load import ConfigError
+from exporter.config.schema import ENV_PREFIX, Settings, catalogue
+from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, FlagParser, add_flags, given_flags
+from exporter.config.types import Text
+from exporter.exit_codes import DONE, FAILED
+from exporter.text.terminal import complain, say
+from exporter.windows.access import ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER
+from exporter.windows.places import HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER
+from exporter.windows.service_manager import ServiceDefinition, State, command_line
+
+DESCRIPTION: Final = (
+    "Tells operators what Azure is about to do to this VM: scheduled events as Prometheus metrics, OpenTelemetry logs "
+    "and Event Hubs messages."
+)
+RESTART_AFTER: Final = (1.0, 5.0, 60.0)
+RESET_AFTER: Final = 600
+"""Seconds. A failure after ten good minutes is a new one, and tried again at once."""
+PRESHUTDOWN_SECONDS: Final = 10.0
+"""The agent ends within 5 s."""
+PRIVILEGES: Final = ("SeChangeNotifyPrivilege",)
+"""To pass folders on the way to a file, as everybody may. Above all not SeImpersonatePrivilege, which services have."""
+
+FOLDERS: Final[Mapping[str, int]] = {
+    LOG_FOLDER: MODIFY,
+    HOLD_FOLDER: READ,
+    READY_FOLDER: READ,
+    SECRETS_FOLDER: READ,
+}
+"""What the service may do in each folder: it writes its log, and reads what others tell it there."""
+
+_INHERITED: Final = 0x10
+_OTEL: Final = "OTEL_"
+
+
+class NotInstalledError(Exception):
+    """The folder can't be used; the text is a sentence that says what to do."""
+
+
+def install(service: Service, args: argparse.Namespace, world: World) -> int:
+    """Run the action. Returns the exit code; raises `ConfigError`, `ServiceManagerError`."""
+    environ = world.service_environment(service.name)
+    config_file = _config_file(service, args, environ)
+    flags = _flags(args)
+    settings = _checked(service, flags, config_file, environ)
+    command = (*world.command, "service", "run", *_which(service, world), *flags)
+    if config_file:
+        command = (*command, f"{CONFIG_FLAG}={config_file}")
+    try:
+        command_line(command)
+    except ValueError as error:
+        raise ConfigError((f"{error}: write what holds it into the settings file",)) from error
+    with world.open_manager(True) as manager:
+        try:
+            _make_folder(service, settings, world)
+        except (NotInstalledError, OSError) as error:
+            complain(f"{service.folder} can't be used: {error}")
+            return FAILED
+        before = manager.status(service.name)
+        for lacking in manager.define(_definition(service, command)):
+            complain(f"warning: {lacking}")
+    _add_event_source(service, world)
+    for warning in (*settings.warnings, *_elsewhere(service, settings), *_unseen(environ, world), *_program(world)):
+        complain(f"warning: {warning}")
+    done = "installed" if before is None else "updated"
+    say(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
+    if before is not None and before.state != State.STOPPED:
+        say(f"{service.name} runs as it was: stop and start it to use what is new")
+    return DONE
+
+
+def _which(service: Service, world: World) -> Iterator[str]:
+    """The flags that tell `service run` which service it is.
+
+    The folder always: what the variable ProgramData says may differ from one account to another.
+    """
+    if service.name != usual_service(world.environ).name:
+        yield f"--name={service.name}"
+    yield f"--folder={service.folder}"
+
+
+def _config_file(service: Service, args: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """The settings file of the service, an absolute path; "" where its environment names one.
+
+    One that was given by a flag, else that of the environment, else the one in its folder.
+    """
+    given: str | None = vars(args).get("config.file")
+    if given:
+        return os.path.abspath(given)
+    if given is None and environ.get(CONFIG_ENV):
+        return ""
+    return service.config_file
+
+
+def _flags(args: argparse.Namespace) -> tuple[str, ...]:
+    """The settings that were given as flags, as words; paths are absolute, since the service is started elsewhere."""
+    given = given_flags(args)
+    return tuple(
+        f"{setting.flag}={_absolute(given[setting.name]) if _is_path(setting.kind) else given[setting.name]}"
+        for setting in catalogue()
+        if setting.name in given
+    )
+
+
+def _is_path(kind: object) -> bool:
+    return isinstance(kind, Text) and kind.path
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path) if path else path
+
+
+def _checked(service: Service, flags: Sequence[str], config_file: str, environ: Mapping[str, str]) -> Settings:
+    """The settings as the service will read them, with the files that they name. Raises `ConfigError`."""
+    exists = config_file != service.config_file or os.path.exists(config_file)
+    words = [*flags, f"{CONFIG_FLAG}={config_file}"] if config_file and exists else list(flags)
+    with working_in(service.folder):
+        return validated(parsed(words), ProbeEnvironment(environ))
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The flags of `run` as `run` would get them."""
+    parser = FlagParser(prog="service")
+    add_flags(parser)
+    return parser.parse_args(list(words))
+
+
+# -- the folder
+
+
+def _make_folder(service: Service, settings: Settings, world: World) -> None:
+    """Make what is missing, and see to the access lists. Raises OSError, `NotInstalledError`.
+
+    Above all of it stand SYSTEM and Administrators, and no other user has access. The service may write its data, which
+    lie in the folder itself, and nothing that tells it what to do: those have lists that inherit nothing.
+    """
+    lists, trusted = world.lists, {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, world.lists.user()}
+    _see_to_folder(service.folder, service.sid, MODIFY, world, trusted)
+    for name, rights in FOLDERS.items():
+        _see_to_folder(os.path.join(service.folder, name), service.sid, rights, world, trusted)
+    config = Path(service.config_file)
+    if config.exists():
+        _refuse_strangers(service.config_file, world, trusted)
+    else:
+        usual = service.folder == usual_service(world.environ).folder
+        config.write_text(config_template(service.folder, usual=usual), encoding="utf-8")
+    lists.protect_file(service.config_file, [(service.sid, READ)])
+    outbox = Path(settings.outbox.path)
+    if outbox.parent == Path(service.folder):
+        for file in outbox.parent.glob(f"{outbox.name}*"):  # of an agent that an administrator ran
+            lists.protect_file(str(file), [(service.sid, MODIFY)])
+
+
+def _see_to_folder(path: str, sid: str, rights: int, world: World, trusted: set[str]) -> None:
+    """Make the folder, or protect it unless it has an entry for the service already: then what an administrator has
+    changed there stays."""
+    lists = world.lists
+    try:
+        lists.make_folder(path)
+    except FileExistsError:
+        _refuse_strangers(path, world, trusted)
+        if any(entry.sid == sid and not entry.flags & _INHERITED for entry in lists.read(path).entries or ()):
+            return
+    lists.protect_folder(path, [(sid, rights)])
+
+
+def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
+    """Everybody may make a folder in ProgramData: what another has made there is not what an administrator wrote."""
+    owner = world.lists.read(path).owner
+    if owner not in trusted:
+        raise NotInstalledError(
+            f"{path} was made by {owner}, who is no administrator: look at what it holds, then remove it, or take it "
+            f'over with `takeown /A /F "{path}"`'
+        )
+
+
+# -- the service
+
+
+def _definition(service: Service, command: tuple[str, ...]) -> ServiceDefinition:
+    """Started with the machine and not delayed: the event that a restart belongs to is still Started then, and the next
+    may be announced at once."""
+    usual = usual_service({}).name
+    return ServiceDefinition(
+        name=service.name,
+        display_name=DISPLAY_NAME if service.name == usual else f"{DISPLAY_NAME} ({service.name})",
+        description=DESCRIPTION,
+        account=service.account,
+        command=command,
+        restart_after=RESTART_AFTER,
+        reset_after=RESET_AFTER,
+        preshutdown=PRESHUTDOWN_SECONDS,
+        privileges=PRIVILEGES,
+    )
+
+
+def _add_event_source(service: Service, world: World) -> None:
+    try:
+        world.add_event_source(service.name)
+    except OSError as error:
+        complain(f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}")
+
+
+def _elsewhere(service: Service, settings: Settings) -> Iterator[str]:
+    """What the service writes outside of its folder, where it has no right to."""
+    for name, path in (("outbox.path", settings.outbox.path), ("recorder.path", settings.recorder.path)):
+        if path and not Path(path).is_relative_to(service.folder):
+            folder = os.path.dirname(path)
+            yield (
+                f"{name} is outside of {service.folder}: let the service write there with "
+                f'`icacls "{folder}" /grant "*{service.sid}:(OI)(CI)M"`'
+            )
+
+
+def _unseen(environ: Mapping[str, str], world: World) -> Iterator[str]:
+    """What this session says and the service will not hear."""
+    for name in sorted(world.environ):
+        if name.startswith((ENV_PREFIX, _OTEL)) and world.environ[name] and name not in environ:
+            yield f"{name} is a variable of this session alone: the service does not see it"
+
+
+def _program(world: World) -> Iterator[str]:
+    """Why the service may not be able to start this program."""
+    if world.virtual_environment:
+        yield (
+            "this Python is a virtual environment, which starts the agent as a process that the service manager does "
+            "not know: install into a Python for all users, or use the zip or the MSI"
+        )
+    program, home = world.command[0], world.environ.get("USERPROFILE", "")
+    if home and Path(program).is_relative_to(home):
+        yield f"{program} is in the folder of a user, which the service can't read: install it for all users"

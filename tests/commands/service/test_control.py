@@ -1,0 +1,121 @@
+"""`service start`, `stop` and `remove`: each waits, may be called again, and says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exporter.commands.service.command import service
+from exporter.commands.service.control import STOP_SECONDS
+from exporter.exit_codes import DONE, FAILED
+from exporter.windows.access import SERVICE_NAME
+from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceStatus, State
+from tests.support.service_world import FakeWindows
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> FakeWindows:
+    made = FakeWindows(tmp_path)
+    assert service(made.arguments("install", f"--outbox.path={made.data / 'outbox.db'}"), made.world) == DONE
+    made.manager.asked.clear()
+    return made
+
+
+def do(windows: FakeWindows, action: str) -> int:
+    return service(windows.arguments(action), windows.world)
+
+
+def test_start_waits_until_it_runs(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    pending = ServiceStatus(State.START_PENDING)
+    windows.manager.after_start = [pending] * 20 + [ServiceStatus(State.RUNNING)]
+    assert do(windows, "start") == DONE
+    assert str(windows.data / "log" / "agent.log") in capsys.readouterr().out
+    assert 1 < windows.clock.now < 5
+
+
+def test_what_runs_is_not_started_again(windows: FakeWindows) -> None:
+    assert do(windows, "start") == DONE
+    assert do(windows, "start") == DONE
+    assert windows.manager.asked == ["start"]
+
+
+def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = windows.data / "log" / "agent.log"
+    log.write_text("an old line\n")
+
+    def fails() -> None:
+        with log.open("a") as file:
+            file.write("event=agent.misconfigured error=SharedAccessKey=hush-hush\n")
+
+    windows.manager.on_start = fails
+    windows.manager.after_start = [ServiceStatus(State.STOPPED, SERVICE_SPECIFIC_ERROR, 2)]
+    assert do(windows, "start") == FAILED
+    err = capsys.readouterr().err
+    assert "its settings are wrong" in err
+    assert "agent.misconfigured" in err
+    assert "an old line" not in err
+    assert "hush-hush" not in err
+
+
+def test_a_start_whose_process_ends_says_that_it_is_tried_again(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    windows.manager.after_start = [ServiceStatus(State.START_PENDING), ServiceStatus(State.STOPPED, 1067)]
+    assert do(windows, "start") == FAILED
+    assert "tried again" in capsys.readouterr().err
+
+
+def test_a_start_that_takes_for_ever_is_given_up(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    windows.manager.after_start = [ServiceStatus(State.START_PENDING)]
+    assert do(windows, "start") == FAILED
+    assert "does not run after 60 s" in capsys.readouterr().err
+
+
+def test_stop_waits_until_it_has_stopped_and_may_be_called_again(windows: FakeWindows) -> None:
+    do(windows, "start")
+    assert do(windows, "stop") == DONE
+    assert do(windows, "stop") == DONE
+    assert windows.manager.asked == ["start", "stop"]
+
+
+def test_what_is_starting_is_stopped_when_it_has_started(windows: FakeWindows) -> None:
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.START_PENDING)
+    windows.manager.coming = [ServiceStatus(State.START_PENDING)] * 5 + [ServiceStatus(State.RUNNING)]
+    assert do(windows, "stop") == DONE
+    assert windows.clock.now > 0.3
+
+
+def test_a_stop_that_takes_too_long_is_told(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    do(windows, "start")
+    windows.manager.after_stop = [ServiceStatus(State.STOP_PENDING)]
+    assert do(windows, "stop") == FAILED
+    assert windows.clock.now >= STOP_SECONDS
+    assert "has not stopped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["start", "stop"])
+def test_what_is_not_installed_is_told(tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert do(FakeWindows(tmp_path), action) == FAILED
+    assert "service install" in capsys.readouterr().err
+
+
+def test_remove_stops_and_removes_and_keeps_settings_and_outbox(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    do(windows, "start")
+    assert do(windows, "remove") == DONE
+    assert windows.manager.asked == ["start", "stop", "delete"]
+    assert not windows.sources
+    assert (windows.data / "config.toml").exists()
+    assert str(windows.data) in capsys.readouterr().out
+    assert do(windows, "remove") == DONE, "an uninstaller may call it again"
+
+
+def test_what_does_not_stop_is_not_removed(windows: FakeWindows) -> None:
+    do(windows, "start")
+    windows.manager.after_stop = [ServiceStatus(State.STOP_PENDING)]
+    assert do(windows, "remove") == FAILED
+    assert SERVICE_NAME in windows.manager.services

@@ -1,0 +1,226 @@
+"""`service install`: what is asked of the service manager, what the service may do in its folder, and what stays."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from exporter.cli import main
+from exporter.commands.service.command import service
+from exporter.commands.service.template import config_template
+from exporter.config.load import ConfigError, load
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.windows.access import MODIFY, READ, SERVICE_NAME, service_sid
+from exporter.windows.service_manager import ServiceStatus, State
+from tests.support.service_world import FakeWindows
+
+SID = service_sid(SERVICE_NAME)
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> FakeWindows:
+    return FakeWindows(tmp_path)
+
+
+def install(windows: FakeWindows, *words: str) -> int:
+    return service(windows.arguments("install", *words), windows.world)
+
+
+def outbox(windows: FakeWindows) -> str:
+    return f"--outbox.path={windows.data / 'outbox.db'}"
+
+
+def test_the_service_starts_this_program_with_the_flags_under_an_account_of_its_own(windows: FakeWindows) -> None:
+    assert install(windows, "--web.listen-address=127.0.0.1:10169", outbox(windows)) == DONE
+    (definition,) = windows.manager.services.values()
+    assert definition.name == SERVICE_NAME
+    assert definition.account == rf"NT SERVICE\{SERVICE_NAME}"
+    assert definition.command == (
+        r"C:\Program Files\azse\azse.exe",
+        "service",
+        "run",
+        f"--folder={windows.data}",
+        outbox(windows),
+        "--web.listen-address=127.0.0.1:10169",
+        f"--config.file={windows.data / 'config.toml'}",
+    )
+    assert list(definition.restart_after) == [1.0, 5.0, 60.0]
+    assert windows.sources == {SERVICE_NAME}
+
+
+def test_the_service_may_write_its_data_and_only_read_what_tells_it_what_to_do(windows: FakeWindows) -> None:
+    install(windows, outbox(windows))
+    entries = {os.path.relpath(path, windows.data): found for path, found in windows.access.entries.items()}
+    assert entries == {
+        ".": ((SID, MODIFY),),
+        "log": ((SID, MODIFY),),
+        "hold": ((SID, READ),),
+        "ready": ((SID, READ),),
+        "secrets": ((SID, READ),),
+        "config.toml": ((SID, READ),),
+    }
+
+
+def test_settings_that_are_wrong_are_all_told_and_nothing_is_made(windows: FakeWindows) -> None:
+    with pytest.raises(ConfigError) as caught:
+        install(windows, "--source.poll-interval=1h", "--approval.mode=yes")
+    assert len(caught.value.errors) == 2
+    assert not windows.data.exists()
+    assert not windows.manager.services
+
+
+def test_who_is_no_administrator_is_told_so_and_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    windows = FakeWindows(tmp_path, administrator=False)
+    assert install(windows, outbox(windows)) == FAILED
+    assert "as an administrator" in capsys.readouterr().err
+    assert not windows.data.exists()
+
+
+def test_an_upgrade_keeps_settings_and_outbox_and_the_lists_that_somebody_has_changed(windows: FakeWindows) -> None:
+    install(windows, outbox(windows))
+    config, database, hold = (windows.data / name for name in ("config.toml", "outbox.db", "hold"))
+    config.write_text('[log]\nlevel = "warn"\n')
+    database.write_text("records")
+    windows.access.entries[str(hold)] += (("S-1-5-32-545", MODIFY),)
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.RUNNING)
+    assert install(windows, outbox(windows)) == DONE
+    assert config.read_text() == '[log]\nlevel = "warn"\n'
+    assert database.read_text() == "records"
+    assert ("S-1-5-32-545", MODIFY) in windows.access.entries[str(hold)]
+    assert windows.manager.statuses[SERVICE_NAME].state == State.RUNNING, "it is not the installer's to stop it"
+
+
+def test_an_outbox_that_an_administrator_has_used_is_given_to_the_service(windows: FakeWindows) -> None:
+    windows.data.mkdir()
+    for name in ("outbox.db", "outbox.db-wal", "outbox.db.lock"):
+        (windows.data / name).write_text("")
+    install(windows, outbox(windows))
+    for name in ("outbox.db", "outbox.db-wal", "outbox.db.lock"):
+        assert windows.access.entries[str(windows.data / name)] == ((SID, MODIFY),)
+
+
+@pytest.mark.parametrize("what", ["", "config.toml", "secrets"])
+def test_a_folder_that_a_stranger_has_made_before_is_not_used(
+    windows: FakeWindows, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = windows.data / what
+    windows.data.mkdir()
+    if what == "config.toml":
+        path.write_text("")
+    elif what:
+        path.mkdir()
+    windows.access.owners[str(path)] = "S-1-5-21-9-9-9-1001"
+    assert install(windows, outbox(windows)) == FAILED
+    assert "S-1-5-21-9-9-9-1001" in capsys.readouterr().err
+    assert not windows.manager.services
+
+
+def test_a_percent_sign_is_refused_since_the_service_manager_would_replace_it(windows: FakeWindows) -> None:
+    with pytest.raises(ConfigError, match="settings file"):
+        install(windows, "--source.vm-name=%COMPUTERNAME%", outbox(windows))
+    assert not windows.data.exists()
+
+
+def test_paths_are_kept_as_they_are_meant_where_the_command_is_given(windows: FakeWindows, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('[log]\nlevel = "warn"\n')
+    relative = os.path.relpath(tmp_path / "own.toml")
+    assert install(windows, f"--config.file={relative}", outbox(windows)) == DONE
+    (definition,) = windows.manager.services.values()
+    assert f"--config.file={tmp_path / 'own.toml'}" in definition.command
+
+
+def test_a_settings_file_named_by_the_services_environment_is_left_to_it(windows: FakeWindows, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("")
+    windows.variables = {"SCHEDULED_EVENTS_CONFIG_FILE": str(tmp_path / "own.toml")}
+    assert install(windows, outbox(windows)) == DONE
+    (definition,) = windows.manager.services.values()
+    assert not [word for word in definition.command if word.startswith("--config.file")]
+
+
+def test_a_relative_path_in_the_settings_is_of_the_services_folder(windows: FakeWindows) -> None:
+    install(windows, outbox(windows))
+    (windows.data / "web.yml").write_text("basic_auth_users: {}\n")
+    (windows.data / "config.toml").write_text('[web]\nconfig_file = "web.yml"\n')
+    assert install(windows, outbox(windows)) == DONE
+    (windows.data / "web.yml").unlink()
+    with pytest.raises(ConfigError, match=r"web\.yml"):
+        install(windows, outbox(windows))
+
+
+def test_what_the_service_will_not_see_is_told(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    world = windows.session(SCHEDULED_EVENTS_SOURCE_VM_NAME="mine", SCHEDULED_EVENTS_LOG_LEVEL="warn")
+    windows.variables = {"SCHEDULED_EVENTS_LOG_LEVEL": "warn"}
+    assert service(windows.arguments("install", outbox(windows)), world) == DONE
+    err = capsys.readouterr().err
+    assert "SCHEDULED_EVENTS_SOURCE_VM_NAME is a variable of this session alone" in err
+    assert "SCHEDULED_EVENTS_LOG_LEVEL" not in err
+
+
+def test_an_outbox_elsewhere_needs_a_right_that_is_told_by_sid(
+    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert install(windows, f"--outbox.path={tmp_path / 'elsewhere' / 'outbox.db'}") == DONE
+    assert f"*{SID}:(OI)(CI)M" in capsys.readouterr().err
+
+
+def test_what_this_system_lacks_is_a_warning(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    windows.manager.lacks = ("this system's service manager does not know recovery actions",)
+    assert install(windows, outbox(windows)) == DONE
+    assert "warning: this system's service manager" in capsys.readouterr().err
+
+
+def test_a_second_service_has_its_own_name_account_and_folder(windows: FakeWindows) -> None:
+    assert install(windows, "--name=azse-2", outbox(windows)) == DONE
+    definition = windows.manager.services["azse-2"]
+    assert definition.account == r"NT SERVICE\azse-2"
+    assert "--name=azse-2" in definition.command
+    assert windows.access.entries[str(windows.data)] == ((service_sid("azse-2"), MODIFY),)
+    assert f"path = '{windows.data}\\outbox.db'" in (windows.data / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["", "two words", 'a"b', "a\\b", "-x", "x" * 81])
+def test_a_name_that_would_need_quoting_is_bad_usage(windows: FakeWindows, name: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        windows.arguments("install", f"--name={name}")
+    assert caught.value.code == BAD_USAGE
+
+
+def test_a_secret_is_no_flag_of_a_service_either(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        windows.arguments("install", "--event-hubs.connection-string=Endpoint=sb://x/;SharedAccessKey=hush-hush")
+    assert caught.value.code == BAD_USAGE
+    assert "hush-hush" not in capsys.readouterr().err
+
+
+@pytest.mark.linux("it says so where there is no service manager")
+def test_elsewhere_it_says_that_it_is_for_windows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["service", "start"]) == BAD_USAGE
+    assert "for Windows" in capsys.readouterr().err
+
+
+def test_the_settings_file_that_is_written_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(config_template(r"C:\ProgramData\azse", usual=True), encoding="utf-8")
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == {}
+    load(argparse.Namespace(**{"config.file": str(path)}), {})
+
+
+def test_the_settings_file_that_is_written_holds_when_its_comments_are_taken_away(tmp_path: Path) -> None:
+    text = config_template(r"C:\ProgramData\azse", usual=True)
+    lines = [match[1] for line in text.splitlines() if (match := re.match(r"# (\[.*|[a-z_]+ = .*)$", line))]
+    document = tomllib.loads("\n".join(lines))
+    assert document["outbox"]["path"] == r"C:\ProgramData\azse\outbox.db"
+    assert document["approval"]["rules"][0]["require_file"] == r"C:\ProgramData\azse\ready\{event_id}"
+    assert set(document) == {"approval", "otlp", "event_hubs", "web", "outbox", "log"}
+    secret = tmp_path / "event-hubs"
+    secret.write_text("Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=YWJjZA==")
+    path = tmp_path / "config.toml"
+    path.write_text("\n".join(lines).replace(document["event_hubs"]["connection_string_file"], str(secret)))
+    load(argparse.Namespace(**{"config.file": str(path)}), {})

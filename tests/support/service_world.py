@@ -1,0 +1,140 @@
+"""Windows as the command `service` sees it, without Windows: a service manager and access lists written down."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from exporter.commands.service.command import add_arguments
+from exporter.commands.service.world import Lists, World
+from exporter.config.sources import FlagParser
+from exporter.windows.access import ADMINISTRATORS, AccessList, Ace, Entry
+from exporter.windows.service_manager import (
+    ACCESS_DENIED,
+    ServiceDefinition,
+    ServiceManagerError,
+    ServiceStatus,
+    State,
+    sentence_of,
+)
+
+USER = "S-1-5-21-1-2-3-500"
+
+
+@dataclass(slots=True)
+class FakeManager:
+    """A service manager for one service. `after_start` and `after_stop` are what that does then, look by look."""
+
+    services: dict[str, ServiceDefinition] = field(default_factory=dict)
+    statuses: dict[str, ServiceStatus] = field(default_factory=dict)
+    after_start: Sequence[ServiceStatus] = (ServiceStatus(State.START_PENDING), ServiceStatus(State.RUNNING))
+    after_stop: Sequence[ServiceStatus] = (ServiceStatus(State.STOP_PENDING), ServiceStatus(State.STOPPED))
+    lacks: tuple[str, ...] = ()
+    asked: list[str] = field(default_factory=list)
+    on_start: Callable[[], None] = lambda: None
+    coming: list[ServiceStatus] = field(default_factory=list)
+
+    def status(self, name: str) -> ServiceStatus | None:
+        if name in self.services and self.coming:
+            self.statuses[name] = self.coming.pop(0)
+        return self.statuses.get(name)
+
+    def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
+        self.asked.append("define")
+        self.services[definition.name] = definition
+        self.statuses.setdefault(definition.name, ServiceStatus(State.STOPPED))
+        return self.lacks
+
+    def start(self, name: str) -> None:
+        assert name in self.services
+        self.asked.append("start")
+        self.coming = list(self.after_start)
+        self.on_start()
+
+    def stop(self, name: str) -> None:
+        assert name in self.services
+        self.asked.append("stop")
+        self.coming = list(self.after_stop)
+
+    def delete(self, name: str) -> None:
+        self.asked.append("delete")
+        del self.services[name], self.statuses[name]
+
+
+class FakeLists:
+    """Access lists by path; what is made belongs to the administrators, and what is there to `owners`, else to them."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.entries: dict[str, tuple[Entry, ...]] = {}
+        self.protected: list[str] = []
+
+    def protect(self, path: str, entries: Sequence[Entry]) -> None:
+        assert os.path.exists(path), path
+        self.protected.append(path)
+        self.entries[path] = tuple(entries)
+
+    def read(self, path: str) -> AccessList:
+        entries = tuple(Ace(sid, mask) for sid, mask in self.entries.get(path, ()))
+        return AccessList(self.owners.get(path, ADMINISTRATORS), entries)
+
+    @property
+    def lists(self) -> Lists:
+        return Lists(os.mkdir, self.protect, self.protect, self.read, lambda: USER)
+
+
+class Clock:
+    """A clock that goes on when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class FakeWindows:
+    """A `World`, and what was done to it. `folder` is its ProgramData."""
+
+    def __init__(self, folder: Path, *, administrator: bool = True) -> None:
+        self.manager, self.access, self.clock = FakeManager(), FakeLists(), Clock()
+        self.administrator = administrator
+        self.sources: set[str] = set()
+        self.variables: Mapping[str, str] = {}
+        self.data = folder / "data"
+        self.world = World(
+            platform="win32",
+            environ={},
+            service_environment=lambda _: self.variables,
+            command=(r"C:\Program Files\azse\azse.exe",),
+            open_manager=self._open,
+            virtual_environment=False,
+            lists=self.access.lists,
+            add_event_source=self.sources.add,
+            remove_event_source=self.sources.discard,
+            monotonic=self.clock.monotonic,
+            sleep=self.clock.sleep,
+        )
+
+    @contextlib.contextmanager
+    def _open(self, create: bool) -> Iterator[FakeManager]:
+        if create and not self.administrator:
+            raise ServiceManagerError(ACCESS_DENIED, sentence_of(ACCESS_DENIED, "the service manager", ""))
+        yield self.manager
+
+    def session(self, **environ: str) -> World:
+        """The same world with these variables of the session."""
+        return replace(self.world, environ=environ)
+
+    def arguments(self, *words: str) -> argparse.Namespace:
+        """The arguments of `service` with `words`, in this world's folder."""
+        parser = FlagParser(prog="azse service")
+        add_arguments(parser)
+        return parser.parse_args([words[0], f"--folder={self.data}", *words[1:]])
