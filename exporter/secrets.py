@@ -76,8 +76,8 @@ _PATTERNS = tuple(
         r"(-{3,5}\s{0,4}BEGIN)(?:(?!-----END)[\s\S])*(?:-----END[^-]{0,64}-{0,5})?",
         r"(\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9])[A-Za-z0-9+/]{40,}={0,2}",
         r"(://)[^/\s?#\"'@]*(?:@[^/\s?#\"'@]*)*(?=@)",
-        # An address that a path library has taken a slash from.
-        r"(:/)[^/\s?#\"'@]+(?=@)",
+        # An address that a path library has taken a slash from; on Windows also turned the other, which `repr` doubles.
+        r"(:(?:/|\\{1,4}))[^/\\\s?#\"'@]+(?=@)",
         r"([?&#](?:[A-Za-z0-9_.-]{0,32}[_.-])?(?:token|key|code|auth|secret|signature|credential|jwt)=)[^&\s\"'#]+",
         r"(%(?:25){0,3}3A(?:%(?:25){0,3}2F){1,2})[^\s\"']{1,512}(?=%(?:25){0,3}40)",
         r"(authorization" + _EQUALS + r"(?:b[\"'])?(?:(?:bearer|basic|sharedaccesssignature)(?:\s|\+|%20))?)[^\s\"',]+",

@@ -90,6 +90,8 @@ def test_a_secret_does_not_print_and_does_not_travel() -> None:
         "got bearer hunter2abc",
         "http://user:hunter2@host/path",
         "http://user:p@hunter2@host/path",
+        r"http:\hunter2@host\path: cannot be read",  # as a path of Windows, and its `repr`
+        r"'http:\\hunter2@host\\path'",
         "password=hunter2",
         "x-api-key: hunter2",
         "SharedAccessSignature sr=a&sig=hunter2&skn=b",

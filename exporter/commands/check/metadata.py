@@ -76,7 +76,9 @@ def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[
 
 
 def _proxies(environment: ProbeEnvironment) -> tuple[Finding, ...]:
-    names = [name for name in _PROXY_VARIABLES if environment.environ.get(name)]
+    values = {name: value for name in _PROXY_VARIABLES if (value := environment.environ.get(name))}
+    # Windows knows no small letters in names: there one variable answers to both.
+    names = [name for name, value in values.items() if name.islower() or values.get(name.lower()) != value]
     if not names:
         return ()
     return (ok("proxy", f"{' and '.join(names)} is set and not used for the metadata service, as it must be"),)

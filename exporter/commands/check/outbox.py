@@ -72,6 +72,8 @@ def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
+    if not existing.is_dir():  # Windows has no such error: it says that the path is not found
+        return fail(topic, f"{folder} {_OS_SENTENCES[errno.ENOTDIR]} ({key})")
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(_TRIED_BYTES))
@@ -193,15 +195,21 @@ def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report
     try:
         os.lstat(path)
     except FileNotFoundError:
-        if not os.path.isdir(folder := os.path.dirname(path)):
+        folder = os.path.dirname(path)
+        if os.path.isfile(folder):  # which Windows does not tell apart
+            return Report((warn("hold_file", _unseen(path, os.strerror(errno.ENOTDIR))),))
+        if not os.path.isdir(folder):
             missing = f"the folder {folder} is missing, which holds every approval: make it, or correct the path"
             return Report((warn("hold_file", missing),))
         return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or "not a usable path"
-        sentence = f"{path} cannot be looked at ({reason}), which holds every approval: let this user see it"
-        return Report((warn("hold_file", sentence),))
+        return Report((warn("hold_file", _unseen(path, reason)),))
     return Report((warn("hold_file", f"{path} is there: nothing is approved until it is removed"),))
+
+
+def _unseen(path: str, reason: str) -> str:
+    return f"{path} cannot be looked at ({reason}), which holds every approval: let this user see it"
 
 
 def probe_recorder(settings: Settings, environment: ProbeEnvironment) -> Report:
