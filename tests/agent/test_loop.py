@@ -235,6 +235,7 @@ def test_an_unknown_word_counts_when_it_comes(tmp_path: Path) -> None:
 # -- the disk
 
 
+@pytest.mark.linux("removes a folder with an open file")
 def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
     """When the disk fails at the decision, the event is held as `outbox-unwritable`, and approved once it is back."""
     folder = tmp_path / "state"

@@ -79,6 +79,7 @@ def test_what_was_seen_without_the_disk_is_told_beside_what_it_held(tmp_path: Pa
         assert len(ids) == len(set(ids))
 
 
+@pytest.mark.linux("removes a folder with an open file")
 def test_a_disk_that_fails_on_a_quiet_vm_is_told(tmp_path: Path) -> None:
     """Nothing is to be recorded for hours: that it could not be is on `/metrics` all the same, in about a minute."""
     folder = tmp_path / "state"

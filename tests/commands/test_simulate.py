@@ -99,7 +99,7 @@ def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
         ["--scenario", str(tmp_path)],
     ):
         assert simulate(arguments("--listen", "127.0.0.1:0", *words)) == 2
-        assert words[1] in capsys.readouterr().err
+        assert repr(words[1])[1:-1] in capsys.readouterr().err
     for words in (
         ["--listen", "8169"],
         ["--listen", "127.0.0.1:70000"],

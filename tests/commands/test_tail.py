@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import collected, running_broker
+from tests.support.systems import OWN_CONSOLE, interrupt, terminate
 
 # The SDK does not close all that it connected.
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -138,7 +138,7 @@ def test_reading_from_now_misses_nothing_and_ctrl_c_ends_with_0(broker: Broker) 
         assert "from now" in process.stderr.readline()
         send(broker, [a_record(2), a_record(3)])
         assert [process.stdout.readline()[-2] for _ in range(2)] == ["2", "3"]
-        process.send_signal(signal.SIGINT)
+        interrupt(process)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "2 records\n")
 
@@ -159,7 +159,13 @@ def tailing(*words: str, broker: Broker | None = None) -> Iterator[subprocess.Po
     environ = {**os.environ, **({SECRET: broker.connection_string()} if broker else {})}
     command = [sys.executable, "-m", "exporter", "tail", *words]
     with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        command,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        creationflags=OWN_CONSOLE,
     ) as process:
         try:
             yield process
@@ -329,7 +335,7 @@ def test_sigterm_ends_tail_with_0_and_a_summary(outbox: Outbox) -> None:
     with tailing("--outbox", str(outbox.path), "--follow") as process:
         assert process.stdout is not None
         assert "Reboot number 1" in process.stdout.readline()
-        process.terminate()
+        terminate(process)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "1 record\n")
 

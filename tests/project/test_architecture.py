@@ -12,6 +12,8 @@ import pytest
 
 import exporter
 
+pytestmark = pytest.mark.linux("judges the sources, whose answer is the same everywhere")
+
 ROOT: Final = Path(exporter.__file__).parent
 CORE: Final = sorted((ROOT / "core").glob("*.py"))
 PURE: Final = frozenset(

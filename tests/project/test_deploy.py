@@ -34,6 +34,8 @@ from exporter.simulator.metadata.service import MetadataService
 from tests.support.certificates import Authority, write
 from tests.support.peers import need
 
+pytestmark = pytest.mark.linux("is about systemd, containers and Kubernetes")
+
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 HOLD_FILE: Final = hold_place("linux")

@@ -41,6 +41,8 @@ from tests.support.documentation import (
 )
 from tests.support.peers import need
 
+pytestmark = pytest.mark.linux("judges pages of the checkout, and runs their shell blocks")
+
 PROGRAM: Final = "azure-scheduled-events-exporter"
 SHELLS: Final = ("sh", "bash", "shell", "console", "powershell")
 """Languages of blocks that a reader would copy into a shell."""

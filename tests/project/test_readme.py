@@ -6,7 +6,11 @@ import re
 import subprocess
 from typing import Final
 
+import pytest
+
 from tests.support.documentation import ROOT, blocks, name_of, prose
+
+pytestmark = pytest.mark.linux("judges a page of the checkout, and runs its commands")
 
 README: Final = ROOT / "README.md"
 LINES: Final = 100

@@ -188,6 +188,7 @@ def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
     assert [json.loads(line).get("body") for line in path.read_bytes().splitlines()[1:]] == [None, "a"]
 
 
+@pytest.mark.linux("removes a file that is open")
 def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     """Whoever removes the recording gets a new one, which stands alone too."""
     path = tmp_path / "rec"

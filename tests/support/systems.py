@@ -13,6 +13,9 @@ WINDOWS: Final = sys.platform == "win32"
 LINGER_NOT: Final = struct.pack("hh" if WINDOWS else "ii", 1, 0)
 """For SO_LINGER: the coming close resets the connection. Windows' `struct linger` is of two shorts."""
 
+DRIVE: Final = "C:" if WINDOWS else ""
+"""What stands before an absolute path of the tests, such as `{DRIVE}/run/hold`, so that it is one on either system."""
+
 CREATE_NO_WINDOW: Final = 0x08000000
 OWN_CONSOLE: Final = CREATE_NO_WINDOW if WINDOWS else 0
 """`creationflags` of a process that `interrupt` and `terminate` shall reach: Ctrl-C goes to a whole console

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import signal
 import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.systems import OWN_CONSOLE, terminate
 
 DEMO = (sys.executable, "-m", "exporter", "demo")
 
@@ -53,7 +54,6 @@ def test_the_printed_address_is_the_one_that_answers() -> None:
     assert "Every record arrived in every output" in result.stdout
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to send")
 def test_an_interrupted_demo_does_not_wait_for_the_end_of_the_play() -> None:
     """Interrupted while an event is Started, the demo prints its summary and does not wait for it to be gone."""
     with subprocess.Popen(
@@ -61,12 +61,13 @@ def test_an_interrupted_demo_does_not_wait_for_the_end_of_the_play() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        creationflags=OWN_CONSOLE,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if " started " in line:
                 break
-        process.send_signal(signal.SIGTERM)
+        terminate(process)
         rest = process.stdout.read()
         assert process.wait(60) == 0, rest
     assert "Every record arrived in every output" in rest

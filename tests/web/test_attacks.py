@@ -72,6 +72,7 @@ def test_the_limits_as_shipped_keep_the_promise() -> None:
     assert longest + limits.linger_seconds <= PROMISED_SECONDS
 
 
+@pytest.mark.linux("measures the server in /proc")
 def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
     """With the limits as shipped: 400 silent, half-sent, dripping, greedy and never reading clients, and those that
     fall silent once they were served, are all closed; no scrape waits for one of them meanwhile, threads and memory
@@ -106,6 +107,7 @@ def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
         ),
     ],
 )
+@pytest.mark.linux("measures the server in /proc")
 def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes) -> None:
     """400 clients whose request is wrong from the start are gone long before the limit, at bounded memory."""
     with target("--seconds", "600") as running:
@@ -145,6 +147,7 @@ def test_idle_connections_are_evicted_before_those_that_send_a_request() -> None
             sock.close()
 
 
+@pytest.mark.linux("limits the descriptors of a process")
 def test_the_file_descriptor_limit_is_survived_quietly() -> None:
     """With 64 file descriptors and 150 connections scrapes go on, the processor idles and the log stays short."""
     with target("--nofile", "64") as running:
@@ -163,6 +166,7 @@ def test_the_file_descriptor_limit_is_survived_quietly() -> None:
         assert len(running.stop().splitlines()) <= 1
 
 
+@pytest.mark.linux("limits the descriptors of a process")
 def test_descriptors_used_up_by_others_are_survived_too() -> None:
     """When the rest of the process leaves almost none, idle connections give theirs and the warning comes once."""
     with target("--nofile", "24", "--waste", "8") as running:

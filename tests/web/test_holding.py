@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from exporter.web.connection import Limits
-from tests.support.web_crowd import SEGMENT
+from tests.support import web_crowd
 from tests.support.web_target import ASK, METRICS, Pages, is_closed, read_all, send, serving
 
 QUICK = Limits(head_seconds=0.4, exchange_seconds=0.6, idle_seconds=0.6, linger_seconds=0.2)
+pytestmark = pytest.mark.linux("has buffers of a network by TCP_MAXSEG, and sees by poll that a connection was closed")
+
 LONG_SECONDS = 20.0
 """Far more than the limits of these tests, on a machine that stalls too."""
 OFTEN_SECONDS = 0.2
@@ -26,7 +28,7 @@ def narrow(address: tuple[str, int], first: bytes) -> Iterator[socket.socket]:
     """A client with the buffers of a network, not of loopback."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
+        web_crowd.narrow(sock)
         sock.settimeout(30)
         sock.connect(address)
         sock.setblocking(False)

@@ -131,6 +131,7 @@ def guarded(folder: Path) -> Iterator[Target]:
         yield running
 
 
+@pytest.mark.linux("measures the server in /proc")
 def test_a_flood_of_wrong_passwords_stops_no_scraper(folder: Path, guarded: Target) -> None:
     """While 30 clients try wrong passwords, a scraper gets in and is then served without a wait, at half a core."""
     context, done = trusting(folder), threading.Event()
@@ -172,6 +173,7 @@ def is_admitted(address: tuple[str, int], context: ssl.SSLContext, headers: byte
     return True
 
 
+@pytest.mark.linux("measures the server in /proc")
 def test_handshakes_that_are_not_finished_are_closed(folder: Path, guarded: Target) -> None:
     """With the limits as shipped: 400 connections that send nothing, half a hello, or a hello and no more are closed
     within 10 s, no scrape over TLS waits for one of them, and memory stays within 60 MiB more."""

@@ -21,8 +21,10 @@ from exporter.config.load import ConfigError, load
 from exporter.config.sources import FlagParser
 from tests.support.certificates import self_signed, write
 from tests.support.configuration import CONNECTION, KEY
+from tests.support.systems import DRIVE
 
 TOKEN = "s3cr3t-bearer-token"
+READY = f"{DRIVE}/run/ready/{{event_id}}"
 HASH = "$2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e"
 
 
@@ -72,7 +74,7 @@ def test_the_summary_of_the_defaults_says_what_would_happen(capsys: pytest.Captu
         "leader: only the first name in Resources approves",
         "user-initiated: Reboot or Redeploy from User",
         "short-freeze: Freeze of 0 to 8 s",
-        "/var/lib/azure-scheduled-events-exporter/outbox.db, at most 100 MiB",
+        f"{load(arguments(), {}).outbox.path}, at most 100 MiB",
         "0.0.0.0:10169, without TLS, open to whoever reaches it",
     ):
         assert any(line.endswith(words) for line in lines), words
@@ -91,9 +93,9 @@ vm_name = "web_3"
 [approval]
 mode = "enforce"
 takeover_after = "10s"
-hold_file = "/run/hold"
+hold_file = "{DRIVE}/run/hold"
 rules = [
-  {{ name = "a", event_type = ["Freeze"], min_duration = 1, settle = "30s", require_file = "/run/ready/{{event_id}}" }},
+  {{ name = "a", event_type = ["Freeze"], min_duration = 1, settle = "30s", require_file = "{READY}" }},
   {{ name = "b", event_type = ["Freeze"], max_duration = 9, when_quiet = true }},
 ]
 [event_hubs]
@@ -106,7 +108,7 @@ headers = {{ authorization = "Bearer {TOKEN}" }}
 [records]
 scope = "all"
 [recorder]
-path = "/var/log/recording"
+path = "{DRIVE}/var/log/recording"
 """
     )
     config.chmod(0o600)
@@ -116,13 +118,13 @@ path = "/var/log/recording"
         "web_3\n",
         "enforce: APPROVES events by the rules below",
         "; events of users also the next name, each 10s later",
-        "a: Freeze of 1 s and more unchanged for 30s once /run/ready/{event_id} exists",
+        f"a: Freeze of 1 s and more unchanged for 30s once {READY} exists",
         "b: Freeze of at most 9 s while no other event is Started",
-        "/run/hold: nothing is approved unless it is known to be absent",
+        f"{DRIVE}/run/hold: nothing is approved unless it is known to be absent",
         "hub at contoso.servicebus.windows.net through sb://10.0.0.9 by websocket, with a connection string",
         "http://collector:4318, within 2 s",
         "of all events (a witness)",
-        "/var/log/recording, 3 files of 10 MiB",
+        f"{DRIVE}/var/log/recording, 3 files of 10 MiB",
     ):
         assert words in out, words
     assert "warning: " in out  # the password in the address
@@ -141,17 +143,17 @@ def test_all_errors_of_settings_and_files_come_at_once(tmp_path: Path) -> None:
 poll_interval = "9h"
 [otlp]
 endpoint = "http://127.0.0.1:4318"
-certificate = "{tmp_path}/missing.pem"
+certificate = '{tmp_path / "missing.pem"}'
 [outbox]
-path = "{tmp_path}"
+path = '{tmp_path}'
 [web]
-config_file = "{web}"
+config_file = '{web}'
 """
     )
     refusal = refused(f"--config.file={config}")
     for words in (
         f"{config}: [source] poll_interval: expected a duration",
-        f"{config}: [otlp] certificate: {tmp_path}/missing.pem: cannot be read: No such file or directory",
+        f"{config}: [otlp] certificate: {tmp_path / 'missing.pem'}: cannot be read: No such file or directory",
         f"{config}: [outbox] path: expected the path of a file, found the folder {tmp_path}",
         f"{web}: tls_server_config.keyfile: unknown key",
         f"{web}: basic_auth_users: line 5: expected a bcrypt hash",
@@ -199,6 +201,7 @@ def test_a_certificate_that_openssl_overlooks_is_told(tmp_path: Path, encoding: 
     assert hub == f"--event-hubs.certificate: {saved[0]}: {expected}"
 
 
+@pytest.mark.linux("looks at the modes of files")
 def test_files_with_secrets_that_everybody_can_read_are_warned_of(
     capsys: pytest.CaptureFixture[str], public: Path
 ) -> None:
@@ -279,8 +282,8 @@ def test_the_exit_code_is_0_for_valid_settings_and_2_for_others(tmp_path: Path) 
 
     good = run(f"--outbox.path={tmp_path}/outbox.db")
     assert (good.returncode, good.stderr) == (0, "")
-    bad = run("--approval.mode=maybe", f"--web.config.file={tmp_path}/none.yml")
+    bad = run("--approval.mode=maybe", f"--web.config.file={tmp_path / 'none.yml'}")
     assert bad.returncode == 2
     assert bad.stdout == ""
     assert "--approval.mode: expected one of" in bad.stderr
-    assert f"{tmp_path}/none.yml" in bad.stderr
+    assert str(tmp_path / "none.yml") in bad.stderr

@@ -64,7 +64,7 @@ def test_an_outbox_that_can_be_made_is_ok_and_not_made(tmp_path: Path) -> None:
 
 
 def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: Path) -> None:
-    """A path through a file, and a folder of the kernel's, are failures that name the setting."""
+    """A path through a file is a failure that names the setting, and so for a recording."""
     (tmp_path / "file").touch()
     sentence_of(
         findings_of(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")),
@@ -72,12 +72,22 @@ def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: P
         "outbox",
         "a part of its path is a file",
     )
-    sentence_of(findings_of(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
     recorder = loaded(f"--recorder.path={tmp_path}/file/recording")
     sentence_of(
         findings_of(probe_recorder, recorder), FAIL, "recorder", "a part of its path is a file", "(recorder.path)"
     )
     sentence_of(findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
+
+
+@pytest.mark.linux("/proc is a folder in which nobody can make a file")
+def test_an_outbox_in_a_folder_of_the_kernel_is_a_failure_with_its_setting() -> None:
+    """Where not even root can make a file."""
+    sentence_of(findings_of(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
+
+
+@pytest.mark.linux("makes a symbolic link and a named pipe in a folder")
+def test_a_recording_that_is_no_regular_file_is_a_failure(tmp_path: Path) -> None:
+    """The agent would not write to it."""
     (tmp_path / "link").symlink_to(tmp_path / "recording")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
@@ -245,11 +255,18 @@ def test_the_agent_is_recognised_behind_tls(tmp_path: Path) -> None:
             server.stop()
 
 
-def test_a_taken_port_names_who_has_it() -> None:
-    """A taken port says by whom: the process where this user may see it, else what it calls itself."""
+@pytest.mark.linux("looks for the owner of a port in /proc")
+def test_a_taken_port_names_the_process_that_has_it() -> None:
+    """Where this user may see it."""
     with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
         settings = listening_on(f"127.0.0.1:{server.port}")
         sentence_of(findings_of(probe_web, settings), FAIL, "web", f"(process {os.getpid()})", "set web.listen_address")
+
+
+def test_a_taken_port_names_who_has_it() -> None:
+    """A taken port says by whom where its process can't be seen: what it calls itself."""
+    with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
+        settings = listening_on(f"127.0.0.1:{server.port}")
         blind = replace(ENVIRONMENT, processes=Path("/nowhere"))
         sentence_of(
             findings_of(probe_web, settings, blind), FAIL, "web", "by another program that calls itself nginx/1.22"

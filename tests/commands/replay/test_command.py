@@ -288,8 +288,8 @@ def test_files_of_the_policy_are_assumed_as_told(tmp_path: Path, assumed: str, r
     """What the policy would look at is assumed, or really looked at, and the output says which."""
     (tmp_path / "ready").touch()
     config = tmp_path / "config.toml"
-    rule = f'{{ name = "r", event_type = ["Freeze"], require_file = "{tmp_path}/ready" }}'
-    config.write_text(f'[approval]\nhold_file = "{tmp_path}/hold"\nrules = [{rule}]\n')
+    rule = f"{{ name = 'r', event_type = ['Freeze'], require_file = '{tmp_path / 'ready'}' }}"
+    config.write_text(f"[approval]\nhold_file = '{tmp_path / 'hold'}'\nrules = [{rule}]\n")
     words = ("-", "--config.file", str(config), "--vm-name", "vm-1", "--assume-files", assumed)
     _, last = as_json(*words, standard_input=body(1, an_event()))
     assert last["decisions"][0]["moments"][0]["reason"] == reason

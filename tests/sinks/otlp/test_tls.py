@@ -170,6 +170,7 @@ def test_an_encrypted_key_is_a_configuration_failure(tmp_path: Path) -> None:
     assert (error.reason, error.needs_operator) == ("configuration", True)
 
 
+@pytest.mark.linux("names a certificate as c_rehash does, by the openssl command")
 def test_a_folder_of_authorities_is_taken(tmp_path: Path) -> None:
     """REQUESTS_CA_BUNDLE may name a folder, as c_rehash makes it."""
     certificate, key = make_certificate(tmp_path, "collector")
