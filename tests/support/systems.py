@@ -16,6 +16,9 @@ LINGER_NOT: Final = struct.pack("hh" if WINDOWS else "ii", 1, 0)
 DRIVE: Final = "C:" if WINDOWS else ""
 """What stands before an absolute path of the tests, such as `{DRIVE}/run/hold`, so that it is one on either system."""
 
+KILLED: Final = 1 if WINDOWS else -9
+"""The exit code of a process after `kill()`: what subprocess gives TerminateProcess, or SIGKILL."""
+
 CREATE_NO_WINDOW: Final = 0x08000000
 OWN_CONSOLE: Final = CREATE_NO_WINDOW if WINDOWS else 0
 """`creationflags` of a process that `interrupt` and `terminate` shall reach: Ctrl-C goes to a whole console

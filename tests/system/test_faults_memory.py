@@ -26,6 +26,7 @@ from tests.support.agent_world import document
 from tests.support.otlp_receiver import Hang, Receiver, attributes
 from tests.support.peers import until
 from tests.support.running import Run
+from tests.support.systems import KILLED
 from tests.system.test_run import HUB, REBOOT, mine, quiet, to_hub
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
@@ -156,7 +157,7 @@ def test_killed_for_memory_while_delivering(tmp_path: Path, request: pytest.Fixt
         ):
             until(lambda: collector.asked.is_set() and len(service.posts) == 1 and len(broker.messages(HUB)) >= 4)
             end(run)
-            assert run.ended() == -signal.SIGKILL
+            assert run.ended() == KILLED
         service.set_document(document(6))
         with Run(service.url, tmp_path, ENFORCE, otlp, environ=to_hub(broker)) as again:
             again.wait_for(lambda: again.metric("events_closed_total", event_type="Reboot", outcome="ended") == 1)
@@ -172,6 +173,7 @@ def test_killed_for_memory_while_delivering(tmp_path: Path, request: pytest.Fixt
     assert {kind: list(kinds.values()).count(kind) for kind in TOLD} == TOLD
 
 
+@pytest.mark.linux("is about the scores of the kernel's out-of-memory killer")
 def test_the_shipped_score_lets_others_go_first(tmp_path: Path, cage: Cage) -> None:
     """By the score of the unit the kernel ends each of many small programs before the agent, which is the largest of
     them all: it polls on and approves."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +25,9 @@ from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.peers import need, until
 from tests.support.running import Run
 from tests.system.test_run import HUB, REBOOT, free_port, mine, quiet, to_hub
+
+if sys.platform != "win32":
+    import resource
 
 ENFORCE = "--approval.mode=enforce"
 NOBODY = "--otlp.endpoint=http://127.0.0.1:9"
@@ -72,6 +74,7 @@ def polls_on(run: Run, service: MetadataService) -> None:
 # -- the disk
 
 
+@pytest.mark.linux("runs the agent in namespaces of its own")
 def test_disk_full(tmp_path: Path) -> None:
     """With a full disk it polls and serves, holds with the reason, says so once; with room again it approves and
     nothing is missing."""
@@ -94,6 +97,7 @@ def test_disk_full(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
+@pytest.mark.linux("runs the agent in namespaces of its own")
 def test_disk_read_only(tmp_path: Path) -> None:
     """On a read-only disk it starts, polls, serves and holds everything."""
     disk = tmp_path / "disk"
@@ -132,6 +136,7 @@ def test_ends_in_time_while_the_file_is_held(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
+@pytest.mark.linux("removes a file that is open")
 def test_removed_and_corrupted_while_running(tmp_path: Path) -> None:
     """The file removed, or overwritten, under the agent: records that come later are on disk, under their name."""
     with watched(tmp_path) as (run, service):
@@ -189,6 +194,7 @@ def _tracers(pid: int) -> set[int]:
     return {int(line.split()[1]) for text in texts for line in text.splitlines() if line.startswith("TracerPid:")}
 
 
+@pytest.mark.linux("delays the agent's calls by strace")
 def test_slow_disk(tmp_path: Path) -> None:
     """With a disk that takes a second for each fsync it approves, polls, serves, and delivers everything once."""
     with quiet() as service, Broker() as broker, Receiver() as collector:
@@ -214,6 +220,7 @@ def test_slow_disk(tmp_path: Path) -> None:
     assert sorted(logged) == sorted(stored)
 
 
+@pytest.mark.linux("delays the agent's calls by strace")
 def test_disk_slower_than_a_document_is_fresh(tmp_path: Path) -> None:
     """While it takes longer to note an attempt than a document is fresh, nothing is approved and it polls and serves;
     with a quick disk again it approves, once."""
@@ -234,6 +241,7 @@ def test_disk_slower_than_a_document_is_fresh(tmp_path: Path) -> None:
 # -- the network
 
 
+@pytest.mark.linux("runs the agent in namespaces of its own")
 @pytest.mark.parametrize(("url", "reason"), [("http://169.254.169.254", "connect"), ("http://metadata.test", "dns")])
 def test_no_route_and_no_names(tmp_path: Path, url: str, reason: str) -> None:
     """On a machine without any network it starts, says what is missing, and ends in time."""
@@ -246,6 +254,7 @@ def test_no_route_and_no_names(tmp_path: Path, url: str, reason: str) -> None:
 # -- the process
 
 
+@pytest.mark.linux("stops the agent by SIGSTOP")
 def test_stopped_for_a_while(tmp_path: Path) -> None:
     """SIGSTOP for so long that its sight is broken: an event that went meanwhile has `ended`; one that goes before its
     eyes, in the same way, is `canceled`."""
@@ -267,6 +276,7 @@ def test_stopped_for_a_while(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
+@pytest.mark.linux("limits the descriptors of a process")
 def test_out_of_file_descriptors(tmp_path: Path) -> None:
     """With no descriptor left it polls on over the connection that it has, and approves once there are some."""
     with watched(tmp_path) as (run, service):
@@ -284,6 +294,7 @@ def test_out_of_file_descriptors(tmp_path: Path) -> None:
         assert run.stop() == 0
 
 
+@pytest.mark.linux("needs a device that is always full")
 @pytest.mark.parametrize("log", ["full", "closed"])
 def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
     """A log that takes nothing, full or closed, changes nothing else."""
@@ -299,6 +310,7 @@ def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
     assert os.path.getsize(tmp_path / "outbox.db") > 0
 
 
+@pytest.mark.linux("runs the agent in namespaces of its own")
 def test_log_on_a_full_disk_and_with_room_again(tmp_path: Path) -> None:
     """While the log's own disk is full nothing else changes; with room again it says how many lines are missing and
     goes on with whole ones."""

@@ -19,6 +19,8 @@ import pytest
 from exporter import __version__
 
 ROOT: Final = Path(__file__).parents[2]
+pytestmark = pytest.mark.linux("builds what is handed out, as a release does")
+
 CLEAN: Final = {
     name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "PYTHON"))
 }

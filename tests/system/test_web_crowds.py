@@ -17,6 +17,8 @@ from tests.support.certificates import Authority, write
 from tests.support.web_crowd import CONNECTIONS, Crowd, FirstBytes, hosts, scraper
 from tests.support.web_target import ASK, Target, target
 
+pytestmark = pytest.mark.linux("has crowds as on Ethernet by TCP_MAXSEG")
+
 SECONDS = 2.0
 PASSWORD = "correct horse"
 SLOW_HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
