@@ -5,15 +5,13 @@ record arrives over real AMQP and real OTLP. The timeline is printed from what a
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +21,7 @@ import httpx
 
 from exporter.agent.app import App
 from exporter.commands.simulate import listen_argument, speed
+from exporter.commands.stops import on_stop
 from exporter.commands.tail.messages import record_in
 from exporter.config.schema import (
     ApprovalSettings,
@@ -46,7 +45,7 @@ from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.metadata.story import ScenarioError
 from exporter.simulator.otlp_collector import Collector
-from exporter.text.terminal import complain, say, supports_colour, writable
+from exporter.text.terminal import complain, say, supports_colour
 from exporter.text.timeline import record_lines
 from exporter.text.values import split_address
 
@@ -60,6 +59,8 @@ DELIVERY_SECONDS: Final = 15.0
 """How long the last records may take to every destination,"""
 CONSUMER_SECONDS: Final = 5.0
 """and then to the consumer."""
+AGENT_SECONDS: Final = 10.0
+"""How long the agent may take to end."""
 TICK_SECONDS: Final = 0.1
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
 LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what the flag may say
@@ -106,9 +107,10 @@ def demo(args: argparse.Namespace) -> int:
     from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # `demo --help` does not need it
 
     with (
-        _signals(ended),
+        on_stop(ended.set),
         captured_libraries(log),
-        tempfile.TemporaryDirectory(prefix="azse-demo-") as folder,
+        # Windows removes no file that is open, as the outbox is where the agent does not end in time.
+        tempfile.TemporaryDirectory(prefix="azse-demo-", ignore_cleanup_errors=True) as folder,
         Broker(hubs={HUB: 1}) as broker,  # one partition: the timeline is read in the order in which it was sent
         Collector() as collector,
         MetadataService(scenario, speed=args.speed) as service,
@@ -119,19 +121,8 @@ def demo(args: argparse.Namespace) -> int:
         except OSError as error:
             complain(f"demo: {error.strerror or error}")
             return FAILED
-        run = _Run(app, address, _StandIns(service, broker, collector), writable(sys.stdout))
+        run = _Run(app, address, _StandIns(service, broker, collector), sys.stdout)
         return run.to_end(ended, EventHubsReader(settings.event_hubs, "start"), keep_running=args.keep_running)
-
-
-@contextlib.contextmanager
-def _signals(ended: threading.Event) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: ended.set()) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _settings(source: str, connection_string: str, collector: str, folder: str) -> Settings:
@@ -193,22 +184,30 @@ class _Run:
 
     def to_end(self, ended: threading.Event, reader: EventHubsReader, *, keep_running: bool) -> int:
         """Run until the play is over or `ended` is set. The exit code."""
-        self._print(f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}.")
-        self._print(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
-        self._print("")
         agent = threading.Thread(target=self._app.run, name="agent", daemon=True)
         agent.start()
-        with _Consumer(reader, self._receive):
-            _wait_until(lambda: ended.is_set() or self._service.finished(), LONGEST_PLAY_SECONDS)
-            if keep_running and not ended.is_set():
-                self._print("")
-                self._print("The story is over; still serving. Ctrl-C ends it.")
-                ended.wait()
-            _wait_until(self._all_delivered, DELIVERY_SECONDS)
-            self._samples = self._scrape()
-            self._app.stop()
-            agent.join(10.0)
-            _wait_until(lambda: len(self._received.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
+        try:
+            self._print(
+                f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}."
+            )
+            self._print(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
+            self._print("")
+            with _Consumer(reader, self._receive, ended.set) as consumer:
+                _wait_until(lambda: ended.is_set() or self._service.finished(), LONGEST_PLAY_SECONDS)
+                if keep_running and not ended.is_set():
+                    self._print("")
+                    self._print("The story is over; still serving. Ctrl-C ends it.")
+                    ended.wait()
+                consumer.raise_failure()
+                _wait_until(self._all_delivered, DELIVERY_SECONDS)
+                self._samples = self._scrape()
+                self._app.stop()
+                agent.join(AGENT_SECONDS)
+                _wait_until(lambda: len(self._received.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
+                consumer.raise_failure()
+        finally:
+            self._app.stop()  # also where nobody reads what is printed: its files are removed next
+            agent.join(AGENT_SECONDS)
         return self._summary()
 
     def _all_delivered(self) -> bool:
@@ -284,11 +283,16 @@ def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 class _Consumer:
-    """Reads the hub as `tail` does, from its start, on a thread of its own; `receive` gets each record."""
+    """Reads the hub as `tail` does, from its start, on a thread of its own; `receive` gets each record.
 
-    def __init__(self, reader: EventHubsReader, receive: Callable[[Record], None]) -> None:
+    When `receive` raises OSError, since what it prints is not read any more, `failed` is called and reading ends.
+    """
+
+    def __init__(self, reader: EventHubsReader, receive: Callable[[Record], None], failed: Callable[[], None]) -> None:
         self._reader = reader
         self._receive = receive
+        self._failed = failed
+        self._failure: OSError | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
 
@@ -302,9 +306,18 @@ class _Consumer:
         self._thread.join(CONSUMER_SECONDS)
         self._reader.close()
 
+    def raise_failure(self) -> None:
+        """Raise what `receive` raised."""
+        if self._failure is not None:
+            raise self._failure
+
     def _run(self) -> None:
-        while not self._ended.is_set():
-            message = self._reader.get(TICK_SECONDS)
-            record = None if message is None or isinstance(message, Failure) else record_in(message.body)
-            if record is not None:
-                self._receive(record)
+        try:
+            while not self._ended.is_set():
+                message = self._reader.get(TICK_SECONDS)
+                record = None if message is None or isinstance(message, Failure) else record_in(message.body)
+                if record is not None:
+                    self._receive(record)
+        except OSError as error:
+            self._failure = error
+            self._failed()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import os
-import signal
 from collections.abc import Callable
 from contextlib import closing
 
 from exporter.agent.app import App, make_log
+from exporter.commands import stops
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.errors import Failure
@@ -20,15 +19,15 @@ from exporter.web.config import WebConfigError
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the agent until a signal stops it. Returns the exit code; raises `ConfigError`."""
+    """Run the agent until something of `stops` ends it. Returns the exit code; raises `ConfigError`."""
     settings = load(args, os.environ)
-    return run_agent(settings, make_log(settings), _stop_on_signals)
+    return run_agent(settings, make_log(settings), stops.stop_by)
 
 
 def run_agent(
     settings: Settings,
     log: Log,
-    stop_by: Callable[[Callable[[], None]], None],
+    stop_by: Callable[[Callable[[], None]], object],
     started: Callable[[], None] = lambda: None,
 ) -> int:
     """Run the agent with these settings. Returns the exit code; raises `ConfigError` for a bad web-config file.
@@ -51,9 +50,3 @@ def run_agent(
             return FAILED
         started()
         return app.run()
-
-
-def _stop_on_signals(stop: Callable[[], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # On a thread of its own: a handler runs in the middle of whatever the main thread does, locks and all.
-        signal.signal(number, lambda *_: _thread.start_new_thread(stop, ()))

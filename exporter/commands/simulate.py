@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from exporter.commands.stops import interrupted_on_stop
 from exporter.config.types import path_argument, word_argument
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata import faults, scenario
@@ -73,9 +72,7 @@ def simulate(args: argparse.Namespace) -> int:
     if args.list:
         _list()
         return DONE
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with ExitStack() as stack:
+    with interrupted_on_stop(), ExitStack() as stack:
         try:
             chosen = scenario.load(args.scenario)
             running = services(args, chosen, stack)

@@ -11,6 +11,7 @@ from exporter.commands.check.files import file_errors, missing_packages, readabl
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
 from exporter.commands.check.summary import summary
+from exporter.commands.stops import left_on_stop
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags
@@ -54,7 +55,7 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     _print("", ())
     total = environment.timeouts.total
     _print(f"probing, for at most {total:g} s; nothing is approved or published", settings.secrets)
-    with captured_libraries(Log(None)):
+    with left_on_stop(), captured_libraries(Log(None)):
         findings = run_probes(settings, environment)
     print_findings(findings, settings.secrets)
     return FAILED if any(finding.verdict is Verdict.FAIL for finding in findings) else DONE

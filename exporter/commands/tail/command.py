@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from exporter.commands.replay.entries import read_time
+from exporter.commands.stops import interrupted_on_stop
 from exporter.commands.tail.messages import record_of
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.commands.tail.view import View
@@ -30,7 +28,7 @@ from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import redact
 from exporter.text.format import clean, counted
-from exporter.text.terminal import complain, supports_colour, writable
+from exporter.text.terminal import complain, supports_colour
 from exporter.text.values import describe
 
 if TYPE_CHECKING:
@@ -143,10 +141,10 @@ def tail(args: argparse.Namespace) -> int:
     sections = ("outbox",) if args.outbox is not None else ("event_hubs", "outbox")
     settings = load(args, environ_of(os.environ, sections))
     _check(args, settings.event_hubs)
-    out = writable(sys.stdout)
+    out = sys.stdout
     view = View(out, args, supports_colour(out, os.environ) and args.format == "timeline")
     try:
-        with _ends_on_sigterm(), captured_libraries(Log(None)):  # what the SDK logs is in the `Failure`
+        with interrupted_on_stop(), captured_libraries(Log(None)):  # what the SDK logs is in the `Failure`
             if args.outbox is not None:
                 _read_outbox(args, OutboxReader(args.outbox or settings.outbox.path, wait_for_file=args.follow), view)
             else:
@@ -173,19 +171,6 @@ def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
             )
     if errors:
         raise ConfigError(tuple(errors))
-
-
-@contextmanager
-def _ends_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # -- the outbox

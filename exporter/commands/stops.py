@@ -1,0 +1,89 @@
+"""What stops a command from outside: signals, and on Windows what ends a console or a session.
+
+with on_stop(event.set): …        the function is called, for a command that looks at an event
+with interrupted_on_stop(): …     KeyboardInterrupt, for a command that is interrupted wherever it waits
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from exporter.windows.console import watch
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
+    """Call `stop`, on a thread of its own, whenever the process is to end. Returns what undoes that.
+
+    Ctrl-C and SIGTERM; on Windows Ctrl-C, Ctrl-Break, a closed console window, the end of the session, shutdown.
+    `stop` returns at once, and may be called more than once.
+    """
+    if sys.platform == "win32":
+        return watch(stop)
+    # On a thread of its own: a handler runs in the middle of whatever the main thread does, locks and all.
+    return _handle((signal.SIGINT, signal.SIGTERM), lambda *_: _start(stop))
+
+
+@contextlib.contextmanager
+def on_stop(stop: Callable[[], None]) -> Iterator[None]:
+    """As `stop_by`, for as long as the block runs."""
+    undo = stop_by(stop)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextlib.contextmanager
+def interrupted_on_stop() -> Iterator[None]:
+    """Let all that `stop_by` names raise KeyboardInterrupt in the main thread, as Ctrl-C does by itself."""
+    if sys.platform == "win32":
+        undo = watch(_thread.interrupt_main)
+    else:
+        undo = _handle((signal.SIGTERM,), signal.default_int_handler)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextlib.contextmanager
+def left_on_stop() -> Iterator[None]:
+    """Let all that `stop_by` names end the process at once, for a command that leaves nothing to be tidied up.
+
+    On Linux each does so by itself. On Windows Ctrl-C would wait until the main thread waits no more.
+    """
+    undo = watch(_leave) if sys.platform == "win32" else lambda: None
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _leave() -> None:
+    os._exit(128 + signal.SIGINT)
+
+
+def _start(stop: Callable[[], None]) -> None:
+    _thread.start_new_thread(stop, ())
+
+
+def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> Callable[[], None]:
+    """Handle these signals. Does nothing outside of the main thread, where Python allows no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    before = [(number, signal.signal(number, handler)) for number in numbers]
+
+    def undo() -> None:
+        for number, earlier in before:
+            signal.signal(number, earlier)
+
+    return undo

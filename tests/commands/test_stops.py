@@ -1,0 +1,74 @@
+"""What stops a command from outside, in the process itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from exporter.commands.stops import interrupted_on_stop, left_on_stop, on_stop, stop_by
+
+
+@pytest.mark.linux("sends itself signals, which there would end it")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_on_a_thread_of_its_own(number: signal.Signals) -> None:
+    """The main thread may hold any lock when a signal comes; afterwards the earlier handlers are back."""
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    threads: list[int] = []
+    stopped = threading.Event()
+
+    def stop() -> None:
+        threads.append(threading.get_ident())
+        stopped.set()
+
+    with on_stop(stop):
+        os.kill(os.getpid(), number)
+        assert stopped.wait(10)
+    assert threads[0] != threading.get_ident()
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+
+
+@pytest.mark.linux("sends itself signals, which there would end it")
+def test_sigterm_interrupts_as_ctrl_c_does() -> None:
+    """For a command that waits in many places."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def wait() -> None:
+        with interrupted_on_stop():
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_another_thread_than_the_main_one_may_ask() -> None:
+    """Where Python allows no handlers nothing is changed, and nothing raised."""
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            stop_by(lambda: None)()
+            with interrupted_on_stop(), left_on_stop():
+                pass
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert failures == []
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+
+
+def test_the_import_takes_nothing_of_windows() -> None:
+    """pywin32 is imported where it is used."""
+    code = "import sys, exporter.commands.stops; print(any(name.startswith('win32') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,130 @@
+"""How commands end when they are stopped: by SIGINT or SIGTERM, on Windows by Ctrl-C or Ctrl-Break in their console."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService
+from tests.support.console import UNDELIVERED
+
+STOPS: Final = ("ctrl-c", "ctrl-break") if sys.platform == "win32" else ("SIGINT", "SIGTERM")
+SECONDS: Final = 30.0
+
+
+class Stoppable:
+    """One command as a process, with both streams in `lines`."""
+
+    def __init__(self, stop: str, *words: str) -> None:
+        command = [sys.executable, "-m", "exporter", *words]
+        if sys.platform == "win32":
+            command = [sys.executable, "-m", "tests.support.console", str(STOPS.index(stop)), *command]
+        self._stop = stop
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+        )
+
+    def until(self, pattern: str) -> None:
+        """Read up to a line in which the pattern is found."""
+        assert self._process.stdout is not None
+        alarm = threading.Timer(SECONDS, self._process.kill)
+        alarm.start()
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip())
+            if re.search(pattern, line):
+                break
+        else:
+            raise AssertionError("\n".join(self.lines))
+        alarm.cancel()
+
+    def stopped(self) -> int:
+        """Stop it; the exit code. Skips the test where the stop can't be sent."""
+        assert self._process.stdin is not None
+        if sys.platform == "win32":
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        else:
+            self._process.send_signal(signal.Signals[self._stop])
+        out, _ = self._process.communicate(timeout=SECONDS)
+        self.lines += out.splitlines()
+        if sys.platform == "win32" and self._process.returncode == UNDELIVERED:
+            pytest.skip(f"this system can't send {self._stop}")
+        return self._process.returncode
+
+
+@pytest.fixture
+def service() -> Iterator[MetadataService]:
+    with MetadataService(load("quiet")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_run_ends_with_its_last_record(stop: str, service: MetadataService, tmp_path: Path) -> None:
+    """Exit code 0, orderly: the agent has written that it stopped, and `tail` shows it."""
+    outbox = tmp_path / "outbox.db"
+    run = Stoppable(
+        stop, "run", f"--source.url={service.url}", f"--outbox.path={outbox}", "--web.listen-address=127.0.0.1:0",
+        "--source.poll-interval=1m",
+    )  # fmt: skip
+    run.until("event=agent.started")
+    assert run.stopped() == 0, run.lines
+    assert "Traceback" not in "\n".join(run.lines)
+    shown = subprocess.run(
+        [sys.executable, "-m", "exporter", "tail", "--outbox", str(outbox)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert "agent.stopped" in shown.stdout
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_simulate_ends_with_0(stop: str) -> None:
+    """It says that it was stopped."""
+    simulate = Stoppable(stop, "simulate", "--scenario", "quiet", "--listen", "127.0.0.1:0")
+    simulate.until("^scenario quiet")
+    assert simulate.stopped() == 0, simulate.lines
+    assert simulate.lines[-1] == "stopped"
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_tail_ends_with_0_and_a_summary(stop: str, tmp_path: Path) -> None:
+    """Also while it waits for a file."""
+    tail = Stoppable(stop, "tail", "--follow", "--outbox", str(tmp_path / "missing.db"))
+    tail.until("waiting for it")
+    assert tail.stopped() == 0, tail.lines
+    assert tail.lines[-1] == "0 records"
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_demo_ends_with_its_summary(stop: str) -> None:
+    """What was told until then is in every output."""
+    demo = Stoppable(stop, "demo", "--keep-running", "--scenario", "quiet", "--web.listen-address", "127.0.0.1:0")
+    demo.until("agent.started")
+    assert demo.stopped() == 0, demo.lines
+    assert "Every record arrived in every output" in demo.lines[-1]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_check_ends_at_once_with_a_code_that_is_none_of_its_own(stop: str) -> None:
+    """A probe of a service that never answers is left where it is."""
+    with MetadataService(load("quiet"), faults=["all/hang:60"]) as silent:
+        check = Stoppable(stop, "check", "--probe", f"--source.url={silent.url}", "--web.listen-address=127.0.0.1:0")
+        check.until("^probing")
+        assert check.stopped() not in (0, 1, 2), check.lines
+    assert "Traceback" not in "\n".join(check.lines)
+    assert not [line for line in check.lines if line.startswith(("ok ", "fail "))]
