@@ -14,7 +14,7 @@ from exporter.config.load import ConfigError
 from exporter.config.sources import FlagParser, add_flags
 from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.secrets import redact
-from exporter.text.terminal import complain, printable
+from exporter.text.terminal import complain, discard_unwritable, is_reader_gone, prepare, printable
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
 
@@ -22,27 +22,34 @@ Command = Callable[[argparse.Namespace], int]
 """Runs a command. Returns the exit code."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     """Run the console command. Returns the exit code; for bad usage argparse itself exits with 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    args = _parser(given).parse_args(given)
-    command: Command = args.command
+    for stream in (sys.stdout, sys.stderr):
+        prepare(stream, environ)
     try:
-        code = command(args)
-        sys.stdout.flush()
-    except ConfigError as error:
-        for line in error.errors:
-            complain(printable(redact(f"{PROGRAM}: {line}")))
-        return BAD_USAGE
+        return _run_command(list(sys.argv[1:] if arguments is None else arguments))
     except OSError as error:
-        # The interpreter writes what is left in the buffer when it ends: to nowhere, or that would fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # a closed pipe is how a reader such as `head` ends; no message
+        for stream in (sys.stdout, sys.stderr):
+            discard_unwritable(stream)
+        if not is_reader_gone(error):
             complain(printable(redact(f"{PROGRAM}: {error}")))
         return FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    return code
+
+
+def _run_command(given: Sequence[str]) -> int:
+    try:
+        args = _parser(given).parse_args(given)
+        command: Command = args.command
+        return command(args)
+    except ConfigError as error:
+        for line in error.errors:
+            complain(printable(redact(f"{PROGRAM}: {line}")))
+        return BAD_USAGE
+    finally:
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()  # here it can still be told that nobody reads
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:

@@ -2,12 +2,15 @@
 
     say(text, out)            a line of output, JSON or words
     complain(text)            lines of error, also without credentials
+    prepare(stream, environ)  what `cli` does with both streams, once
 
 What is not printable is written as its JSON escape, so that a line of JSON keeps its meaning.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
 import os
@@ -56,15 +59,46 @@ def complain(text: str) -> None:
         say(line, sys.stderr)
 
 
-def supports_colour(out: TextIO, environ: Mapping[str, str]) -> bool:
+def supports_colour(out: TextIO | None, environ: Mapping[str, str]) -> bool:
     """Whether to colour: only a terminal that understands it, and never where NO_COLOR is set (no-color.org)."""
-    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or not out.isatty():
+    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or out is None or not out.isatty():
         return False
     return os.name != "nt" or bool(environ.get("WT_SESSION") or environ.get("TERM"))
 
 
-def writable(out: TextIO) -> TextIO:
-    """The same stream, made able to print any text: what its encoding lacks (a Windows console's, say) is escaped."""
-    if isinstance(out, io.TextIOWrapper):
-        out.reconfigure(errors="backslashreplace")
-    return out
+def prepare(stream: TextIO | None, environ: Mapping[str, str]) -> None:
+    """Make a standard stream able to print any text; None, a stream that is closed, is left alone.
+
+    PYTHONIOENCODING is obeyed. Else a terminal keeps its encoding, since the locale says what it can show (a console
+    of Windows takes all), and a file or a pipe gets UTF-8: other programs and machines read it, and JSON is nothing
+    else [RFC 8259, 8.1]. What an encoding lacks is escaped.
+    """
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    encoding, _, errors = environ.get("PYTHONIOENCODING", "").partition(":")
+    keeps_encoding = encoding or stream.isatty()
+    stream.reconfigure(encoding=None if keeps_encoding else "utf-8", errors=errors or "backslashreplace")
+
+
+def is_reader_gone(error: OSError, platform: str = sys.platform) -> bool:
+    """Whether this error of printing says that a pipe has no reader any more, as `head` and `more` end.
+
+    On Windows the C library answers it with EINVAL, when it does not know Windows' own error [_write, _dosmaperr];
+    with a file's name it is that name which is invalid.
+    """
+    if isinstance(error, BrokenPipeError):
+        return True
+    return platform == "win32" and error.errno == errno.EINVAL and error.filename is None
+
+
+def discard_unwritable(stream: TextIO | None) -> None:
+    """Where what is left in the buffer can't be written, let it go nowhere: the interpreter would try once more."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor has nobody behind it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except ValueError:
+        return  # closed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import io
 import json
 import os
@@ -24,7 +25,15 @@ from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
 from exporter.outbox.store import Outbox
-from exporter.text.terminal import complain, printable, say, supports_colour, writable
+from exporter.text.terminal import (
+    complain,
+    discard_unwritable,
+    is_reader_gone,
+    prepare,
+    printable,
+    say,
+    supports_colour,
+)
 from exporter.text.timeline import record_lines
 from tests.support.log_reading import logged
 
@@ -271,10 +280,75 @@ def test_colour_only_on_a_terminal_that_wants_it() -> None:
     assert not supports_colour(io.StringIO(), {"TERM": "xterm"})
 
 
-def test_a_console_that_lacks_a_character_gets_it_escaped() -> None:
-    """A Windows code page never ends a command with an encoding error."""
-    raw = io.BytesIO()
-    out = writable(io.TextIOWrapper(raw, encoding="cp1252", newline=""))
-    print("≥ 0.2 s, 仮想", file=out, flush=True)
-    assert raw.getvalue().decode("cp1252") == "\\u2265 0.2 s, \\u4eee\\u60f3\n"
-    assert json.loads(f'"{raw.getvalue().decode("cp1252").strip()}"') == "≥ 0.2 s, 仮想"
+TEXT = "≥ 0.2 s, ä→日本😀"
+
+
+def printed(stream: io.TextIOWrapper, environ: Mapping[str, str]) -> bytes:
+    """What arrives in a stream that was prepared."""
+    prepare(stream, environ)
+    say(TEXT, stream)
+    raw = stream.buffer
+    assert isinstance(raw, io.BytesIO)
+    return raw.getvalue()
+
+
+class _Console(io.TextIOWrapper):
+    """A terminal in some encoding."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp437", "latin-1", "ascii", "utf-8"])
+def test_a_file_or_pipe_gets_utf_8_whatever_the_locale(encoding: str) -> None:
+    """Output that is redirected is the same on every machine, and JSON."""
+    assert printed(io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline=""), {}).decode("utf-8") == f"{TEXT}\n"
+
+
+def test_a_terminal_keeps_its_encoding_and_what_that_lacks_is_escaped() -> None:
+    """The locale says what a terminal can show; a code page never ends a command with an encoding error."""
+    shown = printed(_Console(io.BytesIO(), encoding="cp1252", newline=""), {}).decode("cp1252")
+    assert shown == "\\u2265 0.2 s, ä\\u2192\\u65e5\\u672c\\U0001f600\n"
+    assert printed(_Console(io.BytesIO(), encoding="utf-8", newline=""), {}).decode("utf-8") == f"{TEXT}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("latin-1", "\\u2265 0.2 s, ä\\u2192\\u65e5\\u672c\\U0001f600\n"),
+        ("latin-1:replace", "? 0.2 s, ä????\n"),
+        (":replace", "≥ 0.2 s, ä→日本😀\n"),
+    ],
+)
+def test_pythonioencoding_is_obeyed(given: str, expected: str) -> None:
+    """Who names an encoding gets it, and who names what becomes of the rest gets that."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", newline="")
+    assert printed(stream, {"PYTHONIOENCODING": given}).decode("utf-8" if given[0] == ":" else "latin-1") == expected
+
+
+def test_a_stream_that_is_none_of_ours_is_left_alone() -> None:
+    """Without a console of its own a process has no standard streams, and a host may give others."""
+    prepare(None, {})
+    prepare(io.StringIO(), {})
+    discard_unwritable(None)
+    discard_unwritable(io.StringIO())
+    closed = io.StringIO()
+    closed.close()
+    discard_unwritable(closed)
+
+
+@pytest.mark.parametrize(
+    ("error", "platform", "gone"),
+    [
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "linux", True),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "win32", True),
+        (OSError(errno.EINVAL, "Invalid argument"), "win32", True),
+        (OSError(errno.EINVAL, "Invalid argument"), "linux", False),
+        (OSError(errno.EINVAL, "Invalid argument", "C:\\a?b"), "win32", False),
+        (OSError(errno.ENOSPC, "No space left on device"), "win32", False),
+        (OSError(errno.ENOSPC, "No space left on device"), "linux", False),
+    ],
+)
+def test_a_reader_that_has_gone_is_told_from_an_error(error: OSError, platform: str, gone: bool) -> None:
+    """On Windows writing to a pipe without a reader is EINVAL, which on Linux is an error like any other."""
+    assert is_reader_gone(error, platform) is gone
