@@ -10,11 +10,12 @@ import contextlib
 import json
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.private_file import MODE
+from exporter.private_file import MODE, make_folder, make_private
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _FLAGS_OF_SOME_SYSTEMS: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
@@ -79,12 +80,14 @@ class RecordingFiles:
         if self._descriptor is not None and _same_file(self._descriptor, self.path):
             return
         self.close()
-        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         flags = _FLAGS
         for name in _FLAGS_OF_SOME_SYSTEMS:
             flags |= getattr(os, name, 0)
         if self.path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
             raise OSError(f"{self.path} is a link, which is not followed")
+        if sys.platform == "win32":
+            make_private(self.path)  # where the file system keeps no access lists, `check` says so
         descriptor = os.open(self.path, flags, MODE)
         self._descriptor, self._stands_alone = descriptor, False
         status = os.fstat(descriptor)
@@ -106,12 +109,22 @@ class RecordingFiles:
             view = view[written:]
 
     def _rotate(self) -> None:
+        """Raises OSError where the newest file can't be renamed, as on Windows while it is read: then none is."""
         self.close()
-        for number in range(self._count - 1, 0, -1):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self._numbered(number - 1), self._numbered(number))
         if self._count == 1:
             os.unlink(self.path)
+            return
+        waiting = self.path.with_name(f"{self.path.name}.next")
+        if waiting.exists():  # a process died in between
+            self._shift(waiting)
+        os.replace(self.path, waiting)
+        self._shift(waiting)
+
+    def _shift(self, newest: Path) -> None:
+        for number in range(self._count - 1, 1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self._numbered(number - 1), self._numbered(number))
+        os.replace(newest, self._numbered(1))
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}") if number else self.path

@@ -183,16 +183,15 @@ def make_folder(path: str | Path, entries: Sequence[Entry] = ()) -> None:
 def others_with_access(path: str | Path) -> list[str]:
     """Those that may read the file or folder, but for `NO_OTHERS`, its owner and the user of this process.
 
-    Names with their SIDs where they can be resolved, else the SIDs. Everybody where the file system keeps no lists.
-    Raises OSError.
+    Names with their SIDs where they can be resolved, else the SIDs. Everybody where the file system keeps no lists:
+    there it has a NULL list. Raises OSError.
     """
-    sids = others(access_list(path), current_user()) if keeps_lists(path) else [EVERYONE]
-    return [_named(sid) for sid in sids]
+    return [_named(sid) for sid in others(access_list(path), current_user())]
 
 
 def is_private(path: str | Path) -> bool:
     """Whether `others_with_access` finds nobody, without asking for names. Raises OSError."""
-    return keeps_lists(path) and not others(access_list(path), current_user())
+    return not others(access_list(path), current_user())
 
 
 # What only the system can tell or do. pywin32 is imported where it is called: this module is imported on every system.

@@ -34,9 +34,11 @@ from exporter.core.records import Record, Vm, VmIdentity
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
+from exporter.recorder.files import RecordingFiles
 from exporter.recorder.recorder import Recorded, Recorder
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
+from exporter.windows.access import is_private
 from tests.support.simulator_client import Unhurried
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -179,6 +181,54 @@ def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
         path.chmod(0o644)
 
 
+@pytest.mark.windows
+def test_on_windows_the_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    """Also one that was there before, in a folder that others may read."""
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o755)
+    (folder / "rec").touch()
+    for path in (folder / "rec", folder / "new"):
+        with recording(path) as recorder:
+            recorder.keep(b"a", at(0))
+        assert is_private(path)
+
+
+@pytest.mark.windows
+def test_on_windows_a_reader_of_the_newest_file_keeps_all_files_as_they_are(tmp_path: Path) -> None:
+    """It can't be renamed meanwhile: no older file is lost for it, the log says why, and later it goes on."""
+    files = RecordingFiles(tmp_path / "rec", 300, 3)
+    numbered = [tmp_path / name for name in ("rec", "rec.1", "rec.2")]
+    for number in range(3):
+        files.write({"at": f"{number}"}, b"x" * 200)
+        files.write({"read_at": f"{number}"}, b"y" * 200)
+    before = {path: path.read_bytes() for path in numbered}
+    with open(tmp_path / "rec", "rb"):
+        for _ in range(2):
+            with pytest.raises(PermissionError):
+                files.write({"read_at": "4"}, b"z" * 200)
+    assert {path: path.read_bytes().rstrip() for path in numbered} == {
+        path: content.rstrip() for path, content in before.items()
+    }
+    files.write({"read_at": "5"}, b"z" * 200)
+    assert (tmp_path / "rec.1").read_bytes().rstrip() == before[tmp_path / "rec"].rstrip()
+    files.close()
+
+
+def test_a_rotation_that_a_crash_ended_is_finished_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "rec").write_text("newest" + 100 * " ", encoding="ascii")
+    (tmp_path / "rec.next").write_text("before", encoding="ascii")
+    (tmp_path / "rec.1").write_text("oldest", encoding="ascii")
+    files = RecordingFiles(tmp_path / "rec", 300, 4)
+    files.write({"read_at": "1"}, b"x" * 200)
+    files.close()
+    assert not (tmp_path / "rec.next").exists()
+    assert [(tmp_path / f"rec.{number}").read_text(encoding="ascii").strip() for number in (1, 2, 3)] == [
+        "newest",
+        "before",
+        "oldest",
+    ]
+
+
 def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
     """After a crash in the middle of a line the next run begins on a line of its own."""
     path = tmp_path / "rec"
@@ -188,7 +238,7 @@ def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
     assert [json.loads(line).get("body") for line in path.read_bytes().splitlines()[1:]] == [None, "a"]
 
 
-@pytest.mark.linux("removes a file that is open")
+@pytest.mark.linux("Windows refuses to remove a file that is open")
 def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     """Whoever removes the recording gets a new one, which stands alone too."""
     path = tmp_path / "rec"
@@ -229,7 +279,7 @@ def test_a_disk_that_does_not_take_it_is_said_and_it_goes_on(tmp_path: Path) -> 
     assert log.said[-1][0] == "recorder.recovered"
 
 
-@pytest.mark.linux("needs a device that is always full, and a named pipe in a folder")
+@pytest.mark.linux("needs /dev/full and mkfifo")
 def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) -> None:
     """A device, or a pipe that nobody reads, is no file to record to."""
     pipe = tmp_path / "pipe"

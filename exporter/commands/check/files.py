@@ -23,6 +23,7 @@ from exporter.config.types import Text
 from exporter.text.values import InvalidValue
 from exporter.web.config import WebConfig, WebConfigError
 from exporter.web.config_file import MAX_BYTES, read_web_file
+from exporter.windows import access
 
 NO_IDENTITY: Final = (
     "signing in with an Azure identity needs the extra `identity`, which is not installed: "
@@ -160,13 +161,29 @@ def readable_secrets(settings: Settings, environment: ProbeEnvironment) -> list[
 
     Not in Kubernetes, whose mounts of secrets are like that and whose pods have no other users.
     """
-    if sys.platform == "win32" or environment.in_kubernetes:
+    if environment.in_kubernetes:
         return []
     return [
-        f"{path}: holds {what} and can be read by every user of this machine: chmod o-r it"
+        f"{path}: holds {what} and {exposure}"
         for path, what in dict(_secret_files(settings, environment)).items()
-        if _open_to_all(path)
+        if (exposure := _exposure(path))
     ]
+
+
+def _exposure(path: str) -> str:
+    """Who else may read the file, and what to do about it, to follow "and"; "" for nobody."""
+    if sys.platform == "win32":
+        try:
+            if not access.keeps_lists(path):
+                return f"{access.NO_LISTS}, so that every user of this machine can read it: move it to another"
+            if readers := access.others_with_access(path):
+                return f"can be read by {', '.join(readers)}: {access.closing_command(path, access.READ, folder=False)}"
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"its access list cannot be read ({error.strerror}): see who may read it"
+        return ""
+    return "can be read by every user of this machine: chmod o-r it" if _open_to_all(path) else ""
 
 
 def _secret_files(settings: Settings, environment: ProbeEnvironment) -> Iterator[tuple[str, str]]:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import secrets
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
+from exporter.agent.files import presence
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
+from exporter.config.places import hold_place
 from exporter.config.schema import Settings
+from exporter.core.policy import Presence
 from exporter.core.state_codec import load_state
 from exporter.outbox.file import fault_within, is_corrupt
 from exporter.outbox.lock import FileLock
+from exporter.private_file import open_folder
+from exporter.windows import access
 
 TOPIC: Final = "outbox"
 _COPIED_AT_MOST: Final = 256 << 20
@@ -35,6 +43,24 @@ _OS_SENTENCES: Final[Mapping[int, str]] = {
 }
 
 
+_WINDOWS_SENTENCES: Final[Mapping[int, str]] = {
+    2: _OS_SENTENCES[errno.ENOENT],
+    3: _OS_SENTENCES[errno.ENOENT],
+    5: _OS_SENTENCES[errno.EACCES],
+    15: "cannot be made, since there is no such drive: correct the path",
+    19: "is on a drive that is write-protected: take another, or set the path to one",
+    21: "is on a drive that is not ready: correct the path",
+    32: "is open in another program, which lets nobody else have it: close it there",
+    33: "is locked by another program: close it there",
+    39: _OS_SENTENCES[errno.ENOSPC],
+    53: "is on a server that is not found: correct the path",
+    67: "is on a share that is not found: correct the path",
+    112: _OS_SENTENCES[errno.ENOSPC],
+    1295: _OS_SENTENCES[errno.EDQUOT],
+}
+"""By `winerror` [System error codes], where there is one: Python's `errno` is EACCES for 5, 19, 21, 32 and 33."""
+
+
 def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Whether the agent could work with its outbox, and which VM the outbox belongs to."""
     del environment
@@ -49,7 +75,12 @@ def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
     if finding is not None:
         return Report((finding,))
     finding, owner = _content(path)
-    return Report((finding, *_space(path, settings.outbox.max_bytes)), vm_id=owner)
+    return Report((finding, *_space(path, settings.outbox.max_bytes), *_open_to_others(path.parent)), vm_id=owner)
+
+
+def _open_to_others(folder: Path) -> list[Finding]:
+    """A warning when others may read what is made in the folder; one that is missing is made private."""
+    return [warn(TOPIC, sentence)] if folder.exists() and (sentence := open_folder(folder)) else []
 
 
 def _is_in_use(path: Path) -> bool:
@@ -72,10 +103,10 @@ def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
-    if not existing.is_dir():  # Windows has no such error: it says that the path is not found
+    if not existing.is_dir():
         return fail(topic, f"{folder} {_OS_SENTENCES[errno.ENOTDIR]} ({key})")
     try:
-        with tempfile.TemporaryFile(dir=existing) as file:
+        with _temporary_file(existing) as file:
             file.write(bytes(_TRIED_BYTES))
             file.flush()
             os.fsync(file.fileno())
@@ -84,8 +115,21 @@ def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
     return None
 
 
+def _temporary_file(folder: Path) -> IO[bytes]:
+    """A file that vanishes when it is closed. Raises OSError."""
+    if sys.platform == "win32":  # there `tempfile` tries ten thousand names in a folder that refuses all of them
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_TEMPORARY | os.O_BINARY
+        return os.fdopen(os.open(folder / f".check-{secrets.token_hex(8)}", flags), "w+b")
+    return tempfile.TemporaryFile(dir=folder)
+
+
 def _reason(error: OSError) -> str:
-    return _OS_SENTENCES.get(error.errno or 0, f"cannot be used: {error.strerror}")
+    return reason(error.errno, getattr(error, "winerror", None)) or f"cannot be used: {error.strerror}"
+
+
+def reason(number: int | None, winerror: int | None) -> str:
+    """What is wrong with a path and what to do, by the `errno` of an error, or its `winerror` where it has one."""
+    return _OS_SENTENCES.get(number or 0, "") if winerror is None else _WINDOWS_SENTENCES.get(winerror, "")
 
 
 def _space(path: Path, max_bytes: int) -> list[Finding]:
@@ -164,7 +208,7 @@ def _unchanging(path: Path) -> Iterator[str]:
         pass
     journal = Path(f"{path}-wal")
     if not journal.exists() or journal.stat().st_size == 0:
-        yield f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        yield f"{_uri(path)}?mode=ro&immutable=1"
         return
     if path.stat().st_size + journal.stat().st_size > _COPIED_AT_MOST:
         yield ""
@@ -173,7 +217,12 @@ def _unchanging(path: Path) -> Iterator[str]:
         copy = Path(folder) / "outbox.db"
         shutil.copyfile(path, copy)
         shutil.copyfile(journal, f"{copy}-wal")
-        yield copy.as_uri()
+        yield _uri(copy)
+
+
+def _uri(path: Path) -> str:
+    """As SQLite reads it: in a URI it knows no server, but a path that begins with one [URI Filenames]."""
+    return re.sub(r"\Afile://(?=[^/])", "file:////", path.absolute().as_uri())
 
 
 def _content_of(db: sqlite3.Connection) -> _Content:
@@ -194,17 +243,17 @@ def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report
     path = settings.approval.hold_file
     try:
         os.lstat(path)
-    except FileNotFoundError:
-        folder = os.path.dirname(path)
-        if os.path.isfile(folder):  # which Windows does not tell apart
-            return Report((warn("hold_file", _unseen(path, os.strerror(errno.ENOTDIR))),))
-        if not os.path.isdir(folder):
-            missing = f"the folder {folder} is missing, which holds every approval: make it, or correct the path"
-            return Report((warn("hold_file", missing),))
-        return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else "") or "not a usable path"
-        return Report((warn("hold_file", _unseen(path, reason)),))
+        if presence(path) is Presence.ABSENT:
+            return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(folder := os.path.dirname(path)):
+            missing = (
+                f"the folder {folder} is missing, which holds every approval: make it, or correct the path, such as "
+                f"{hold_place()}"
+            )
+            return Report((warn("hold_file", missing),))
+        why = (error.strerror if isinstance(error, OSError) else "") or "not a usable path"
+        return Report((warn("hold_file", _unseen(path, why)),))
     return Report((warn("hold_file", f"{path} is there: nothing is approved until it is removed"),))
 
 
@@ -219,4 +268,6 @@ def probe_recorder(settings: Settings, environment: ProbeEnvironment) -> Report:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         return Report((fail("recorder", f"{path} is a link or no regular file, which is not written to: correct it"),))
     refusal = try_folder("recorder", path.parent, "recorder.path")
+    if refusal is None and sys.platform == "win32" and path.parent.exists() and not access.keeps_lists(path.parent):
+        return Report((warn("recorder", f"{path} can be written, and {access.NO_LISTS}: others may read it"),))
     return Report((refusal or ok("recorder", f"{path} can be written"),))

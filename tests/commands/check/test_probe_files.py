@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from exporter.commands.check.files import readable_secrets
 from exporter.commands.check.metadata import probe_metadata
-from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder
+from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder, reason
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Verdict
 from exporter.commands.check.web import probe_web, refusal
@@ -26,6 +27,7 @@ from exporter.simulator.metadata.service import MetadataService
 from exporter.web.config import WebConfig
 from exporter.web.responses import Response
 from exporter.web.server import WebServer
+from exporter.windows import access
 from tests.commands.check.test_command import a_pair
 from tests.support.configuration import loaded
 from tests.support.probing import (
@@ -64,7 +66,7 @@ def test_an_outbox_that_can_be_made_is_ok_and_not_made(tmp_path: Path) -> None:
 
 
 def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: Path) -> None:
-    """A path through a file is a failure that names the setting, and so for a recording."""
+    """A path through a file is a failure that names the setting."""
     (tmp_path / "file").touch()
     sentence_of(
         findings_of(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")),
@@ -79,15 +81,10 @@ def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: P
     sentence_of(findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
 
 
-@pytest.mark.linux("/proc is a folder in which nobody can make a file")
-def test_an_outbox_in_a_folder_of_the_kernel_is_a_failure_with_its_setting() -> None:
-    """Where not even root can make a file."""
+@pytest.mark.linux("needs /proc and mkfifo")
+def test_what_is_no_file_on_a_disk_is_a_failure_with_its_setting(tmp_path: Path) -> None:
+    """A folder of the kernel's, a link, a pipe."""
     sentence_of(findings_of(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
-
-
-@pytest.mark.linux("makes a symbolic link and a named pipe in a folder")
-def test_a_recording_that_is_no_regular_file_is_a_failure(tmp_path: Path) -> None:
-    """The agent would not write to it."""
     (tmp_path / "link").symlink_to(tmp_path / "recording")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
@@ -196,6 +193,65 @@ def test_a_hold_file_is_ok_only_when_clearly_absent(tmp_path: Path) -> None:
     sentence_of(findings_of(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
     astray = loaded(f"--approval.hold-file={tmp_path}/missing/hold")
     sentence_of(findings_of(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
+
+
+@pytest.mark.parametrize(
+    ("winerror", "words"),
+    [
+        (5, "is not writable for this user"),
+        (19, "write-protected"),
+        (32, "is open in another program"),
+        (53, "a server that is not found"),
+        (112, "has no space left"),
+        (1117, ""),
+    ],
+)
+def test_the_sentence_is_about_what_windows_says(winerror: int, words: str) -> None:
+    """To Python five of these are a permission that is denied."""
+    assert words in reason(errno.EACCES, winerror)
+    assert bool(words) == bool(reason(errno.EACCES, winerror))
+
+
+@pytest.mark.windows
+def test_on_windows_a_folder_that_others_may_read_is_told(tmp_path: Path) -> None:
+    """And not one that is private, or that the agent will make."""
+    (tmp_path / "shared").mkdir(mode=0o755)
+    settings = outbox_at(tmp_path / "shared" / "o.db")
+    _, finding = findings_of(probe_outbox, settings)
+    assert finding.verdict is WARN
+    for words in ("can be read by", "S-1-1-0", "icacls"):
+        assert words in finding.sentence
+    (finding,) = findings_of(probe_outbox, outbox_at(tmp_path / "made" / "o.db"))
+    assert finding.verdict is OK
+
+
+@pytest.mark.windows
+def test_on_windows_a_secret_that_others_may_read_is_told_with_the_command_that_closes_it(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir(mode=0o755)
+    path = tmp_path / "shared" / "connection"
+    path.write_text(
+        "Endpoint=sb://c.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=aDEyMzQ1Njc4OTA=;EntityPath=e",
+        encoding="ascii",
+    )
+    settings = loaded(f"--event-hubs.connection-string-file={path}")
+    (warning,) = readable_secrets(settings, ENVIRONMENT)
+    assert "holds the connection string and can be read by" in warning
+    assert f'icacls "{path}" /inheritance:r /grant:r *S-1-5-18:F *S-1-5-32-544:F *S-1-5-80-' in warning
+    access.protect_file(path)
+    assert readable_secrets(settings, ENVIRONMENT) == []
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize("path", [r"Q:\hold", r"\\nosuch\share\hold"])
+def test_on_windows_a_hold_file_on_a_missing_drive_or_share_holds(path: str) -> None:
+    sentence_of(
+        findings_of(probe_hold_file, loaded(f"--approval.hold-file={path}")), WARN, "hold_file", "holds every approval"
+    )
+
+
+@pytest.mark.windows
+def test_on_windows_an_outbox_on_a_missing_drive_fails() -> None:
+    sentence_of(findings_of(probe_outbox, outbox_at(Path(r"Q:\state\o.db"))), FAIL, "outbox", "correct the path")
 
 
 # --- the address to listen on
