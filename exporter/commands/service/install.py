@@ -237,11 +237,7 @@ def _unseen(environ: Mapping[str, str], world: World) -> Iterator[str]:
 
 def _program(world: World) -> Iterator[str]:
     """Why the service may not be able to start this program."""
-    if world.virtual_environment:
-        yield (
-            "this Python is a virtual environment, which starts the agent as a process that the service manager does "
-            "not know: install into a Python for all users, or use the zip or the MSI"
-        )
-    program, home = world.command[0], world.environ.get("USERPROFILE", "")
-    if home and Path(program).is_relative_to(home):
-        yield f"{program} is in the folder of a user, which the service can't read: install it for all users"
+    home = world.environ.get("USERPROFILE", "")
+    for path in (world.command[0], world.package):
+        if home and Path(path).is_relative_to(home):
+            yield f"{path} is in the folder of a user, which the service can't read: install it for all users"

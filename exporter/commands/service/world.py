@@ -5,18 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
+import exporter
 from exporter.windows import access, event_log, service_manager
 from exporter.windows.access import SERVICE_NAME, Entry
 from exporter.windows.places import program_data
 from exporter.windows.service_manager import Manager
 
 DISPLAY_NAME: Final = "Azure Scheduled Events Exporter"
+
+
+_IN_ENVIRONMENT: Final = (
+    "import site, sys; site.addsitedir({packages!r}); from exporter.cli import main; sys.exit(main())"
+)
 
 
 def own_command() -> tuple[str, ...]:
@@ -26,7 +33,19 @@ def own_command() -> tuple[str, ...]:
     """
     if getattr(sys, "frozen", False):
         return (sys.executable,)
+    if sys.prefix != sys.base_prefix:
+        base = os.path.join(sys.base_prefix, os.path.basename(sys.executable))
+        return environment_command(base, sysconfig.get_path("purelib"))
     return (sys.executable, "-I", "-m", "exporter")
+
+
+def environment_command(python: str, packages: str) -> tuple[str, ...]:
+    """The same for a virtual environment with these packages, by the Python that it was made of.
+
+    On Windows the python.exe of an environment starts that one as another process [venv], and the service manager
+    would look after the wrong one.
+    """
+    return (python, "-I", "-c", _IN_ENVIRONMENT.format(packages=packages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +68,7 @@ class World:
     service_environment: Callable[[str], Mapping[str, str]] = service_manager.service_environment
     command: Sequence[str] = field(default_factory=own_command)
     open_manager: Callable[[bool], AbstractContextManager[Manager]] = service_manager.open_manager
-    virtual_environment: bool = sys.prefix != sys.base_prefix
+    package: str = os.path.dirname(exporter.__file__)
     lists: Lists = field(default_factory=Lists)
     add_event_source: Callable[[str], None] = event_log.add_source
     remove_event_source: Callable[[str], None] = event_log.remove_source

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
+import sys
+import sysconfig
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import exporter
 from exporter.cli import main
 from exporter.commands.service.command import service
 from exporter.commands.service.template import config_template
+from exporter.commands.service.world import environment_command
 from exporter.config.load import ConfigError, load
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import MODIFY, READ, SERVICE_NAME, service_sid
@@ -168,6 +174,27 @@ def test_an_outbox_elsewhere_needs_a_right_that_is_told_by_sid(
 ) -> None:
     assert install(windows, f"--outbox.path={tmp_path / 'elsewhere' / 'outbox.db'}") == DONE
     assert f"*{SID}:(OI)(CI)M" in capsys.readouterr().err
+
+
+def test_a_program_in_the_folder_of_a_user_is_told(
+    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = replace(windows.session(USERPROFILE=str(tmp_path)), command=(str(tmp_path / "python.exe"),))
+    assert service(windows.arguments("install", outbox(windows)), world) == DONE
+    assert f"{tmp_path / 'python.exe'} is in the folder of a user" in capsys.readouterr().err
+
+
+def test_of_a_virtual_environment_its_own_python_is_started_which_finds_the_packages(tmp_path: Path) -> None:
+    environment = tmp_path / "it's an environment" / "site-packages"
+    environment.mkdir(parents=True)
+    (environment / "packages.pth").write_text(os.path.dirname(os.path.dirname(exporter.__file__)) + "\n")
+    (environment / "more.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    base = os.path.realpath(sys.executable)
+    done = subprocess.run(
+        [*environment_command(base, str(environment)), "--version"],
+        cwd=tmp_path, stdin=subprocess.PIPE, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split()[:1]) == (DONE, ["azure-scheduled-events-exporter"]), done.stderr
 
 
 def test_what_this_system_lacks_is_a_warning(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
