@@ -34,7 +34,9 @@ class Run:
         stderr: int | IO[Any] | None = None,
         prefix: tuple[str, ...] = (),
         listen: str = "127.0.0.1:0",
+        where: Path | None = None,
     ) -> None:
+        """`where` is the working folder: elsewhere than in the checkout it is the installed package that runs."""
         self.lines: list[str] = []
         self._flags = [
             f"--source.url={url}",
@@ -45,13 +47,14 @@ class Run:
         ]
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
         self._environ |= {**(environ or {})}
-        self._stderr, self._prefix = stderr, prefix
+        self._stderr, self._prefix, self._where = stderr, prefix, where
         self._reader: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
             [*self._prefix, sys.executable, "-m", "exporter", "run", *self._flags],
             env=self._environ,
+            cwd=self._where,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if self._stderr is None else self._stderr,

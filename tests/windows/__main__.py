@@ -31,7 +31,8 @@ from tests.windows.wine import CACHE, Prefix, WineError
 BUILD: Final = ROOT / "build" / "windows"
 PYTHON: Final = BUILD / "python"
 LOGS: Final = BUILD / "logs"
-PROOFS: Final = "tests/windows"
+PROOFS: Final = ("tests/windows", "tests/commands/service", "tests/system/test_stuck_stderr.py")
+"""What judges the product on Windows: before everything else."""
 
 BY_FILE: Final = ("tests/system", "tests/web", "tests/commands")
 """Folders whose files are portions of their own; of the others the whole folder is one."""
@@ -127,17 +128,22 @@ def copies(base: Prefix, count: int) -> Iterator[Free]:
         yield free
 
 
+def files() -> list[str]:
+    """Every file of tests, as pytest is told it."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+
+
 def proofs() -> list[str]:
     """The files that judge the product, each a portion."""
-    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / PROOFS).glob("test_*.py"))
+    return [file for file in files() if file.startswith(PROOFS)]
 
 
 def suite() -> list[str]:
     """The portions of all tests but the proofs, those that take long first."""
-    files = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
-    names = {file if file.startswith(BY_FILE) or file.count("/") == 1 else file.rpartition("/")[0] for file in files}
+    others = [file for file in files() if not file.startswith(PROOFS)]
+    names = {file if file.startswith(BY_FILE) or file.count("/") == 1 else file.rpartition("/")[0] for file in others}
     order = {room: number for number, room in enumerate(LONG)}
-    return sorted(names - {PROOFS}, key=lambda name: (order.get("/".join(name.split("/")[:2]), len(LONG)), name))
+    return sorted(names, key=lambda name: (order.get("/".join(name.split("/")[:2]), len(LONG)), name))
 
 
 def prove(free: Free, names: Sequence[str]) -> list[Portion]:
