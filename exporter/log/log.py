@@ -42,7 +42,7 @@ MAX_LINE: Final = 4000
 """Bytes. A pipe takes PIPE_BUF (4096 on Linux) as a whole, without mixing two writers."""
 MAX_VALUE: Final = 1000
 """Characters of one value."""
-CLOSE_SECONDS: Final = 0.5
+CLOSE_SECONDS: Final = 1.0
 """How long the end of a command waits for its last lines."""
 REMIND_SECONDS: Final = 3600.0
 
