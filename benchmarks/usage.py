@@ -29,33 +29,39 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     """What the process has used by now, all its threads together."""
-    return _of_windows(pid) if sys.platform == "win32" else _of_linux(pid)
+    if sys.platform == "win32":
+        return _of_windows(pid)
+    return _of_linux(pid)
 
 
 def load_average() -> str:
     """How many processes want to run, a minute's mean; Windows does not count them."""
-    return "unknown" if sys.platform == "win32" else f"{os.getloadavg()[0]:.2f}"
+    if sys.platform == "win32":
+        return "unknown"
+    return f"{os.getloadavg()[0]:.2f}"
 
 
 def _of_linux(pid: int) -> Usage:
-    process = Path(f"/proc/{pid}")
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    running = 0
-    for task in (process / "task").iterdir():
-        try:
-            running += int((task / "schedstat").read_text().split()[0])
-        except OSError:
-            continue  # the thread has ended meanwhile
-    return Usage(
-        at=time.monotonic(),
-        cpu=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
-        running=running / 1e9,
-        rss=int(status["VmRSS"].split()[0]) * 1024,
-        peak_rss=int(status["VmHWM"].split()[0]) * 1024,
-        threads=int(status["Threads"]),
-        descriptors=len(list((process / "fd").iterdir())),
-    )
+    if sys.platform != "win32":
+        process = Path(f"/proc/{pid}")
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        running = 0
+        for task in (process / "task").iterdir():
+            try:
+                running += int((task / "schedstat").read_text().split()[0])
+            except OSError:
+                continue  # the thread has ended meanwhile
+        return Usage(
+            at=time.monotonic(),
+            cpu=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+            running=running / 1e9,
+            rss=int(status["VmRSS"].split()[0]) * 1024,
+            peak_rss=int(status["VmHWM"].split()[0]) * 1024,
+            threads=int(status["Threads"]),
+            descriptors=len(list((process / "fd").iterdir())),
+        )
+    raise NotImplementedError
 
 
 def _of_windows(pid: int) -> Usage:
