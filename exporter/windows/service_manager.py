@@ -307,14 +307,17 @@ class _WindowsManager:
         try:
             with self._service(name, win32service.SERVICE_QUERY_STATUS) as service:
                 found: Any = win32service.QueryServiceStatusEx(service)
+                process = found["ProcessId"]
+                gone = found["CurrentState"] != State.STOPPED and _has_ended(process)
+                if gone:  # perhaps it has reported how it stopped since, or is started again
+                    found = win32service.QueryServiceStatusEx(service)
         except ServiceManagerError as error:
             if error.number == SERVICE_DOES_NOT_EXIST:
                 return None
             raise
-        state, process = found["CurrentState"], found["ProcessId"]
-        if state != State.STOPPED and process and _has_ended(process):
+        if gone and found["CurrentState"] != State.STOPPED and found["ProcessId"] == process:
             return ServiceStatus(State.STOPPED, PROCESS_ABORTED)
-        return ServiceStatus(state, found["Win32ExitCode"], found["ServiceSpecificExitCode"])
+        return ServiceStatus(found["CurrentState"], found["Win32ExitCode"], found["ServiceSpecificExitCode"])
 
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
         """See `Manager`."""
@@ -397,7 +400,12 @@ class _WindowsManager:
 
 
 def _has_ended(process: int) -> bool:
-    """Whether there is no such process any more: Wine's service manager does not look after those that it started."""
+    """Whether there is no such process any more: Wine's service manager does not look after those that it started.
+
+    Not for 0, which a service has that was not yet given a process.
+    """
+    if not process:
+        return False
     import pywintypes  # noqa: PLC0415  # of Windows alone
     import win32api  # noqa: PLC0415  # of Windows alone
     import win32con  # noqa: PLC0415  # of Windows alone

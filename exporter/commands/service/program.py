@@ -30,6 +30,8 @@ CRASHED_ID: Final = 3
 IN_A_TERMINAL: Final = (
     "`service run` is for the service manager: in a terminal use `run`, or start the service by `service start`"
 )
+LAST_LINES_SECONDS: Final = 2.0
+"""The process ends at once afterwards, and what is not written by then is lost. Only a stuck disk takes so long."""
 _SHORTEST_HIDDEN: Final = 4
 
 Report = Callable[[int, str], object]
@@ -92,10 +94,11 @@ class AgentProgram:
         with contextlib.suppress(OSError):
             path.parent.mkdir(exist_ok=True)
         settings = Settings()  # the log's own defaults, until they are known
-        log = self._log(path, settings)
+        file = RotatingFile(path)
+        log = self._log(file, settings)
         try:
             settings = self._load()
-            log = self._log(path, settings)
+            log = self._log(file, settings)
             # Here, after the service manager has heard of us: on a cold disk this takes seconds.
             from exporter.commands.run import run_agent  # noqa: PLC0415
 
@@ -111,13 +114,15 @@ class AgentProgram:
             self._tell(CRASHED_ID, "The agent has ended:\n" + traceback.format_exc(), settings)
             return FAILED
         finally:
-            log.close()
+            log.close(LAST_LINES_SECONDS)
+            if log.flush(0):  # else somebody is still writing to it
+                file.close()
 
-    def _log(self, path: Path, settings: Settings) -> Log:
+    def _log(self, file: RotatingFile, settings: Settings) -> Log:
         def not_started(error: object) -> None:
             self._tell(NOT_STARTED_ID, f"The agent did not start: {error}", settings)
 
-        return _ServiceLog(RotatingFile(path), settings, not_started)
+        return _ServiceLog(file, settings, not_started)
 
     def _tell(self, number: int, text: str, settings: Settings) -> None:
         """Say it in the Event Log, without any secret."""

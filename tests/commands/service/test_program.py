@@ -18,6 +18,7 @@ from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata.scenario import load as scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.service_manager import CONTROL_STOP, State, StatusReporter, control, serve
+from tests.support.peers import until
 
 
 class Tried:
@@ -56,6 +57,7 @@ def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path:
         thread = threading.Thread(target=lambda: codes.append(serve(tried.program, reporter)))
         thread.start()
         assert running.wait(60)
+        until(lambda: "event=agent.started" in tried.log)  # stopped before its first poll it has nothing to tell
         control(CONTROL_STOP, tried.program, reporter)
         thread.join(60)
     assert codes == [DONE]
