@@ -94,7 +94,7 @@ def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
             world.text.truncate(0)
             world.text.seek(0)
 
-        assert left_behind(story, times=96, warm=2 * CLOSED_KEPT // EVENTS) < 6  # of twelve polls
+        assert left_behind(story, times=96, warm=8 * CLOSED_KEPT // EVENTS) < 6  # of twelve polls
 
 
 def test_reading_the_source_leaves_nothing_behind() -> None:

@@ -34,7 +34,7 @@ LOGS: Final = BUILD / "logs"
 PROOFS: Final = ("tests/windows", "tests/commands/service", "tests/system/test_stuck_stderr.py")
 """What judges the product on Windows: before everything else."""
 
-BY_FILE: Final = ("tests/system", "tests/web", "tests/commands")
+BY_FILE: Final = ("tests", "tests/system", "tests/web", "tests/commands")
 """Folders whose files are portions of their own; of the others the whole folder is one."""
 LONG: Final = tuple(f"tests/{room}" for room in ("system", "web", "sinks", "simulator", "commands", "agent", "core"))
 """These first, so that the last portions are short."""
@@ -141,7 +141,7 @@ def proofs() -> list[str]:
 def suite() -> list[str]:
     """The portions of all tests but the proofs, those that take long first."""
     others = [file for file in files() if not file.startswith(PROOFS)]
-    names = {file if file.startswith(BY_FILE) or file.count("/") == 1 else file.rpartition("/")[0] for file in others}
+    names = {file if file.rpartition("/")[0] in BY_FILE else file.rpartition("/")[0] for file in others}
     order = {room: number for number, room in enumerate(LONG)}
     return sorted(names, key=lambda name: (order.get("/".join(name.split("/")[:2]), len(LONG)), name))
 
