@@ -168,8 +168,6 @@ def make_file(path: str | Path) -> None:
     with contextlib.suppress(OSError):  # a folder whose list may not be read
         inherits = is_private(os.path.dirname(os.path.abspath(path)))
     _create_file(path, "" if inherits else list_text([(current_user(), FULL)], folder=False))
-    if keeps_lists(path) and not is_private(path):  # not every system inherits: Wine does not
-        protect_file(path)
 
 
 def make_folder(path: str | Path, entries: Sequence[Entry] = ()) -> None:

@@ -139,7 +139,8 @@ def test_a_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
 
 @pytest.mark.windows
 def test_a_file_is_private_from_its_first_moment_and_never_made_twice(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+    (tmp_path / "shared").mkdir(mode=0o755)
+    path = tmp_path / "shared" / "file"
     access.make_file(path)
     assert access.is_private(path)
     with pytest.raises(FileExistsError):
