@@ -238,7 +238,7 @@ def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
     assert [json.loads(line).get("body") for line in path.read_bytes().splitlines()[1:]] == [None, "a"]
 
 
-@pytest.mark.linux("Windows refuses to remove a file that is open")
+@pytest.mark.linux("removes a file that is open")
 def test_a_file_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     """Whoever removes the recording gets a new one, which stands alone too."""
     path = tmp_path / "rec"
@@ -279,7 +279,7 @@ def test_a_disk_that_does_not_take_it_is_said_and_it_goes_on(tmp_path: Path) -> 
     assert log.said[-1][0] == "recorder.recovered"
 
 
-@pytest.mark.linux("needs /dev/full and mkfifo")
+@pytest.mark.linux("needs a device that is always full, and a named pipe in a folder")
 def test_a_full_disk_and_odd_files_are_refused_without_blocking(tmp_path: Path) -> None:
     """A device, or a pipe that nobody reads, is no file to record to."""
     pipe = tmp_path / "pipe"

@@ -103,7 +103,7 @@ def try_folder(topic: str, folder: Path, key: str) -> Finding | None:
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
-    if not existing.is_dir():
+    if not existing.is_dir():  # Windows has no such error: it says that the path is not found
         return fail(topic, f"{folder} {_OS_SENTENCES[errno.ENOTDIR]} ({key})")
     try:
         with _temporary_file(existing) as file:
@@ -246,7 +246,10 @@ def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report
     except (OSError, ValueError) as error:
         if presence(path) is Presence.ABSENT:
             return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
-        if isinstance(error, FileNotFoundError) and not os.path.lexists(folder := os.path.dirname(path)):
+        folder = os.path.dirname(path)
+        if os.path.isfile(folder):  # which Windows does not tell apart
+            return Report((warn("hold_file", _unseen(path, os.strerror(errno.ENOTDIR))),))
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
             missing = (
                 f"the folder {folder} is missing, which holds every approval: make it, or correct the path, such as "
                 f"{hold_place()}"

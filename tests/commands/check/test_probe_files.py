@@ -66,7 +66,7 @@ def test_an_outbox_that_can_be_made_is_ok_and_not_made(tmp_path: Path) -> None:
 
 
 def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: Path) -> None:
-    """A path through a file is a failure that names the setting."""
+    """A path through a file is a failure that names the setting, and so for a recording."""
     (tmp_path / "file").touch()
     sentence_of(
         findings_of(probe_outbox, outbox_at(tmp_path / "file" / "outbox.db")),
@@ -81,10 +81,15 @@ def test_an_outbox_that_cannot_be_made_is_a_failure_with_its_setting(tmp_path: P
     sentence_of(findings_of(probe_recorder, loaded(f"--recorder.path={tmp_path}/recording")), OK, "recorder")
 
 
-@pytest.mark.linux("needs /proc and mkfifo")
-def test_what_is_no_file_on_a_disk_is_a_failure_with_its_setting(tmp_path: Path) -> None:
-    """A folder of the kernel's, a link, a pipe."""
+@pytest.mark.linux("/proc is a folder in which nobody can make a file")
+def test_an_outbox_in_a_folder_of_the_kernel_is_a_failure_with_its_setting() -> None:
+    """Where not even root can make a file."""
     sentence_of(findings_of(probe_outbox, outbox_at(Path("/proc/outbox.db"))), FAIL, "outbox", "(outbox.path)")
+
+
+@pytest.mark.linux("makes a symbolic link and a named pipe in a folder")
+def test_a_recording_that_is_no_regular_file_is_a_failure(tmp_path: Path) -> None:
+    """The agent would not write to it."""
     (tmp_path / "link").symlink_to(tmp_path / "recording")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
