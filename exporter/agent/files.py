@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import queue
 import stat
 import sys
@@ -30,9 +31,10 @@ def presence(path: str, platform: str = sys.platform) -> Presence:
 
     ABSENT is "no such file" (`is_absence`) in a folder that exists before the check and is the same one after it. A
     missing folder, mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
-    FileNotFoundError for most of them. So is on Windows a name that means another file than the one a person makes.
+    FileNotFoundError for most of them. So is what is no absolute path of this system, such as `C:\\hold` on Linux, where
+    it names another file, and on Windows a name that means another file than the one a person makes.
     """
-    if platform == "win32" and not is_own_name(path):
+    if not (is_own_name(path) if platform == "win32" else posixpath.isabs(path)):
         return Presence.UNKNOWN
     folder = os.path.dirname(path) or os.curdir
     try:

@@ -61,12 +61,11 @@ def test_a_link_that_leads_nowhere_is_neither(tmp_path: Path) -> None:
         assert presence(str(tmp_path / name)) is Presence.UNKNOWN
 
 
-def test_a_relative_name_is_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a folder, too."""
-    monkeypatch.chdir(tmp_path)
-    assert presence("hold") is Presence.ABSENT
-    Path("hold").mkdir()
-    assert presence("hold") is Presence.UNKNOWN
+@pytest.mark.linux("Windows has its own rule for what is no path of a file")
+@pytest.mark.parametrize("path", ["hold", "C:\\hold", "\\\\server\\share\\hold", ""])
+def test_a_name_that_is_no_absolute_path_of_this_system_is_unknown(path: str) -> None:
+    """A path of Windows is on Linux the name of a file that nobody makes: that it is absent says nothing."""
+    assert presence(path, "linux") is Presence.UNKNOWN
 
 
 @pytest.mark.linux("needs mkfifo")
