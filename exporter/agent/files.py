@@ -31,8 +31,8 @@ def presence(path: str, platform: str = sys.platform) -> Presence:
 
     ABSENT is "no such file" (`is_absence`) in a folder that exists before the check and is the same one after it. A
     missing folder, mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
-    FileNotFoundError for most of them. So is what is no absolute path of this system, such as `C:\\hold` on Linux, where
-    it names another file, and on Windows a name that means another file than the one a person makes.
+    FileNotFoundError for most of them. So is what is no absolute path of this system, as a Windows path is on
+    Linux the name of another file, and on Windows a name that means another file than the one a person makes.
     """
     if not (is_own_name(path) if platform == "win32" else posixpath.isabs(path)):
         return Presence.UNKNOWN

@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from exporter.core.state_codec import load_state
@@ -58,6 +58,11 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def file_uri(path: PurePath) -> str:
+    """The absolute path as a URI for SQLite, which knows no server but a path that begins with one [URI Filenames]."""
+    return re.sub(r"\Afile://(?=[^/])", "file:////", path.as_uri())
 
 
 def fault(db: sqlite3.Connection) -> str:

@@ -6,12 +6,13 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
 
 from exporter.outbox.errors import OutboxBusy, OutboxUnwritable
+from exporter.outbox.file import file_uri
 from tests.support.outbox_content import BOTH, NOW, STATE, a_record, drained, opened
 
 # -- files
@@ -228,3 +229,10 @@ def test_renew_that_fails_is_made_up_for(tmp_path: Path) -> None:
     assert drained(outbox, "otlp") == [2]
     assert len(set_aside(folder, "other-vm")) == 1
     outbox.close()
+
+
+def test_a_share_of_windows_is_a_path_that_begins_with_its_server() -> None:
+    """SQLite refuses a URI with a server in it."""
+    assert file_uri(PureWindowsPath(r"\\server\share\an outbox.db")) == "file:////server/share/an%20outbox.db"
+    assert file_uri(PureWindowsPath(r"C:\data\outbox.db")) == "file:///C:/data/outbox.db"
+    assert file_uri(PurePosixPath("/data/outbox.db")) == "file:///data/outbox.db"

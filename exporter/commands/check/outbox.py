@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 import shutil
 import sqlite3
@@ -22,7 +21,7 @@ from exporter.config.places import hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
 from exporter.core.state_codec import load_state
-from exporter.outbox.file import fault_within, is_corrupt
+from exporter.outbox.file import fault_within, file_uri, is_corrupt
 from exporter.outbox.lock import FileLock
 from exporter.private_file import open_folder
 from exporter.windows import access
@@ -208,7 +207,7 @@ def _unchanging(path: Path) -> Iterator[str]:
         pass
     journal = Path(f"{path}-wal")
     if not journal.exists() or journal.stat().st_size == 0:
-        yield f"{_uri(path)}?mode=ro&immutable=1"
+        yield f"{file_uri(path.absolute())}?mode=ro&immutable=1"
         return
     if path.stat().st_size + journal.stat().st_size > _COPIED_AT_MOST:
         yield ""
@@ -217,12 +216,7 @@ def _unchanging(path: Path) -> Iterator[str]:
         copy = Path(folder) / "outbox.db"
         shutil.copyfile(path, copy)
         shutil.copyfile(journal, f"{copy}-wal")
-        yield _uri(copy)
-
-
-def _uri(path: Path) -> str:
-    """As SQLite reads it: in a URI it knows no server, but a path that begins with one [URI Filenames]."""
-    return re.sub(r"\Afile://(?=[^/])", "file:////", path.absolute().as_uri())
+        yield file_uri(copy.absolute())
 
 
 def _content_of(db: sqlite3.Connection) -> _Content:

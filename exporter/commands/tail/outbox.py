@@ -14,7 +14,7 @@ from typing import Final
 from exporter.commands.tail.messages import record_in
 from exporter.core.records import Record
 from exporter.errors import Permanent
-from exporter.outbox.file import is_ours
+from exporter.outbox.file import file_uri, is_ours
 
 BUSY_SECONDS: Final = 5.0
 ROWS_AT_ONCE: Final = 200
@@ -95,7 +95,7 @@ class OutboxReader:
 
 def _open(path: Path, wait_for_file: bool) -> sqlite3.Connection:
     """A read-only connection; as an immutable file where no agent has it open and its folder can't be written to."""
-    base = path.resolve().as_uri()
+    base = file_uri(path.resolve())
     try:
         return _checked(sqlite3.connect(f"{base}?mode=ro", uri=True, timeout=BUSY_SECONDS), path, wait_for_file)
     except sqlite3.OperationalError:
