@@ -68,7 +68,7 @@ def run_check(
         command = ["unshare", isolated, "sh", "-c", f'{before or "true"} && exec "$@"', "sh", *command]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
     variables = inherited | {"PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
-    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
 
 def _need(command: Sequence[str]) -> None:

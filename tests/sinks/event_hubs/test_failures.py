@@ -94,6 +94,7 @@ def test_a_peer_that_says_nothing_is_left_by_the_deadline() -> None:
     assert at_once(outcome, faults) == dict.fromkeys(faults, ("timeout", False, True, a_record(2).id))
 
 
+@pytest.mark.linux("counts sockets in /proc")
 def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
     """While nobody listens the failure is weather; then the same destination delivers, and no socket is left over."""
     target = destination(broker)
