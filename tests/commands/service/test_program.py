@@ -38,7 +38,8 @@ class Tried:
 
     @property
     def log(self) -> str:
-        return (self.folder / "log" / "agent.log").read_text(encoding="utf-8")
+        file = self.folder / "log" / "agent.log"
+        return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def test_the_agent_runs_until_the_manager_stops_it_and_nothing_is_lost(tmp_path: Path) -> None:
