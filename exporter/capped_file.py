@@ -10,6 +10,7 @@ PowerShell 5 writes UTF-16 with a byte order mark where output is redirected (`>
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 from typing import Final
 
@@ -33,8 +34,13 @@ def read_capped(path: str | os.PathLike[str], limit: int) -> bytes:
 
     One byte more than allowed is read and no further: what `path` names may be a device without an end.
     """
-    with open(path, "rb") as file:
-        content = file.read(limit + 1)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(limit + 1)
+    except PermissionError:
+        if os.path.isdir(path):  # Windows says no more of a folder than that it may not be opened
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)) from None
+        raise
     if len(content) > limit:
         raise TooLarge(limit)
     return content

@@ -111,5 +111,6 @@ def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
             arguments(*words)
         assert exit_info.value.code == 2
     with playing("quiet", Clock()) as service:
-        assert simulate(arguments("--listen", urlsplit(service.url).netloc)) == 1
-        assert "in use" in capsys.readouterr().err
+        address = urlsplit(service.url).netloc
+        assert simulate(arguments("--listen", address)) == 1
+        assert f"--listen {address}: " in capsys.readouterr().err

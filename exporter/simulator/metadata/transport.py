@@ -96,7 +96,7 @@ Respond = Callable[[Request, Connection], None]
 class Server(socketserver.TCPServer):
     """Listens at once, answers from `start()` on, one thread for each connection; all have ended after `close()`."""
 
-    allow_reuse_address = True
+    allow_reuse_address = os.name == "posix"  # on Windows it lets two programs listen on one port
     request_queue_size = 128
 
     def __init__(
