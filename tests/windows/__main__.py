@@ -164,22 +164,23 @@ def prove(free: Free, names: Sequence[str]) -> list[Portion]:
 
 def _run(prefix: Prefix, name: str) -> Portion:
     began = time.monotonic()
-    with prefix.python(*PYTEST, *name.split()) as process:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{name.replace('/', '.').removesuffix('.py')}.log"
+    with prefix.python(*PYTEST, *name.split()) as process, log.open("w", encoding="utf-8", buffering=1) as file:
         watchdog = threading.Timer(PORTION_SECONDS, prefix.end)
         watchdog.start()
         try:
             assert process.stdout is not None
-            said = process.stdout.read()
+            for line in process.stdout:
+                file.write(line)
             code = process.wait()
         finally:
             watchdog.cancel()
-    LOGS.mkdir(parents=True, exist_ok=True)
-    log = LOGS / f"{name.replace('/', '.').removesuffix('.py')}.log"
-    log.write_text(said, encoding="utf-8")
-    return _portion(name, time.monotonic() - began, code, said, log)
+    return _portion(name, time.monotonic() - began, code, log)
 
 
-def _portion(name: str, seconds: float, code: int, said: str, log: Path) -> Portion:
+def _portion(name: str, seconds: float, code: int, log: Path) -> Portion:
+    said = log.read_text(encoding="utf-8")
     closing = CLOSING.findall(said)
     counts = {word: int(count) for count, word in COUNTED.findall(closing[-1])} if closing else {}
     failed = tuple(FAILED.findall(said))
