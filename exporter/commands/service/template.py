@@ -1,4 +1,4 @@
-"""The settings file that `service install` writes where there is none: everything in it is a comment."""
+"""The settings file that `service install` writes where there is none: a hold file is set, all else is a comment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TEMPLATE: Final = """\
 # `service start`. What is not set here has its default; `check --config.file` and this file's path tells all errors.
 # Paths stand in 'single quotes': in "double" ones TOML takes \\ for an escape. A relative path is of this folder.
 
-# [approval]
+[approval]
 # mode = "dry-run"                 # off | dry-run | enforce: only enforce ever approves
-# hold_file = '{hold}'
+hold_file = '{hold}'  # while it is there, nothing is approved
 
 # [otlp]
 # endpoint = "http://collector.example:4318"

@@ -232,16 +232,18 @@ def test_elsewhere_it_says_that_it_is_for_windows(capsys: pytest.CaptureFixture[
     assert "for Windows" in capsys.readouterr().err
 
 
-def test_the_settings_file_that_is_written_changes_nothing(tmp_path: Path) -> None:
+def test_the_settings_file_that_is_written_sets_a_hold_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(config_template(r"C:\ProgramData\azse", usual=True), encoding="utf-8")
-    assert tomllib.loads(path.read_text(encoding="utf-8")) == {}
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == {
+        "approval": {"hold_file": r"C:\ProgramData\azse\hold\hold"}
+    }
     load(argparse.Namespace(**{"config.file": str(path)}), {})
 
 
 def test_the_settings_file_that_is_written_holds_when_its_comments_are_taken_away(tmp_path: Path) -> None:
     text = config_template(r"C:\ProgramData\azse", usual=True)
-    lines = [match[1] for line in text.splitlines() if (match := re.match(r"# (\[.*|[a-z_]+ = .*)$", line))]
+    lines = [match[1] for line in text.splitlines() if (match := re.match(r"(?:# )?(\[.*|[a-z_]+ = .*)$", line))]
     document = tomllib.loads("\n".join(lines))
     assert document["outbox"]["path"] == r"C:\ProgramData\azse\outbox.db"
     assert document["approval"]["rules"][0]["require_file"] == r"C:\ProgramData\azse\ready\{event_id}"
