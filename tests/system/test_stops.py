@@ -18,7 +18,7 @@ from exporter.simulator.metadata.service import MetadataService
 from tests.support.console import UNDELIVERED
 
 STOPS: Final = ("ctrl-c", "ctrl-break") if sys.platform == "win32" else ("SIGINT", "SIGTERM")
-SECONDS: Final = 30.0
+SECONDS: Final = 120.0
 
 
 class Stoppable:
