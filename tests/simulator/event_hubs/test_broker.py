@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import datetime
 import http.client
 import itertools
@@ -281,8 +282,9 @@ def test_stop_and_start_keep_port_and_messages() -> None:
     with broker:
         port = broker.port
         asyncio.run(work(broker))
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(OSError, match=str(port)) as refused:
             Broker(port=port).start()
+        assert refused.value.errno == errno.EADDRINUSE
     broker.stop()
     with pytest.raises(RuntimeError, match="not running"):
         broker.expire_token()
