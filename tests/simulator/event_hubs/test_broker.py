@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import datetime
+import errno
 import http.client
 import itertools
 import ssl
