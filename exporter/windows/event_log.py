@@ -8,6 +8,7 @@ place for old entries to be readable [eventcreate; Event Sources].
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import sys
 from enum import IntEnum
@@ -40,10 +41,12 @@ def message(text: str) -> str:
 
 
 def add_source(source: str) -> None:
-    """Register the source, or change what is registered. Raises OSError, PermissionError for no administrator."""
+    """Register the source, or change what is registered. Raises OSError, PermissionError for no administrator and for
+    another program's source."""
     if sys.platform == "win32":
         import winreg  # noqa: PLC0415  # of Windows alone
 
+        _refuse_another(source)
         kinds = Kind.ERROR | Kind.WARNING | Kind.INFORMATION
         with winreg.CreateKeyEx(winreg.HKEY_LOCAL_MACHINE, rf"{_KEY}\{source}", 0, winreg.KEY_SET_VALUE) as key:
             winreg.SetValueEx(key, "EventMessageFile", 0, winreg.REG_EXPAND_SZ, MESSAGE_FILE)
@@ -51,12 +54,26 @@ def add_source(source: str) -> None:
 
 
 def remove_source(source: str) -> None:
-    """Remove the source, if it is registered. Raises OSError."""
+    """Remove the source, if it is registered. Raises OSError, PermissionError for another program's source."""
     if sys.platform == "win32":
         import winreg  # noqa: PLC0415  # of Windows alone
 
+        _refuse_another(source)
         with contextlib.suppress(FileNotFoundError):
             winreg.DeleteKey(winreg.HKEY_LOCAL_MACHINE, rf"{_KEY}\{source}")
+
+
+def _refuse_another(source: str) -> None:
+    """Raises PermissionError where the source is registered with another file of messages than ours."""
+    if sys.platform == "win32":
+        import winreg  # noqa: PLC0415  # of Windows alone
+
+        with (
+            contextlib.suppress(FileNotFoundError),
+            winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, rf"{_KEY}\{source}") as key,
+        ):
+            if winreg.QueryValueEx(key, "EventMessageFile")[0] != MESSAGE_FILE:
+                raise PermissionError(errno.EACCES, "it is another program's")
 
 
 def report(source: str, number: int, text: str, kind: Kind = Kind.ERROR) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ntpath
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -28,6 +29,8 @@ _DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-
 _SHORT: Final = re.compile(r"[^.]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?")
 """What an 8.3 name may look like, by which Windows finds a file of another name."""
 _MAX_NAME: Final = 255
+_NAME_SURROGATE: Final = 0x20000000
+"""The bit of a reparse tag that stands for another name, as a junction does [IsReparseTagNameSurrogate]."""
 FILE_NOT_FOUND: Final = 2
 """ERROR_FILE_NOT_FOUND: the folder was found, and no such name in it [System error codes]."""
 
@@ -77,6 +80,12 @@ def is_own_name(path: str) -> bool:
     ):
         return False
     return not any(_DEVICE.match(part) for part in rest.split("\\")) and "?" not in drive
+
+
+def is_link(path: str) -> bool:
+    """Whether the path itself is a symbolic link, or a junction, which every user can make. Raises OSError."""
+    found = os.lstat(path)
+    return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0) & _NAME_SURROGATE)
 
 
 def is_not_found(path: str) -> bool:

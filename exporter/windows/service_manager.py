@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -64,6 +65,9 @@ START_HINT_MS: Final = 30_000
 STOP_HINT_MS: Final = 10_000
 BAD_CONFIGURATION: Final = 2
 """The exit code of a program that must not be started again before somebody has corrected its settings."""
+
+
+_OWN_COMMAND: Final = re.compile(r" service run(?: |\Z)")
 
 
 class ServiceManagerError(Exception):
@@ -116,6 +120,9 @@ class Manager(Protocol):
     def status(self, name: str) -> ServiceStatus | None:
         """What the service is doing; None where there is no such service."""
 
+    def command(self, name: str) -> str:
+        """The command line of a service that there is."""
+
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
         """Make the service, or change it to this definition. Returns a sentence for each part that Windows lacks."""
 
@@ -141,6 +148,12 @@ def command_line(words: Sequence[str]) -> str:
     if '"' in program:
         raise ValueError("a quotation mark can't be part of a program's name")
     return " ".join([f'"{program}"', subprocess.list2cmdline(arguments)]).rstrip()
+
+
+def refuse_another(manager: Manager, name: str) -> None:
+    """Raise `ServiceManagerError` where the service is another program's: a wrong name must not change or remove it."""
+    if manager.status(name) is not None and not _OWN_COMMAND.search(manager.command(name)):
+        raise ServiceManagerError(NO_ERROR, f"{name} is the service of another program: give another --name")
 
 
 def sentence_of(number: int, name: str, reason: str) -> str:
@@ -318,6 +331,13 @@ class _WindowsManager:
         if gone and found["CurrentState"] != State.STOPPED and found["ProcessId"] == process:
             return ServiceStatus(State.STOPPED, PROCESS_ABORTED)
         return ServiceStatus(found["CurrentState"], found["Win32ExitCode"], found["ServiceSpecificExitCode"])
+
+    def command(self, name: str) -> str:
+        """See `Manager`."""
+        import win32service  # noqa: PLC0415  # of Windows alone
+
+        with self._service(name, win32service.SERVICE_QUERY_CONFIG) as service:
+            return str(win32service.QueryServiceConfig(service)[3])
 
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
         """See `Manager`."""

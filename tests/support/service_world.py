@@ -19,6 +19,7 @@ from exporter.windows.service_manager import (
     ServiceManagerError,
     ServiceStatus,
     State,
+    command_line,
     sentence_of,
 )
 
@@ -42,6 +43,9 @@ class FakeManager:
         if name in self.services and self.coming:
             self.statuses[name] = self.coming.pop(0)
         return self.statuses.get(name)
+
+    def command(self, name: str) -> str:
+        return command_line(self.services[name].command)
 
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
         self.asked.append("define")

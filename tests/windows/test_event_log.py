@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from exporter.windows.event_log import MAX_TEXT, add_source, message, remove_source, report
@@ -30,6 +32,25 @@ def test_a_source_can_be_registered_twice_used_and_removed_twice() -> None:
     finally:
         for _ in range(2):
             remove_source(name)
+
+
+@pytest.mark.windows
+def test_the_source_of_another_program_is_left_as_it_is() -> None:
+    assert sys.platform == "win32"
+    import winreg
+
+    name = "azse-test-source-of-another"
+    path = rf"SYSTEM\CurrentControlSet\Services\EventLog\Application\{name}"
+    with winreg.CreateKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+        winreg.SetValueEx(key, "EventMessageFile", 0, winreg.REG_EXPAND_SZ, "other.dll")
+    try:
+        for touch in (add_source, remove_source):
+            with pytest.raises(PermissionError, match="another program"):
+                touch(name)
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+            assert winreg.QueryValueEx(key, "EventMessageFile")[0] == "other.dll"
+    finally:
+        winreg.DeleteKey(winreg.HKEY_LOCAL_MACHINE, path)
 
 
 @pytest.mark.windows

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from exporter.commands.service.world import Service, World, usual_service
+from exporter.commands.service.world import Service, World, named_service, usual_service
 from exporter.config.sources import add_flags
 from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.text.terminal import complain
@@ -80,8 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--folder",
             metavar="FOLDER",
             type=_folder,
-            help="folder of its settings, outbox and log, for a second service; by default "
-            "%%ProgramData%%\\azure-scheduled-events-exporter",
+            help="folder of its settings, outbox and log; by default the one of its name below %%ProgramData%%",
         )
         if name in ("install", "run"):
             add_flags(subparser)
@@ -94,8 +93,8 @@ def service(args: argparse.Namespace, world: World | None = None) -> int:
         complain(NOT_WINDOWS)
         return BAD_USAGE
     _open_streams()
-    chosen = usual_service(world.environ)
-    chosen = replace(chosen, name=args.name or chosen.name, folder=args.folder or chosen.folder)
+    chosen = named_service(args.name, world.environ) if args.name else usual_service(world.environ)
+    chosen = replace(chosen, folder=args.folder or chosen.folder)
     try:
         return int(args.action(chosen, args, world))
     except ServiceManagerError as error:

@@ -11,7 +11,14 @@ from exporter.commands.service.world import Service, World
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, say
-from exporter.windows.service_manager import PROCESS_ABORTED, Manager, ServiceManagerError, ServiceStatus, State
+from exporter.windows.service_manager import (
+    PROCESS_ABORTED,
+    Manager,
+    ServiceManagerError,
+    ServiceStatus,
+    State,
+    refuse_another,
+)
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0
@@ -97,6 +104,7 @@ def remove(service: Service, _: argparse.Namespace, world: World) -> int:
             _forget_event_source(service, world)
             say(f"{service.name} is not installed")
             return DONE
+        refuse_another(manager, service.name)
         if code := _stop(manager, service, world):
             return code
         manager.delete(service.name)

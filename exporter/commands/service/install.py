@@ -22,8 +22,8 @@ from exporter.config.types import Text
 from exporter.exit_codes import DONE, FAILED
 from exporter.text.terminal import complain, say
 from exporter.windows.access import ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER
-from exporter.windows.places import HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER
-from exporter.windows.service_manager import ServiceDefinition, State, command_line
+from exporter.windows.places import HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
+from exporter.windows.service_manager import ServiceDefinition, State, command_line, refuse_another
 
 DESCRIPTION: Final = (
     "Tells operators what Azure is about to do to this VM: scheduled events as Prometheus metrics, OpenTelemetry logs "
@@ -46,6 +46,8 @@ FOLDERS: Final[Mapping[str, int]] = {
 """What the service may do in each folder: it writes its log, and reads what others tell it there."""
 
 _INHERITED: Final = 0x10
+_SERVICES: Final = "S-1-5-80-"
+"""How the SIDs of services begin [Service SIDs]."""
 _OTEL: Final = "OTEL_"
 
 
@@ -67,6 +69,7 @@ def install(service: Service, args: argparse.Namespace, world: World) -> int:
     except ValueError as error:
         raise ConfigError((f"{error}: write what holds it into the settings file",)) from error
     with world.open_manager(True) as manager:
+        refuse_another(manager, service.name)
         try:
             _make_folder(service, settings, world)
         except (NotInstalledError, OSError) as error:
@@ -151,19 +154,24 @@ def _make_folder(service: Service, settings: Settings, world: World) -> None:
     lie in the folder itself, and nothing that tells it what to do: those have lists that inherit nothing.
     """
     lists, trusted = world.lists, {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, world.lists.user()}
+    outbox = Path(settings.outbox.path)
+    if os.path.lexists(service.folder):
+        _refuse_strangers(service.folder, world, trusted)
+        _refuse_another_use(service, outbox, world)
     _see_to_folder(service.folder, service.sid, MODIFY, world, trusted)
     for name, rights in FOLDERS.items():
-        _see_to_folder(os.path.join(service.folder, name), service.sid, rights, world, trusted)
+        makers = trusted | {service.sid} if rights == MODIFY else trusted  # it makes a folder anew that was removed
+        _see_to_folder(os.path.join(service.folder, name), service.sid, rights, world, makers)
     config = Path(service.config_file)
-    if config.exists():
+    if os.path.lexists(config):
         _refuse_strangers(service.config_file, world, trusted)
     else:
         usual = service.folder == usual_service(world.environ).folder
         config.write_text(config_template(service.folder, usual=usual), encoding="utf-8")
     lists.protect_file(service.config_file, [(service.sid, READ)])
-    outbox = Path(settings.outbox.path)
     if outbox.parent == Path(service.folder):
         for file in outbox.parent.glob(f"{outbox.name}*"):  # of an agent that an administrator ran
+            _refuse_link(str(file))
             lists.protect_file(str(file), [(service.sid, MODIFY)])
 
 
@@ -182,12 +190,34 @@ def _see_to_folder(path: str, sid: str, rights: int, world: World, trusted: set[
 
 def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
     """Everybody may make a folder in ProgramData: what another has made there is not what an administrator wrote."""
+    _refuse_link(path)
     owner = world.lists.read(path).owner
     if owner not in trusted:
         raise NotInstalledError(
             f"{path} was made by {owner}, who is no administrator: look at what it holds, then remove it, or take it "
-            f'over with `takeown /A /F "{path}"`'
+            f'over with `takeown /A /F "{path}"` and `icacls "{path}" /reset`'
         )
+
+
+def _refuse_link(path: str) -> None:
+    """What is done to a link is done to what it leads to: the access list of Windows' own folders, in the worst case."""
+    if is_link(path):
+        raise NotInstalledError(f"{path} is a link to another place: remove it, or give the folder itself by --folder")
+
+
+def _refuse_another_use(service: Service, outbox: Path, world: World) -> None:
+    """A folder that others use is not taken from them: by its new list only this service would have access there."""
+    own = [entry.sid for entry in world.lists.read(service.folder).entries or () if not entry.flags & _INHERITED]
+    if service.sid in own:
+        return
+    if any(sid.startswith(_SERVICES) and sid != TRUSTED_INSTALLER for sid in own):
+        raise NotInstalledError("it is the folder of another service: give this one a folder of its own by --folder")
+    if service.folder == usual_service(world.environ).folder:
+        return
+    known = {os.path.basename(service.config_file), *FOLDERS}
+    for name in sorted(os.listdir(service.folder)):
+        if name not in known and not name.startswith(outbox.name):
+            raise NotInstalledError(f"it holds {name}: give a folder by --folder that is new, empty or of this service")
 
 
 # -- the service

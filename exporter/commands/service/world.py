@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ntpath
 import os
 import sys
 import sysconfig
@@ -119,3 +120,11 @@ def working_in(folder: str) -> Iterator[None]:
 def usual_service(environ: Mapping[str, str]) -> Service:
     """The service that is meant where nothing else is said."""
     return Service(SERVICE_NAME, program_data(environ))
+
+
+def named_service(name: str, environ: Mapping[str, str]) -> Service:
+    """The service of this name, with a folder of its own: only its own account has access there."""
+    usual = usual_service(environ)
+    if name.upper() == usual.name.upper():  # the service manager knows no case
+        return usual
+    return Service(name, ntpath.join(ntpath.dirname(usual.folder), name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_remove_stops_and_removes_and_keeps_settings_and_outbox(
     assert (windows.data / "config.toml").exists()
     assert str(windows.data) in capsys.readouterr().out
     assert do(windows, "remove") == DONE, "an uninstaller may call it again"
+
+
+def test_the_service_of_another_program_is_not_removed(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = windows.manager.services[SERVICE_NAME]
+    windows.manager.services[SERVICE_NAME] = replace(found, command=(r"C:\Windows\spoolsv.exe",))
+    assert do(windows, "remove") == FAILED
+    assert "the service of another program" in capsys.readouterr().err
+    assert windows.manager.asked == []
 
 
 def test_what_does_not_stop_is_not_removed(windows: FakeWindows) -> None:

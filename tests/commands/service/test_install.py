@@ -18,7 +18,7 @@ import exporter
 from exporter.cli import main
 from exporter.commands.service.command import service
 from exporter.commands.service.template import config_template
-from exporter.commands.service.world import environment_command
+from exporter.commands.service.world import environment_command, named_service, usual_service
 from exporter.config.load import ConfigError, load
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import MODIFY, READ, SERVICE_NAME, service_sid
@@ -126,6 +126,89 @@ def test_a_folder_that_a_stranger_has_made_before_is_not_used(
     assert install(windows, outbox(windows)) == FAILED
     assert "S-1-5-21-9-9-9-1001" in capsys.readouterr().err
     assert not windows.manager.services
+
+
+@pytest.mark.linux("a user of Windows makes a junction, a test may not make a symbolic link there")
+@pytest.mark.parametrize("what", ["", "log", "config.toml", "outbox.db"])
+def test_a_link_is_not_followed_wherever_it_leads(
+    windows: FakeWindows, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every user can make a junction in ProgramData: the access list would be set on what it leads to."""
+    target = tmp_path / "System32"
+    if "." in what:
+        target.write_text("")
+    else:
+        target.mkdir()
+    if what:
+        windows.data.mkdir()
+    (windows.data / what).symlink_to(target)
+    assert install(windows, outbox(windows)) == FAILED
+    assert "is a link to another place" in capsys.readouterr().err
+    assert str(windows.data / what) not in windows.access.entries
+    assert not windows.manager.services
+    if target.is_dir():
+        assert not list(target.iterdir())
+
+
+def test_what_a_stranger_has_made_loses_its_list_when_it_is_taken_over(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may name the service already, whose SID everybody can compute, and so look like a list of ours."""
+    windows.data.mkdir()
+    windows.access.owners[str(windows.data)] = "S-1-5-21-9-9-9-1001"
+    assert install(windows, outbox(windows)) == FAILED
+    assert f'icacls "{windows.data}" /reset' in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_other_things_is_not_taken_from_those_who_use_it(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as the root of a drive, or ProgramData itself."""
+    windows.data.mkdir()
+    (windows.data / "Documents").mkdir()
+    assert install(windows, outbox(windows)) == FAILED
+    assert "holds Documents" in capsys.readouterr().err
+    assert not windows.access.entries
+    assert not windows.manager.services
+
+
+def test_the_folder_of_another_service_is_left_to_that_one(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(windows, outbox(windows))
+    before = dict(windows.access.entries)
+    assert install(windows, "--name=azse-2", outbox(windows)) == FAILED
+    assert "folder of another service" in capsys.readouterr().err
+    assert windows.access.entries == before
+    assert set(windows.manager.services) == {SERVICE_NAME}
+
+
+@pytest.mark.parametrize("name", [SERVICE_NAME, SERVICE_NAME.upper()])
+def test_a_service_of_another_name_has_a_folder_of_that_name(name: str) -> None:
+    environ = {"ProgramData": r"D:\Data"}
+    assert named_service(name, environ) == usual_service(environ)
+    assert named_service("azse-2", environ).folder == r"D:\Data\azse-2"
+
+
+def test_a_folder_that_the_service_has_made_anew_does_not_stop_an_upgrade(windows: FakeWindows) -> None:
+    install(windows, outbox(windows))
+    windows.access.owners[str(windows.data / "log")] = SID
+    assert install(windows, outbox(windows)) == DONE
+    windows.access.owners[str(windows.data / "secrets")] = SID
+    assert install(windows, outbox(windows)) == FAILED
+
+
+def test_the_service_of_another_program_is_not_changed(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(windows, outbox(windows))
+    other = replace(windows.manager.services[SERVICE_NAME], name="spooler", command=(r"C:\Windows\spoolsv.exe",))
+    windows.manager.services["spooler"] = other
+    windows.manager.statuses["spooler"] = ServiceStatus(State.RUNNING)
+    assert install(windows, "--name=spooler", outbox(windows)) == FAILED
+    assert "spooler is the service of another program" in capsys.readouterr().err
+    assert windows.manager.services["spooler"] == other
+    assert windows.sources == {SERVICE_NAME}
 
 
 def test_a_percent_sign_is_refused_since_the_service_manager_would_replace_it(windows: FakeWindows) -> None:
