@@ -64,7 +64,7 @@ def faults(folder: Path) -> Iterator[str]:
 
 def _faults_of(path: Path) -> Iterator[str]:
     name = path.name.lower()
-    if name in WINDOWS_OWN:
+    if name in WINDOWS_OWN or name.startswith("api-ms-win-"):
         yield "this is a part of Windows itself, or stands in for one"
         return
     if path.suffix.lower() not in BINARIES:
