@@ -64,6 +64,7 @@ def test_a_build_of_python_org_may_be_handed_out(made: Path) -> None:
         ("_internal/python313.dll", binary(signature=b"\x30\x82CN=Somebody"), "it is not python.org's"),
         ("_internal/PYTHON3.DLL", binary(), "it is not python.org's"),
         ("_internal/bcryptprimitives.dll", binary(signature=SIGNED), "this is a part of Windows itself"),
+        ("_internal/api-ms-win-crt-heap-l1-1-0.dll", binary(), "this is a part of Windows itself"),
         ("_internal/_ssl.pyd", binary(machine=0x14C), "it is for another machine (0x014c)"),
         ("_internal/_ssl.pyd", binary(kind=0x10B), "it is no 64-bit image"),
         ("_internal/_ssl.pyd", b"MZ", "its headers are cut off"),
@@ -87,6 +88,16 @@ def test_a_folder_without_the_program_or_python_is_refused(tmp_path: Path) -> No
         f"{PROGRAM} is missing",
         "there is no Python in it: no python3NN.dll",
     ]
+
+
+def test_the_recipe_leaves_out_what_is_a_part_of_windows() -> None:
+    """A JDK on the PATH of the machine that builds has them, and PyInstaller takes them from there: no zip then."""
+    recipe = (ROOT / "deploy" / "standalone.spec").read_text(encoding="utf-8")
+    (pattern,) = re.findall(r'PART_OF_WINDOWS = re.compile\(r"(.+)", re.IGNORECASE\)', recipe)
+    for name in ("ucrtbase.dll", "api-ms-win-crt-heap-l1-1-0.dll", r"sub\UCRTBASE.dll"):
+        assert re.fullmatch(pattern, name, re.IGNORECASE), name
+    for name in ("vcruntime140.dll", "python313.dll", "_ssl.pyd", "ucrtbase.dll.so"):
+        assert not re.fullmatch(pattern, name, re.IGNORECASE), name
 
 
 # -- the zip
@@ -259,7 +270,19 @@ def test_the_firewall_rule_is_an_option(made: Path, tmp_path: Path) -> None:
     assert [features[name][4] for name in ("DefaultFeature", "FirewallException")] == ["1", "2"]
     conditions = {name: row[0] for name, row in table(path, "InstallExecuteSequence").items()}
     assert conditions["AddRule"] == "&FirewallException=3"
-    assert "&FirewallException=2" in conditions["DeleteRule"]
+    assert conditions["DeleteRule"] == "&FirewallException=2 OR &FirewallException=3"
+
+
+@pytest.mark.peer("wixl")
+def test_a_firewall_rule_that_was_there_comes_back_as_it_was(made: Path, tmp_path: Path) -> None:
+    """Also where it was to be made anew: else a wrong property given to what is installed would close the port."""
+    path = made_msi(made, tmp_path / "made.msi")
+    conditions = {name: row[0] for name, row in table(path, "InstallExecuteSequence").items()}
+    assert conditions["DeleteRuleBack"] == f"!FirewallException=3 AND ({conditions['DeleteRule']})"
+    actions = table(path, "CustomAction")
+    assert actions["DeleteRuleBack"][2] == actions["AddRule"][2].replace("[RemoteFlag]", "[OldRemoteFlag]")
+    assert actions["SetOldRemoteFlag"][1:3] == ["OldRemoteFlag", "remoteip=[REMEMBERED_REMOTE_ADDR]"]
+    assert conditions["SetOldRemoteFlag"] == "REMEMBERED_REMOTE_ADDR"
 
 
 @pytest.mark.peer("wixl")
