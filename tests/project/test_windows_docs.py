@@ -112,6 +112,14 @@ def test_the_accounts_are_named_by_sid() -> None:
     assert all(account.startswith(("*S-1-5-", "${service}", "NT SERVICE\\")) for account in granted)
 
 
+def test_the_event_log_is_read_where_the_source_is_not_registered_any_more() -> None:
+    """An installation that fails takes the source with it: by ProviderName nothing would be found, and no text told."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"Provider[@Name='{NAME}']" in text
+    assert "$_.Properties.Value" in text
+    assert f"ProviderName = '{NAME}'" not in text
+
+
 @pytest.mark.parametrize("name", msi.PROPERTIES)
 def test_every_property_of_the_msi_is_explained(name: str) -> None:
     """The table has each property that an administrator may give."""

@@ -111,6 +111,7 @@ class FakeWindows:
         self.manager, self.access, self.clock = FakeManager(), FakeLists(), Clock()
         self.administrator = administrator
         self.sources: set[str] = set()
+        self.reports: list[tuple[str, int, str]] = []
         self.variables: Mapping[str, str] = {}
         self.data = folder / "data"
         self.world = World(
@@ -123,6 +124,7 @@ class FakeWindows:
             lists=self.access.lists,
             add_event_source=self.sources.add,
             remove_event_source=self.sources.discard,
+            report=lambda source, number, text: self.reports.append((source, number, text)),
             monotonic=self.clock.monotonic,
             sleep=self.clock.sleep,
         )

@@ -20,10 +20,11 @@ from exporter.config.schema import ENV_PREFIX, Settings, catalogue
 from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, FlagParser, add_flags, given_flags
 from exporter.config.types import Text
 from exporter.exit_codes import DONE, FAILED
+from exporter.secrets import redact
 from exporter.text.terminal import complain, say
 from exporter.windows.access import ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER
 from exporter.windows.places import HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
-from exporter.windows.service_manager import ServiceDefinition, State, command_line, refuse_another
+from exporter.windows.service_manager import ServiceDefinition, ServiceManagerError, State, command_line, refuse_another
 
 DESCRIPTION: Final = (
     "Tells operators what Azure is about to do to this VM: scheduled events as Prometheus metrics, OpenTelemetry logs "
@@ -51,12 +52,39 @@ _SERVICES: Final = "S-1-5-80-"
 _OTEL: Final = "OTEL_"
 
 
+NOT_INSTALLED_ID: Final = 4
+"""The id of our entry in the Event Log; those of `service run` are in `program`."""
+
+
 class NotInstalledError(Exception):
     """The folder can't be used; the text is a sentence that says what to do."""
 
 
 def install(service: Service, args: argparse.Namespace, world: World) -> int:
-    """Run the action. Returns the exit code; raises `ConfigError`, `ServiceManagerError`."""
+    """Run the action. Returns the exit code; raises `ConfigError`, `ServiceManagerError`.
+
+    Why it fails stands in the Event Log as well: nobody sees what it prints where the Windows Installer calls it.
+    """
+    try:
+        return _install(service, args, world)
+    except ConfigError as error:
+        _report(service, "\n".join(error.errors), world)
+        raise
+    except ServiceManagerError as error:
+        _report(service, str(error), world)
+        raise
+    except (NotInstalledError, OSError) as error:
+        sentence = f"{service.folder} can't be used: {error}"
+        _report(service, sentence, world)
+        complain(sentence)
+        return FAILED
+
+
+def _report(service: Service, reason: str, world: World) -> None:
+    world.report(service.name, NOT_INSTALLED_ID, f"The service was not installed or updated:\n{redact(reason)}")
+
+
+def _install(service: Service, args: argparse.Namespace, world: World) -> int:
     environ = world.service_environment(service.name)
     config_file = _config_file(service, args, environ)
     flags = _flags(args)
@@ -70,11 +98,7 @@ def install(service: Service, args: argparse.Namespace, world: World) -> int:
         raise ConfigError((f"{error}: write what holds it into the settings file",)) from error
     with world.open_manager(True) as manager:
         refuse_another(manager, service.name)
-        try:
-            _make_folder(service, settings, world)
-        except (NotInstalledError, OSError) as error:
-            complain(f"{service.folder} can't be used: {error}")
-            return FAILED
+        _make_folder(service, settings, world)
         before = manager.status(service.name)
         for lacking in manager.define(_definition(service, command)):
             complain(f"warning: {lacking}")
@@ -200,7 +224,7 @@ def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
 
 
 def _refuse_link(path: str) -> None:
-    """What is done to a link is done to what it leads to: the access list of Windows' own folders, in the worst case."""
+    """What is done to a link is done to what it leads to: the list of a folder of Windows, in the worst case."""
     if is_link(path):
         raise NotInstalledError(f"{path} is a link to another place: remove it, or give the folder itself by --folder")
 

@@ -73,6 +73,7 @@ class World:
     lists: Lists = field(default_factory=Lists)
     add_event_source: Callable[[str], None] = event_log.add_source
     remove_event_source: Callable[[str], None] = event_log.remove_source
+    report: Callable[[str, int, str], object] = event_log.report
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 

@@ -211,6 +211,22 @@ def test_the_service_of_another_program_is_not_changed(
     assert windows.sources == {SERVICE_NAME}
 
 
+def test_why_it_was_not_installed_stands_in_the_event_log(windows: FakeWindows) -> None:
+    """The Windows Installer calls it, and shows nothing of what it prints."""
+    with pytest.raises(ConfigError):
+        install(windows, "--approval.mode=yes", "--otlp.endpoint=http://me:hush-hush@collector")
+    windows.administrator = False
+    assert install(windows, outbox(windows)) == FAILED
+    windows.administrator = True
+    windows.data.mkdir()
+    windows.access.owners[str(windows.data)] = "S-1-5-21-9-9-9-1001"
+    assert install(windows, outbox(windows)) == FAILED
+    texts = [text for source, number, text in windows.reports if (source, number) == (SERVICE_NAME, 4)]
+    for text, reason in zip(texts, ("--approval.mode", "as an administrator", "S-1-5-21-9-9-9-1001"), strict=True):
+        assert reason in text
+        assert "hush-hush" not in text
+
+
 def test_a_percent_sign_is_refused_since_the_service_manager_would_replace_it(windows: FakeWindows) -> None:
     with pytest.raises(ConfigError, match="settings file"):
         install(windows, "--source.vm-name=%COMPUTERNAME%", outbox(windows))
