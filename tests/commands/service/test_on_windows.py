@@ -106,11 +106,21 @@ def status_of(service: Service) -> Any:
 
 
 def kill(service: Service) -> None:
-    """End the process of the service at once, as a crash does."""
+    """End the process of the service at once, as a crash does.
+
+    Its account is not ours: an administrator opens it by a privilege that is there and not enabled [SeDebugPrivilege].
+    """
     import win32api
     import win32con
+    import win32security
     import win32service
 
+    token = win32security.OpenProcessToken(
+        win32api.GetCurrentProcess(), win32con.TOKEN_ADJUST_PRIVILEGES | win32con.TOKEN_QUERY
+    )
+    debug = win32security.LookupPrivilegeValue("", win32con.SE_DEBUG_NAME)
+    enabled: Any = [(debug, win32con.SE_PRIVILEGE_ENABLED)]
+    win32security.AdjustTokenPrivileges(token, False, enabled)
     manager = win32service.OpenSCManager(None, None, win32service.SC_MANAGER_CONNECT)
     handle = win32service.OpenService(manager, service.name, win32service.SERVICE_QUERY_STATUS)
     status: Any = win32service.QueryServiceStatusEx(handle)
