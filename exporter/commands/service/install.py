@@ -89,6 +89,7 @@ def _install(service: Service, args: argparse.Namespace, world: World) -> int:
     config_file = _config_file(service, args, environ)
     flags = _flags(args)
     settings = _checked(service, flags, config_file, environ)
+    _refuse_secrets(flags)
     command = (*world.command, "service", "run", *_which(service, world), *flags)
     if config_file:
         command = (*command, f"{CONFIG_FLAG}={config_file}")
@@ -143,6 +144,19 @@ def _flags(args: argparse.Namespace) -> tuple[str, ...]:
         for setting in catalogue()
         if setting.name in given
     )
+
+
+def _refuse_secrets(flags: Sequence[str]) -> None:
+    """Such as the password in an address. Raises `ConfigError`."""
+    told = [flag.partition("=")[0] for flag in flags if redact(flag) != flag]
+    if told:
+        raise ConfigError(
+            tuple(
+                f"{name}: it holds a secret, and every user of the machine can read the command line of a service: "
+                "write it into the settings file"
+                for name in told
+            )
+        )
 
 
 def _is_path(kind: object) -> bool:

@@ -325,6 +325,13 @@ def test_a_secret_is_no_flag_of_a_service_either(windows: FakeWindows, capsys: p
     assert "hush-hush" not in capsys.readouterr().err
 
 
+def test_a_password_in_an_address_is_not_kept_where_every_user_can_read_it(windows: FakeWindows) -> None:
+    with pytest.raises(ConfigError, match=r"--otlp\.endpoint: it holds a secret") as caught:
+        install(windows, "--otlp.endpoint=https://me:hush-hush@collector.example", outbox(windows))
+    assert "hush-hush" not in str(caught.value.errors) + str(windows.reports)
+    assert not windows.manager.services
+
+
 @pytest.mark.linux("it says so where there is no service manager")
 def test_elsewhere_it_says_that_it_is_for_windows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["service", "start"]) == BAD_USAGE
