@@ -32,6 +32,14 @@ _WRONG_SETTINGS: Final = "its settings are wrong: correct them, then start it ag
 def start(service: Service, _: argparse.Namespace, world: World) -> int:
     """Start the service and wait until it runs. Returns the exit code; raises `ServiceManagerError`."""
     with world.open_manager(False) as manager:
+        _await(
+            lambda: manager.status(service.name),
+            lambda found: (
+                found is None or found.state != State.STOP_PENDING
+            ),  # it counts as running until it has stopped
+            STOP_SECONDS,
+            world,
+        )
         if _state(manager, service) == State.RUNNING:
             say(f"{service.name} runs already")
             return DONE
@@ -80,10 +88,12 @@ def _stop(manager: Manager, service: Service, world: World) -> int:
         START_SECONDS,
         world,
     )
-    if _state(manager, service) == State.STOPPED:
+    state = _state(manager, service)
+    if state == State.STOPPED:
         say(f"{service.name} does not run")
         return DONE
-    manager.stop(service.name)
+    if state != State.STOP_PENDING:  # somebody has told it already, and it takes no control while it stops
+        manager.stop(service.name)
     status = _await(
         lambda: manager.status(service.name),
         lambda found: found is None or found.state == State.STOPPED,

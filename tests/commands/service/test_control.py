@@ -89,6 +89,26 @@ def test_what_is_starting_is_stopped_when_it_has_started(windows: FakeWindows) -
     assert windows.clock.now > 0.3
 
 
+STOPPING = [ServiceStatus(State.STOP_PENDING)] * 5 + [ServiceStatus(State.STOPPED)]
+
+
+def test_what_is_stopping_already_is_waited_for(windows: FakeWindows) -> None:
+    """Windows refuses a control then, and the sentence would be about a service that starts."""
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.STOP_PENDING)
+    windows.manager.coming = list(STOPPING)
+    assert do(windows, "stop") == DONE
+    assert windows.manager.asked == []
+
+
+def test_what_is_still_stopping_is_started_when_it_has_stopped(windows: FakeWindows) -> None:
+    windows.manager.statuses[SERVICE_NAME] = ServiceStatus(State.STOP_PENDING)
+    windows.manager.coming = list(STOPPING)
+    asked_at: list[int] = []
+    windows.manager.on_start = lambda: asked_at.append(windows.manager.statuses[SERVICE_NAME].state)
+    assert do(windows, "start") == DONE
+    assert asked_at == [State.STOPPED]
+
+
 def test_a_stop_that_takes_too_long_is_told(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
     do(windows, "start")
     windows.manager.after_stop = [ServiceStatus(State.STOP_PENDING)]
