@@ -64,8 +64,9 @@ def is_fixed(path: str) -> bool:
 def is_own_name(path: str) -> bool:
     r"""Whether the path names one file and no other, so that "not found" is true of the file that a person makes there.
 
-    Not so a device (`NUL`, `com1.txt`), a name with a dot or a space at its end, which Windows drops, an alternate data
-    stream (`hold:stream`), a wildcard, an 8.3 name (`HOLDFI~1`), and what is in no folder of a file system (`\\.\`).
+    Not so a device (`NUL`, `com1.txt`), a name or a folder with a dot or a space at its end, which Windows drops, an
+    alternate data stream (`hold:stream`), a wildcard, an 8.3 name (`HOLDFI~1`), and what is in no folder of a file
+    system (`\\.\`). Folders count since an event's id may be one of them: `ID.` would find the files of `ID`.
     """
     text = path.replace("/", "\\")
     if text.startswith("\\\\.\\"):
@@ -79,7 +80,12 @@ def is_own_name(path: str) -> bool:
         or any(ch in ':*?"<>|' or ch < " " for ch in rest)
     ):
         return False
-    return not any(_DEVICE.match(part) for part in rest.split("\\")) and "?" not in drive
+    return not any(map(_is_changed, rest.split("\\"))) and "?" not in drive
+
+
+def _is_changed(part: str) -> bool:
+    """Whether Windows makes something else of this part of a path: a device, or a name without its end."""
+    return bool(_DEVICE.match(part)) or (part[-1:] in (".", " ") and part not in (".", ".."))
 
 
 def is_link(path: str) -> bool:

@@ -56,6 +56,8 @@ def test_what_depends_on_the_working_directory_or_the_drive_is_not_fixed(path: s
         r"C:\app\.hold",
         r"C:\app\a b",
         r"C:\app\hold~",
+        r"C:\app\..\.\hold",
+        "C:/.app/v1.2/hold",
     ],
 )
 def test_an_ordinary_name_is_of_one_file(path: str) -> None:
@@ -74,6 +76,10 @@ def test_an_ordinary_name_is_of_one_file(path: str) -> None:
         r"C:\app\hold.",
         r"C:\app\hold ",
         r"\\?\C:\app\hold.",
+        r"C:\ready\id.\done",
+        r"C:\ready\id \done",
+        "C:/ready/id./done",
+        r"C:\app\..",
         r"C:\app\hold:stream",
         r"C:\app\hold::$DATA",
         r"C:\app\ho*d",
