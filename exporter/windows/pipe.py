@@ -18,11 +18,17 @@ from exporter.windows.access import current_user
 _FIRST_INSTANCE: Final = 0x00080000
 _REJECT_REMOTE: Final = 0x00000008
 _BUFFER: Final = 64 << 10
+PATIENCE_SECONDS: Final = 2.0
+"""How long the pipe's end is waited for: another program of this user may have opened it, and read nothing."""
 
 
 @contextlib.contextmanager
-def pipe_of(content: bytes) -> Iterator[str]:
-    """The path of a named pipe that gives the content to the first that opens it. Raises OSError."""
+def pipe_of(content: bytes, patience: float = PATIENCE_SECONDS) -> Iterator[str]:
+    """The path of a named pipe that gives the content to the first that opens it. Raises OSError.
+
+    Afterwards at most `patience` seconds are waited for whoever has it open. Then its thread is left behind, and ends
+    with that reader.
+    """
     if sys.platform == "win32":
         import pywintypes  # noqa: PLC0415  # of Windows alone
         import win32con  # noqa: PLC0415  # of Windows alone
@@ -64,6 +70,6 @@ def pipe_of(content: bytes) -> Iterator[str]:
         finally:
             with contextlib.suppress(pywintypes.error):  # nobody has opened it: the thread waits for one
                 win32file.CreateFile(path, win32con.GENERIC_READ, 0, None, win32con.OPEN_EXISTING, 0, None).close()
-            server.join()
+            server.join(patience)
     else:
         raise OSError("named pipes in this sense are those of Windows")

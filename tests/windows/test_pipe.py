@@ -45,6 +45,23 @@ def test_nobody_has_to_read_it() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.windows
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_a_reader_that_reads_nothing_keeps_nobody_waiting(size: int) -> None:
+    """Another program of this user, which then may have what it opened: the web server goes on all the same."""
+    before = threading.active_count()
+    with pipe_of(b"x" * size, patience=0.1) as path:
+        reader = open(path, "rb", buffering=0)  # noqa: SIM115  # open for longer than the pipe's context
+    assert threading.active_count() == before + 1
+    with reader:
+        pass
+    for thread in threading.enumerate():
+        if thread.name == "pipe":
+            thread.join(10)
+    assert threading.active_count() == before
+
+
 def test_no_key_is_ever_written_to_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor a certificate: with a folder for temporary files that is watched, on whichever system."""
     certificate, key = Authority().issue("localhost")
