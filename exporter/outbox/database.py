@@ -17,12 +17,16 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from exporter.outbox.errors import OutboxBusy, OutboxUnwritable, translated
 from exporter.outbox.file import connect, files_of, is_whole, open_or_set_aside, remove_copy, reunite, set_aside
 from exporter.outbox.lock import FileLock
 from exporter.outbox.queue import QueueState, queue_state_of
 from exporter.private_file import make_folder, make_private, narrow, open_folder
+
+_REPLACED: Final = "replaced"
+"""Why a file is set aside that took the place of ours while it was open."""
 
 
 class Database:
@@ -48,6 +52,7 @@ class Database:
         self._delivery_lock = threading.RLock()
         self._lock_path = self.path.with_name(self.path.name + ".lock")
         self._lock = FileLock(self._lock_path)
+        self._journal_path = self.path.with_name(self.path.name + "-wal")
         self._copy = self.path.with_name(self.path.name + ".new")
         self._unsettled: dict[str, dict[int, str | None]] = {}
         """What destinations took of the file that is being written anew, and the disk does not know yet."""
@@ -81,7 +86,9 @@ class Database:
         with self._delivery_lock:
             if self._aside:
                 if self.path.exists():
-                    self.notes.append(set_aside(self.path, self._aside, self._now()))
+                    # Our own journal beside a file that took the place of ours would be read into that one.
+                    alone = self._aside == _REPLACED and inode(self._journal_path) == self._journal
+                    self.notes.append(set_aside(self.path, self._aside, self._now(), alone=alone))
                 self._aside = ""
             taken = self._take_copy()
             self.notes += filter(None, [reunite(self.path, self._now())])
@@ -126,6 +133,7 @@ class Database:
             self._inode = inode(self.path)
             self._newest: int = agent.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()[0]
             self._queues = {name: queue_state_of(agent, name) for name in self._names}
+            self._journal = inode(self._journal_path)  # there since the first of these questions
             undo.pop_all()
         with contextlib.suppress(OSError):
             remove_copy(self._copy)  # of a process that died before it could use it
@@ -179,7 +187,7 @@ class Database:
             self._agent.backup(copy)
         with self._delivery_lock:
             self._unsettled = {name: queue.settled for name, queue in self._queues.items()}
-            self._begin_anew("replaced")
+            self._begin_anew(_REPLACED)
 
 
 def inode(path: Path) -> tuple[int, int] | None:

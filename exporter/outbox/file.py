@@ -161,15 +161,18 @@ def files_of(path: Path) -> list[Path]:
 Rename = Callable[[Path, Path], None]
 
 
-def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename) -> str:
+def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename, *, alone: bool = False) -> str:
     """Renames the file, with its journal, to a name that says `why` and when; answers a sentence for the log.
+
+    `alone` where the journal beside it is not its own: then that stays where it is.
 
     Either all of them are renamed or, where one can't be, none: a journal that is left beside the next outbox would be
     lost or, worse, be read into it. On Windows nothing is renamed while somebody has it open. Raises OSError.
     """
     target = _free_name(path, why, now)
     with contextlib.ExitStack() as undo:
-        for suffix in _PARTS:  # the database first: it is what a reader has open, and then nothing was done yet
+        # The database first: it is what a reader has open, and then nothing was done yet.
+        for suffix in _PARTS[:1] if alone else _PARTS:
             source, goal = Path(f"{path}{suffix}"), Path(f"{target}{suffix}")
             narrow(source)  # it may be one that was put here
             try:
@@ -221,11 +224,12 @@ def reunite(path: Path, now: datetime) -> str:
 
 def _set_aside_last(path: Path) -> list[tuple[datetime, Path]]:
     """When and under which names databases of this path were set aside, the last of them alone."""
-    found = [
-        (datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC), int(match[2] or 1), file)
-        for file in files_of(path)
-        if (match := _ASIDE.search(file.name))
-    ]
+    found: list[tuple[datetime, int, Path]] = []
+    for file in files_of(path):
+        if match := _ASIDE.search(file.name):
+            with contextlib.suppress(ValueError):  # a name that somebody else gave, of the 99th of a month
+                at = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+                found.append((at, int(match[2] or 1), file))
     return [(at, file) for at, _, file in sorted(found)[-1:]]
 
 

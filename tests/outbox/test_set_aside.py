@@ -145,6 +145,48 @@ def test_a_process_that_died_while_it_wrote_the_file_anew_loses_nothing(tmp_path
     after.close()
 
 
+@pytest.mark.linux("a file that is open is not replaced on Windows")
+def test_a_file_that_took_the_place_of_the_outbox_is_set_aside_as_it_was(tmp_path: Path) -> None:
+    """The journal of the outbox stays beside it: SQLite would read it into that file."""
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1)])
+    restored = opened(tmp_path / "restored.db")
+    restored.commit(STATE, [a_record(900)])
+    restored.close()
+    os.replace(tmp_path / "restored.db", tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(2)])
+    assert drained(outbox, "otlp") == [1, 2]
+    outbox.close()
+    (aside,) = [name for name in names(tmp_path) if "replaced" in name]
+    with closing(sqlite3.connect(tmp_path / aside)) as db:
+        assert [row[0][-3:] for row in db.execute("SELECT id FROM records")] == ["900"]
+
+
+@pytest.mark.linux("a file that is open is not replaced on Windows")
+def test_a_file_that_was_put_there_with_its_journal_keeps_it(tmp_path: Path) -> None:
+    outbox = opened(tmp_path / "o.db")
+    outbox.commit(STATE, [a_record(1)])
+    restored = opened(tmp_path / "restored.db")
+    restored.commit(STATE, [a_record(900)])
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"restored.db{suffix}", tmp_path / f"put{suffix}")
+        os.replace(tmp_path / f"put{suffix}", tmp_path / f"o.db{suffix}")
+    restored.close()
+    outbox.commit(STATE, [a_record(2)])
+    assert drained(outbox, "otlp") == [1, 2]
+    outbox.close()
+    (aside,) = [name for name in names(tmp_path) if "replaced" in name and not name.endswith(("-wal", "-shm"))]
+    with closing(sqlite3.connect(tmp_path / aside)) as db:
+        assert [row[0][-3:] for row in db.execute("SELECT id FROM records")] == ["900"]
+
+
+@pytest.mark.parametrize("name", ["o.db.corrupt-20261399T000000Z", "o.db.corrupt-00000000T000000Z-2"])
+def test_a_name_that_is_no_time_keeps_no_agent_from_starting(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    parts(tmp_path / "o.db", "-wal")
+    assert reunite(tmp_path / "o.db", NOW).endswith("is now o.db.no-database-20261122T120000Z-wal")
+
+
 @pytest.mark.parametrize("content", [b"", b"torn" * 1000])
 def test_a_copy_that_was_not_written_to_its_end_is_not_taken(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "o.db.new").write_bytes(content)
