@@ -109,7 +109,10 @@ class RecordingFiles:
             view = view[written:]
 
     def _rotate(self) -> None:
-        """Raises OSError where the newest file can't be renamed, as on Windows while it is read: then none is."""
+        """Raises OSError where the newest file can't be renamed, as on Windows while it is read: then none is.
+
+        Where one of the others can't be, the next rotation does it.
+        """
         self.close()
         if self._count == 1:
             os.unlink(self.path)
@@ -118,7 +121,8 @@ class RecordingFiles:
         if waiting.exists():  # a process died in between
             self._shift(waiting)
         os.replace(self.path, waiting)
-        self._shift(waiting)
+        with contextlib.suppress(OSError):
+            self._shift(waiting)
 
     def _shift(self, newest: Path) -> None:
         for number in range(self._count - 1, 1, -1):

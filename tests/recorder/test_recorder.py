@@ -229,6 +229,18 @@ def test_a_rotation_that_a_crash_ended_is_finished_by_the_next(tmp_path: Path) -
     ]
 
 
+def test_an_older_file_that_stays_in_its_place_costs_no_line(tmp_path: Path) -> None:
+    """On Windows somebody reads it; a folder can't be replaced anywhere."""
+    (tmp_path / "rec").write_text("before" + 100 * " ", encoding="ascii")
+    (tmp_path / "rec.1").mkdir()
+    (tmp_path / "rec.1" / "file").touch()
+    files = RecordingFiles(tmp_path / "rec", 300, 2)
+    files.write({"read_at": "1"}, b"x" * 200)
+    files.close()
+    assert [line["read_at"] for line in lines(tmp_path / "rec")] == ["1"]
+    assert (tmp_path / "rec.next").read_text(encoding="ascii").strip() == "before"
+
+
 def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
     """After a crash in the middle of a line the next run begins on a line of its own."""
     path = tmp_path / "rec"
