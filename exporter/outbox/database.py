@@ -108,15 +108,19 @@ class Database:
     def _take_copy(self) -> bool:
         """Puts the copy that `_follow_the_file` made at the path, where there is no other file; so also after a crash.
 
-        All of the journal that may be there is in the copy.
+        All of the journal that may be there is in the copy. One that is damaged, as the file was, is put there too, and
+        set aside by whoever opens it; one that was not written to its end is empty. Whether it is whole.
         """
-        if not self._copy.exists() or self.path.exists() or not is_whole(self._copy):
+        if not self._copy.exists() or self.path.exists():
             return False
-        for suffix in ("-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        if whole := is_whole(self._copy):
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        elif not self._copy.stat().st_size:
+            return False
         os.replace(self._copy, self.path)
         self.notes.append(f"{self.path} was removed or replaced while running; it was written anew")
-        return True
+        return whole
 
     def _acquire(self) -> None:
         make_private(self._lock_path)

@@ -180,6 +180,26 @@ def test_a_file_that_was_put_there_with_its_journal_keeps_it(tmp_path: Path) -> 
         assert [row[0][-3:] for row in db.execute("SELECT id FROM records")] == ["900"]
 
 
+@pytest.mark.linux("a file that is open is not removed on Windows")
+def test_a_damaged_outbox_that_is_removed_is_set_aside_and_told(tmp_path: Path) -> None:
+    """What can still be read of it is kept for a person."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number, size=3000) for number in range(40)])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size - 8192)
+        file.write(b"\xff" * 4096)
+    path.unlink()
+    outbox.commit(STATE, [a_record(99)])
+    assert drained(outbox, "otlp") == [99]
+    outbox.close()
+    (aside,) = [name for name in names(tmp_path) if "corrupt" in name and not name.endswith(("-wal", "-shm"))]
+    assert (tmp_path / aside).stat().st_size > 40 * 3000
+    assert any(aside in note for note in outbox.notes)
+
+
 @pytest.mark.parametrize("name", ["o.db.corrupt-20261399T000000Z", "o.db.corrupt-00000000T000000Z-2"])
 def test_a_name_that_is_no_time_keeps_no_agent_from_starting(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
