@@ -100,8 +100,11 @@ class RotatingFile:
     def _rotate(self) -> int:
         """A new file at `path`, or the full one where it can't be renamed now. Raises OSError."""
         self.close()  # Windows renames no file that is open
+        numbers = range(1, self._count)
+        # A name that an earlier try left free is filled: no second one moves the files behind it out at the end.
+        last = next((number for number in numbers if not self._numbered(number).exists()), self._count - 1)
         try:
-            for number in range(self._count - 1, 0, -1):
+            for number in range(last, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     self._rename(self._numbered(number - 1), self._numbered(number))
             self._full_at = self._max

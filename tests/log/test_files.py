@@ -95,6 +95,22 @@ def test_a_file_that_somebody_holds_open_is_written_on_and_rotated_later(path: P
     assert content(path.with_name("agent.log.2")) == line(0)
 
 
+@pytest.mark.parametrize("held", ["agent.log", "agent.log.1", "agent.log.3"])
+def test_a_file_that_is_held_open_for_long_costs_none_of_the_older_ones(path: Path, held: str) -> None:
+    """A try that fails must not move the older files on once more, until the last of them is gone."""
+    for number in range(1, 5):
+        path.with_name(f"agent.log.{number}").write_bytes(line(number))
+    rename = HeldOpen(held)
+    with opened(RotatingFile(path, max_bytes=10 * SIZE, files=5, rename=rename)) as file:
+        for number in range(100, 150):
+            file.write_line(line(number))
+        rename.name = ""
+        for number in range(150, 155):
+            file.write_line(line(number))
+    kept = [path.with_name(f"agent.log.{number}") for number in range(4, 0, -1)]
+    assert b"".join(map(content, [*kept, path])) == line(3) + line(2) + line(1) + b"".join(map(line, range(100, 155)))
+
+
 @pytest.mark.windows
 def test_on_windows_a_reader_that_holds_the_file_open_stops_no_line(path: Path) -> None:
     """An administrator can read and copy the file while it is written; while it is read it is not rotated."""
