@@ -99,12 +99,17 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
         try:
             context = make_context(tls)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text names the fault, never the key
-            reason = (error.reason if isinstance(error, ssl.SSLError) else None) or error
-            errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {reason}")
+            why = why_unusable(error)
+            errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {why}")
     if errors:
         return None, errors, files
     sans = tls.client_allowed_sans if tls else frozenset()
     return WebSettings(context, tls.certificate_pem if tls else "", sans, users, headers, rate_limit), errors, files
+
+
+def why_unusable(error: Exception) -> str:
+    """OpenSSL's own words where it says any. An `ssl.SSLError` that does not come from it has no `reason` at all."""
+    return str(getattr(error, "reason", None) or error)
 
 
 # -- one function for each section

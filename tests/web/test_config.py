@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import ssl
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from exporter.log.log import Log
 from exporter.web.config import WebConfig, WebConfigError
+from exporter.web.config_file import why_unusable
 from tests.support.certificates import Authority, encrypted, ends, write
 from tests.support.log_reading import logged
 
@@ -123,6 +125,12 @@ def test_a_missing_file_is_an_error_in_a_sentence(tmp_path: Path) -> None:
     """The path and the reason, no traceback."""
     with pytest.raises(WebConfigError, match="cannot be read: No such file"):
         WebConfig(tmp_path / "none.yml")
+
+
+def test_an_error_of_tls_is_told_where_openssl_did_not_say_it() -> None:
+    """On Windows the pipe that hands over the key can hide OpenSSL's reason: the sentence of ours is told instead."""
+    assert why_unusable(ssl.SSLError(22, "the key can't be read")) == "the key can't be read"
+    assert why_unusable(OSError(24, "Too many open files")) == "[Errno 24] Too many open files"
 
 
 def test_an_encrypted_key_is_refused_and_not_asked_for(path: Path, authority: Authority) -> None:
