@@ -27,6 +27,8 @@ _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
 """Letters that are drawn as nothing: fillers and variation selectors."""
+_HARMLESS: Final = ("ignore", "replace", "backslashreplace", "namereplace", "xmlcharrefreplace")
+"""The error handlers that encode whatever there is; "strict" and the like raise."""
 
 
 def printable(text: str) -> str:
@@ -69,15 +71,18 @@ def supports_colour(out: TextIO | None, environ: Mapping[str, str]) -> bool:
 def prepare(stream: TextIO | None, environ: Mapping[str, str]) -> None:
     """Make a standard stream able to print any text; None, a stream that is closed, is left alone.
 
-    PYTHONIOENCODING is obeyed. Else a terminal keeps its encoding, since the locale says what it can show (a console
-    of Windows takes all), and a file or a pipe gets UTF-8: other programs and machines read it, and JSON is nothing
-    else [RFC 8259, 8.1]. What an encoding lacks is escaped.
+    PYTHONIOENCODING is obeyed, but for an error handler that lets a name in a document end the command. Else a
+    terminal keeps its encoding, since the locale says what it can show (a console of Windows takes all), and a file or
+    a pipe gets UTF-8: other programs and machines read it, and JSON is nothing else [RFC 8259, 8.1]. What an encoding
+    lacks is escaped.
     """
     if not isinstance(stream, io.TextIOWrapper):
         return
     encoding, _, errors = environ.get("PYTHONIOENCODING", "").partition(":")
     keeps_encoding = encoding or stream.isatty()
-    stream.reconfigure(encoding=None if keeps_encoding else "utf-8", errors=errors or "backslashreplace")
+    stream.reconfigure(
+        encoding=None if keeps_encoding else "utf-8", errors=errors if errors in _HARMLESS else "backslashreplace"
+    )
 
 
 def is_reader_gone(error: OSError, platform: str = sys.platform) -> bool:

@@ -326,6 +326,13 @@ def test_pythonioencoding_is_obeyed(given: str, expected: str) -> None:
     assert printed(stream, {"PYTHONIOENCODING": given}).decode("utf-8" if given[0] == ":" else "latin-1") == expected
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape", "surrogatepass", "unknown"])
+def test_no_error_handler_lets_a_name_end_the_command(errors: str) -> None:
+    """One that raises at what the encoding lacks, or that does not exist, is not taken."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", newline="")
+    assert printed(stream, {"PYTHONIOENCODING": f"ascii:{errors}"}).isascii()
+
+
 def test_a_stream_that_is_none_of_ours_is_left_alone() -> None:
     """Without a console of its own a process has no standard streams, and a host may give others."""
     prepare(None, {})
