@@ -77,16 +77,21 @@ def in_utf8(content: bytes, errors: str = "strict") -> bytes:
             raise WrongEncoding(
                 f"expected UTF-8, found UTF-16 that is damaged at offset {error.start}; {_HOW_TO_SAVE}"
             ) from None
-    if b"\0" in content[:2]:
+    if _is_utf16_without_mark(content):
         raise WrongEncoding(f"expected UTF-8, found UTF-16 without a byte order mark; {_HOW_TO_SAVE}")
     return content
+
+
+def _is_utf16_without_mark(content: bytes) -> bool:
+    """Whether one of the first two bytes is NUL. Both are in the hole that a power failure leaves in a file."""
+    return content[:2].count(0) == 1
 
 
 def not_ascii(content: bytes) -> str:
     """Why a library that reads ASCII alone finds nothing in this file: an end for a sentence, "" where it would."""
     if content.startswith(codecs.BOM_UTF8):
         found = "a byte order mark"
-    elif content.startswith(_UTF16_MARKS) or b"\0" in content[:2]:
+    elif content.startswith(_UTF16_MARKS) or _is_utf16_without_mark(content):
         found = "UTF-16"
     else:
         return ""

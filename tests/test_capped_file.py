@@ -76,6 +76,14 @@ def test_damage_can_be_kept_to_its_place() -> None:
     assert in_utf8(codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le")[:-1], "replace").decode() == TEXT[:-1] + "\ufffd"
 
 
+def test_a_hole_at_the_beginning_is_not_taken_for_an_encoding() -> None:
+    """After a power failure a file may begin with NULs: a recording is read behind them, and settings are refused."""
+    torn = b"\0" * 100 + b"\n" + TEXT.encode()
+    assert in_utf8(torn, "replace") == torn
+    with pytest.raises(WrongEncoding, match="a NUL character"):
+        decoded(torn)
+
+
 @pytest.mark.parametrize("saved_by", AS_SAVED)
 def test_a_library_of_ascii_is_not_given_what_it_overlooks(saved_by: str) -> None:
     """OpenSSL finds no certificate behind a byte order mark."""

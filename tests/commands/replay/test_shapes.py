@@ -83,6 +83,13 @@ def test_utf_16_without_a_mark_is_a_sentence_and_1() -> None:
     assert run("-", standard_input=None)[::2] == (1, "standard input is closed\n")
 
 
+def test_a_hole_at_the_beginning_costs_its_line_alone() -> None:
+    """A power failure leaves NULs where the first lines of a recording were."""
+    records, last = as_json("--vm-name", "vm-1", "-", standard_input=b"\0" * 100 + b"\n" + lines(*DOCUMENTS))
+    assert last["documents"] == len(DOCUMENTS)
+    assert ["document.rejected" in record["type"] for record in records].count(True) == 1
+
+
 def test_what_the_agent_would_refuse_stays_refused() -> None:
     """A document kept in a line is judged by its own text: a field that stands there twice makes it malformed."""
     text = json.dumps(DOCUMENTS[0]).replace('"EventType"', '"EventType": "Reboot", "EventType"')
