@@ -129,10 +129,10 @@ class Recorder:
         self._write_same()
         self._put({"at": timestamp(at), "ended": {}})
 
-    def close(self) -> None:
-        """Write what is left, for at most `STOP_SECONDS`."""
+    def close(self, seconds: float = STOP_SECONDS) -> None:
+        """Write what is left, for at most so many seconds."""
         self._write_same()
-        self._writer.close()
+        self._writer.close(seconds)
 
     def _note_identity(self, at: datetime) -> None:
         identity = self._current_identity()
@@ -178,7 +178,7 @@ class NoRecorder:
     def interrupted(self, at: datetime, kind: str, seconds: float) -> None:
         """Nothing."""
 
-    def close(self) -> None:
+    def close(self, seconds: float = STOP_SECONDS) -> None:
         """Nothing."""
 
 
@@ -241,9 +241,9 @@ class _Writer:
         self._queue.put((line, body))
         return True
 
-    def close(self) -> None:
+    def close(self, seconds: float) -> None:
         self._queue.put(None)
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

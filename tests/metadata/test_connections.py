@@ -82,7 +82,7 @@ def test_a_stuck_lookup_keeps_the_deadline() -> None:
     with ExitStack() as stack:
         server = stack.enter_context(RawServer(answers(ok(DOCUMENT))))
         url = f"http://metadata.test:{server.port}"
-        client = stack.enter_context(client_of(url, resolve=names, first_deadline=0.1))
+        client = stack.enter_context(client_of(url, resolve=names, first_deadline=0.5))
         assert [failure(client.fetch).reason for _ in range(3)] == ["timeout"] * 3
         assert names.asked == 1
         names.answer.set()

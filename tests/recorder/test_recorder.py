@@ -42,6 +42,8 @@ from exporter.windows.access import is_private
 from tests.support.simulator_client import Unhurried
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+WRITTEN_SECONDS = 60.0
+"""For a disk, and a machine, that is busy with something else."""
 
 
 def at(seconds: float) -> datetime:
@@ -69,7 +71,7 @@ def recording(path: Path, *, max_bytes: int = 1 << 20, files: int = 3, log: _Log
     """A recorder; everything is on disk after it."""
     recorder = Recorder(path, max_bytes, files, log=log or _Log(), identity=lambda: VmIdentity(Vm(name="vm-1")))
     yield recorder
-    recorder.close()
+    recorder.close(WRITTEN_SECONDS)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -234,7 +234,7 @@ class World:
 
     def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
         self.outbox.close()
-        self.recorder.close()
+        self.recorder.close(60)
         self.clock.go(seconds)
         self.clock.mono = 5.0  # another process, perhaps another boot: it counts from somewhere else
         self.stopping = False
@@ -264,7 +264,7 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self.outbox.close()
-        self.recorder.close()
+        self.recorder.close(60)
         self.source.close()
 
     def _interruptions(self) -> Sequence[Interruption]:

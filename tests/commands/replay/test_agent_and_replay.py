@@ -130,7 +130,7 @@ class Life:
         self.world.see(document(self.number, *self.items.values()), 2)
 
     def replayed(self, policy: Policy) -> list[Record]:
-        self.world.recorder.close()
+        self.world.recorder.close(60)
         given = [read_input(str(self.world.recording), None)]
         (plan,) = replay_plans(given, POLL_SECONDS, None, self.world.clock.utc())
         options = Options(policy, POLL_SECONDS, lambda paths: dict.fromkeys(paths, Presence.ABSENT), version="1.0.0")
