@@ -34,9 +34,8 @@ def start(service: Service, _: argparse.Namespace, world: World) -> int:
     with world.open_manager(False) as manager:
         _await(
             lambda: manager.status(service.name),
-            lambda found: (
-                found is None or found.state != State.STOP_PENDING
-            ),  # it counts as running until it has stopped
+            # It counts as running until it has stopped.
+            lambda found: found is None or found.state != State.STOP_PENDING,
             STOP_SECONDS,
             world,
         )
@@ -55,7 +54,7 @@ def start(service: Service, _: argparse.Namespace, world: World) -> int:
         say(f"{service.name} runs; its log is {service.log_file}")
         return DONE
     _explain(service, status, logged)
-    return FAILED
+    return BAD_USAGE if status is not None and status.misconfigured else FAILED
 
 
 def _explain(service: Service, status: ServiceStatus | None, logged: int) -> None:
@@ -64,7 +63,7 @@ def _explain(service: Service, status: ServiceStatus | None, logged: int) -> Non
         complain(f"{service.name} does not run after {START_SECONDS:g} s: see its log, {service.log_file}")
     elif status.win32_exit_code == PROCESS_ABORTED or status.exit_code == FAILED:
         complain(f"{service.name} did not start, and is tried again: see the Application log in the Event Viewer")
-    elif status.exit_code == BAD_USAGE:
+    elif status.misconfigured:
         complain(f"{service.name} did not start, since {_WRONG_SETTINGS}")
     else:
         complain(f"{service.name} did not start and ended with {status.exit_code}: see the Event Viewer")

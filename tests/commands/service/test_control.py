@@ -9,7 +9,7 @@ import pytest
 
 from exporter.commands.service.command import service
 from exporter.commands.service.control import STOP_SECONDS
-from exporter.exit_codes import DONE, FAILED
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import SERVICE_NAME
 from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceStatus, State
 from tests.support.service_world import FakeWindows
@@ -53,7 +53,7 @@ def test_a_start_with_wrong_settings_says_so_with_the_new_lines_of_the_log(
 
     windows.manager.on_start = fails
     windows.manager.after_start = [ServiceStatus(State.STOPPED, SERVICE_SPECIFIC_ERROR, 2)]
-    assert do(windows, "start") == FAILED
+    assert do(windows, "start") == BAD_USAGE
     err = capsys.readouterr().err
     assert "its settings are wrong" in err
     assert "agent.misconfigured" in err
@@ -67,6 +67,15 @@ def test_a_start_whose_process_ends_says_that_it_is_tried_again(
     windows.manager.after_start = [ServiceStatus(State.START_PENDING), ServiceStatus(State.STOPPED, 1067)]
     assert do(windows, "start") == FAILED
     assert "tried again" in capsys.readouterr().err
+
+
+def test_a_program_that_is_not_found_is_no_wrong_setting(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows' own number 2 is another than the service's."""
+    windows.manager.after_start = [ServiceStatus(State.STOPPED, 2)]
+    assert do(windows, "start") == FAILED
+    assert "settings" not in capsys.readouterr().err
 
 
 def test_a_start_that_takes_for_ever_is_given_up(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from exporter.commands.service.world import Service
-from exporter.exit_codes import DONE, FAILED
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, State, open_manager
@@ -166,7 +166,7 @@ def test_wrong_settings_stop_the_service_with_their_code_and_start_says_so(servi
     install(service, "http://127.0.0.1:1")
     (Path(service.folder) / "config.toml").write_text('[approval]\nmode = "yes"\n')
     started = action(service, "start")
-    assert started.returncode == FAILED
+    assert started.returncode == BAD_USAGE
     assert "its settings are wrong" in started.stderr
     assert "[approval] mode" in started.stderr
     status = status_of(service)
