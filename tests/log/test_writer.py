@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import io
 import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from exporter.log.writer import MAX_WAITING_BYTES, MAX_WAITING_LINES, BackgroundWriter
+from exporter.log.writer import MAX_WAITING_BYTES, MAX_WAITING_LINES, BackgroundWriter, Stream
 from tests.support.log_reading import PATIENCE
 from tests.support.peers import until
 
@@ -169,3 +171,33 @@ def test_a_signal_handler_may_log_while_its_thread_is_logging() -> None:
     own = [int(line) for line in lines if line != b"handler"]
     assert own == sorted(own)
     writer.end()
+
+
+class _Filling(io.RawIOBase):
+    """A disk that takes a part of the first write, refuses the rest of it, and then has room again."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+        self._writes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._writes += 1
+        if self._writes == 2:
+            raise OSError(28, "No space left on device")
+        part = bytes(data[:4]) if self._writes == 1 else bytes(data)
+        self.taken += part
+        return len(part)
+
+
+def test_a_torn_line_does_not_take_the_next_one_with_it() -> None:
+    """Where a part of a line was written, the next begins on a line of its own."""
+    raw = _Filling()
+    stream = Stream(io.TextIOWrapper(io.BufferedWriter(raw)))
+    with pytest.raises(OSError, match="No space"):
+        stream.write_line(b"event=first\n")
+    stream.write_line(b"event=second\n")
+    stream.write_line(b"event=third\n")
+    assert raw.taken == b"even\nevent=second\nevent=third\n"
