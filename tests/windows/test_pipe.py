@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ssl
 import threading
 from pathlib import Path
@@ -46,19 +47,25 @@ def test_nobody_has_to_read_it() -> None:
 
 
 @pytest.mark.windows
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_a_reader_that_reads_nothing_keeps_nobody_waiting(size: int) -> None:
     """Another program of this user, which then may have what it opened: the web server goes on all the same."""
     before = threading.active_count()
-    with pipe_of(b"x" * size, patience=0.1) as path:
-        reader = open(path, "rb", buffering=0)  # noqa: SIM115  # open for longer than the pipe's context
-    assert threading.active_count() == before + 1
-    with reader:
-        pass
+    readers: list[io.FileIO] = []
+
+    def hand_over() -> None:
+        with pipe_of(b"x" * size, patience=0.1) as path:
+            readers.append(io.FileIO(path))
+
+    server = threading.Thread(target=hand_over, daemon=True)
+    server.start()
+    server.join(20)
+    assert not server.is_alive()
+    assert readers[0].readable()
+    readers[0].close()
     for thread in threading.enumerate():
         if thread.name == "pipe":
-            thread.join(10)
+            thread.join(20)
     assert threading.active_count() == before
 
 
