@@ -264,12 +264,12 @@ class App:
             delivery.flush(max(0.0, deadline - time.monotonic()))
         enders = [threading.Thread(target=delivery.stop, daemon=True) for delivery in self._deliveries]
         enders += [threading.Thread(target=part.stop, daemon=True) for part in (self._identity, self._observer)]
+        enders.append(threading.Thread(target=self._recorder.close, daemon=True))
         for ender in enders:
             ender.start()
         deadline = time.monotonic() + STOP_SECONDS
         for ender in enders:
             ender.join(max(0.0, deadline - time.monotonic()))
-        self._recorder.close()
         self.web.stop()
         self._outbox.close()
         self._client.close()
