@@ -133,7 +133,7 @@ def test_windows_has_the_process_metrics_that_linux_has() -> None:
     assert exposed(refused) == ""
 
 
-@pytest.mark.skipif(sys.platform != "win32", reason="Windows has no /proc")
+@pytest.mark.windows
 def test_a_windows_process_reads_its_own_usage() -> None:
     """What is read of this process on Windows is its own: memory in megabytes, a start before now."""
     usage = process_usage()
