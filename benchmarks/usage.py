@@ -61,7 +61,7 @@ def _of_linux(pid: int) -> Usage:
             threads=int(status["Threads"]),
             descriptors=len(list((process / "fd").iterdir())),
         )
-    raise NotImplementedError
+    raise NotImplementedError("asks /proc, which Linux has")
 
 
 def _of_windows(pid: int) -> Usage:
@@ -78,4 +78,4 @@ def _of_windows(pid: int) -> Usage:
             win32api.CloseHandle(process)
         cpu = (times["KernelTime"] + times["UserTime"]) / 10_000_000
         return Usage(time.monotonic(), cpu, cpu, memory["WorkingSetSize"], memory["PeakWorkingSetSize"])
-    raise NotImplementedError
+    raise NotImplementedError("asks psapi, which Windows has")

@@ -187,6 +187,17 @@ def others_with_access(path: str | Path) -> list[str]:
     return [_named(sid) for sid in others(access_list(path), current_user())]
 
 
+def is_strange(owner: str, user: str) -> bool:
+    """Whether a folder's owner, who may change its list at any time, is neither `user` nor one of `NO_OTHERS`."""
+    return owner not in {*NO_OTHERS, user}
+
+
+def strange_owner(path: str | Path) -> str:
+    """Who owns the file or folder, named as `others_with_access` does, where `is_strange`; else "". Raises OSError."""
+    owner = access_list(path).owner
+    return _named(owner) if keeps_lists(path) and is_strange(owner, current_user()) else ""
+
+
 def is_private(path: str | Path) -> bool:
     """Whether `others_with_access` finds nobody, without asking for names. Raises OSError."""
     return not others(access_list(path), current_user())

@@ -19,6 +19,7 @@ from exporter.windows.access import (
     AccessList,
     Ace,
     entries_of,
+    is_strange,
     list_text,
     others,
     service_sid,
@@ -50,6 +51,12 @@ def test_what_is_made_in_a_folder_inherits_its_list() -> None:
         f"(A;OICI;0x1301bf;;;{USER})(A;OICI;0x1200a9;;;{STRANGER})"
     )
     assert entries_of(text) == [(SYSTEM, FULL), (ADMINISTRATORS, FULL), (USER, MODIFY), (STRANGER, READ)]
+
+
+def test_a_folder_of_another_account_is_strange() -> None:
+    """Its owner may change its list at any time, whatever it says now."""
+    assert is_strange(STRANGER, USER)
+    assert not any(is_strange(owner, USER) for owner in (USER, SYSTEM, ADMINISTRATORS, service_sid(SERVICE_NAME)))
 
 
 def test_an_account_has_one_entry() -> None:
