@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,6 +50,12 @@ def need_wine() -> str:
 
 def _find(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join(PATHS))
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process of Wine with all that it started: without a server they wait for ever, and so does a reader."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class Prefix:
@@ -104,14 +111,14 @@ class Prefix:
             text=True,
             encoding="utf-8",
             errors="replace",
+            start_new_session=True,
         ) as process:
             assert process.stdin is not None
             process.stdin.close()
             try:
                 yield process
             finally:
-                if process.poll() is None:
-                    process.kill()
+                kill(process)
                 self.end()
 
     def run(self, *arguments: str, where: str = CHECKOUT) -> tuple[int, str]:
