@@ -51,7 +51,7 @@ def test_the_grace_is_less_than_windows_waits() -> None:
     assert 4.0 < GRACE_SECONDS < 5.0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there it works")
+@pytest.mark.linux("Windows has console events")
 def test_elsewhere_there_are_no_console_events() -> None:
     """Who asks for them on another system has made a mistake, and hears of it."""
     with pytest.raises(NotImplementedError):
