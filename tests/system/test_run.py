@@ -246,13 +246,13 @@ def test_starts_without_an_outbox(tmp_path: Path) -> None:
         with Run(service.url, tmp_path, f"--outbox.path={tmp_path}/state/outbox.db", "--approval.mode=enforce") as run:
             run.wait_for(lambda: run.get("/-/ready").status_code == 200)
             run.wait_for(lambda: run.metric("events", event_type="Reboot", event_status="Scheduled") == 1)
-            assert run.said("outbox.unwritable")
+            run.wait_for(lambda: bool(run.said("outbox.unwritable")))
             held = {"decision": "hold", "reason": "outbox-unwritable", "rule": "user-initiated", "event_type": "Reboot"}
             run.wait_for(lambda: run.metric("approval_decisions_total", **held) == 1)
             assert not service.posts
             (tmp_path / "state").unlink()
             run.wait_for(lambda: len(service.posts) == 1)
-            assert run.said("outbox.recovered")
+            run.wait_for(lambda: bool(run.said("outbox.recovered")))
             assert run.stop() == 0
 
 
