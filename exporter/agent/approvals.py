@@ -11,6 +11,7 @@ import queue
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from exporter.agent.persistence import StatePersistence
@@ -178,10 +179,11 @@ class Approvals:
 
     # -- answers
 
-    def answers(self) -> Iterator[PostAnswered]:
-        """The results of POSTs since the last call."""
+    def answers(self, before: datetime | None = None) -> Iterator[PostAnswered]:
+        """The results of POSTs since the last call. The agent takes them before what it read then, and so shall a
+        replay, which goes by the times: they are recorded as no later."""
         while not self._answers.empty():
-            yield from self._answered(*self._answers.get())
+            yield from self._answered(*self._answers.get(), before)
 
     def finish(self) -> Iterator[Answer]:
         """Before the process ends: the results of queued approvals, which are not sent, and of those in flight."""
@@ -204,13 +206,14 @@ class Approvals:
         facts, self._facts = self._facts, []
         return facts
 
-    def _answered(self, key: str, error: Exception | None) -> Iterator[PostAnswered]:
+    def _answered(self, key: str, error: Exception | None, before: datetime | None = None) -> Iterator[PostAnswered]:
         post = self._in_flight.pop(key, None)
         if post is None:
             return  # dropped by `forget`
         failure = self._failure(error)
         status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
-        at = self._environment.clock().wall
+        now = self._environment.clock().wall
+        at = now if before is None else min(now, before)
         self._environment.record_post_answer(at, post.decision.event.event_id, status, reason)
         yield PostAnswered(post.tracked, post.sent, failure)
 

@@ -78,9 +78,9 @@ class Agent:
         self._due = start + self._options.poll_interval
         try:
             answer = self._source.fetch()
-            for post in self._approvals.answers():  # an approval may have been answered before this document was
+            read = self._environment.clock().at(answer.read_at_monotonic)
+            for post in self._approvals.answers(read.wall):  # they may be older than this document
                 self._run(post)
-            read = replace(self._environment.clock(), mono=answer.read_at_monotonic)
             self._environment.record_document(answer.body, read.wall)
             document = self._parse(answer.body)
         except (Failure, DocumentError) as failure:

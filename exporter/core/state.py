@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -79,6 +79,10 @@ class Instant:
         if self.mono is None:
             raise ValueError("an instant of another process")
         return self.mono
+
+    def at(self, monotonic: float) -> Instant:
+        """The instant at which the monotonic clock had this value. Raises ValueError as `monotonic` does."""
+        return Instant(self.wall + timedelta(seconds=monotonic - self.monotonic), monotonic)
 
     def minus(self, other: Instant) -> float:
         """Seconds from the other to this one, negative if the other is later: by the monotonic clock if both instants

@@ -54,6 +54,28 @@ def test_a_post_leaves_after_the_commit_and_before_counters_and_log_lines(tmp_pa
         assert world.value("approval_requests_total") == 1
 
 
+def test_a_document_was_read_at_one_moment_on_both_clocks(tmp_path: Path) -> None:
+    """The last byte's, however long the commit of an answer takes that came before it; in the recording, whose readers
+    go by the times, that answer is no later."""
+    with World(tmp_path, recording=tmp_path / "rec") as world:
+        world.see(document(1), 2)
+        ahead = world.clock.wall - world.clock.mono
+        world.source.hangs = lambda _event_id: 2.0
+        world.see(document(2, event()), 1)
+        world.clock.go(2)
+        world.outbox.takes = lambda: world.clock.go(0.02)
+        world.source.takes = 0.01
+        world.live(0)
+        read = world.agent.status.state.last_good
+        assert read is not None
+        assert read.wall.timestamp() - read.monotonic == pytest.approx(ahead, abs=1e-5)
+        assert world.kinds()[-1] == "approval.accepted"
+    entries = [json.loads(line) for line in (tmp_path / "rec").read_text().splitlines()]
+    times = [entry.get("at") or entry["read_at"] for entry in entries]
+    assert times == sorted(times)
+    assert any("status" in entry for entry in entries)
+
+
 def test_a_post_that_hangs_keeps_no_counter_or_log_line(tmp_path: Path) -> None:
     """While it is on its way, what led to it is counted and logged."""
     with World(tmp_path) as world:
