@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.otlp_collector import Collector
+from tests.support.ports import reserved_port
 
 HUB: Final = "scheduled-events"
 DROP: Final = 0
@@ -114,9 +115,12 @@ def _obey(command: dict[str, Any], broker: Broker, collector: FlappingCollector)
 
 
 def main() -> int:
-    broker = Broker(hubs={HUB: 4}, max_messages=1_000_000, max_bytes=1 << 30)
     collector = FlappingCollector()
-    with broker, collector:
+    with (
+        reserved_port() as port,
+        Broker(hubs={HUB: 4}, port=port, max_messages=1_000_000, max_bytes=1 << 30) as broker,
+        collector,
+    ):
         print(
             json.dumps({"connection_string": broker.connection_string(HUB), "endpoint": collector.endpoint}), flush=True
         )

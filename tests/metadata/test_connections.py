@@ -18,16 +18,16 @@ from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError
 from tests.support.certificates import self_signed
 from tests.support.metadata_client import CUT, DOCUMENT, PLENTY, QUICK, SLACK, client_of, failure, silent
+from tests.support.ports import reserved_port
 from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok, response
 
 
 def test_nobody_listens() -> None:
     """A refused connection is `connect`, and so is one to an address that leads nowhere."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    for host in ("127.0.0.1", "[::1]"):
-        with client_of(f"http://{host}:{port}") as client:
-            assert failure(client.fetch).reason == "connect"
+    with reserved_port() as port:
+        for host in ("127.0.0.1", "[::1]"):
+            with client_of(f"http://{host}:{port}") as client:
+                assert failure(client.fetch).reason == "connect"
 
 
 @contextmanager

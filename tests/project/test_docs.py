@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +39,7 @@ from tests.support.documentation import (
     record_schema,
 )
 from tests.support.peers import need
+from tests.support.ports import reserved_port
 
 pytestmark = pytest.mark.linux("judges pages of the checkout, and runs their shell blocks")
 
@@ -138,14 +138,13 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     """The blocks marked `run`, one after the other in one shell, end with 0 and print what they promise."""
     chosen = [(block, match) for block in blocks(page) if (match := RUN.fullmatch(block.mark))]
     script = "set -e -o pipefail\n" + "".join(f'{block.text}\necho "{SEPARATOR} {block.line}"\n' for block, _ in chosen)
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = {"8169": str(one.getsockname()[1]), "10169": str(other.getsockname()[1])}
-    script = re.sub(r"\b(8169|10169)\b", lambda match: ports[match[1]], script)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED"))}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"
     if "curl " in script:
         need("curl")
-    output = _run(script, tmp_path, environ)
+    with reserved_port() as one, reserved_port() as other:
+        ports = {"8169": str(one), "10169": str(other)}
+        output = _run(re.sub(r"\b(8169|10169)\b", lambda match: ports[match[1]], script), tmp_path, environ)
     for block, match in chosen:
         printed, separator, output = output.partition(f"{SEPARATOR} {block.line}\n")
         assert separator, f"{block} failed:\n{printed}"

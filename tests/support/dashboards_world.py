@@ -77,12 +77,11 @@ class World:
 
     def now(self, expression: str) -> list[Series]:
         """The samples of an instant query."""
-        return self._answer("/api/v1/query", query=expression, time=self.at)
+        return self._series(self._now(expression))
 
     def over(self, expression: str, span: int, step: int) -> list[Series]:
         """The series of a range query, at whole steps as Grafana asks for them."""
-        start, stop = self.range(span, step)
-        return self._answer("/api/v1/query_range", query=expression, start=start, end=stop, step=step)
+        return self._series(self._over(expression, span, step))
 
     def range(self, span: int, step: int) -> tuple[int, int]:
         """From when to when a range of this length goes, in whole steps."""
@@ -93,17 +92,39 @@ class World:
         """The JSON answer of Prometheus, over one connection: there are hundreds of questions."""
         return self.http.get(path, params=parameters).raise_for_status().json()
 
-    def _answer(self, path: str, **parameters: object) -> list[Series]:
-        answer = self.get(path, **parameters)
+    def _now(self, expression: str) -> Any:
+        return self.get("/api/v1/query", query=expression, time=self.at, stats="all")
+
+    def _over(self, expression: str, span: int, step: int) -> Any:
+        start, stop = self.range(span, step)
+        return self.get("/api/v1/query_range", query=expression, start=start, end=stop, step=step, stats="all")
+
+    def _series(self, answer: Any) -> list[Series]:
         assert not answer.get("warnings"), answer["warnings"]
         result: list[Series] = answer["data"]["result"]
         return result
 
+    def samples(self, expression: str) -> int:
+        """The samples that Prometheus looks at for an instant query."""
+        return self._samples(self._now(expression))
+
+    def _samples(self, answer: Any) -> int:
+        return int(answer["data"]["stats"]["samples"]["totalQueryableSamples"])
+
     def target(self, target: dict[str, Any], which: str, job: str, instance: str = ".+") -> list[Series]:
         """What a panel's query gives for the VMs of a job, or one of them."""
+        return self._series(self._target(target, which, job, instance))
+
+    def samples_of_point(self, target: dict[str, Any], which: str, job: str, instance: str = ".+") -> float:
+        """The samples that Prometheus looks at for each point in time of a panel's query."""
+        span = SPANS[which]
+        points = 1 if target.get("instant") else span // step_of(target, span)
+        return self._samples(self._target(target, which, job, instance)) / points
+
+    def _target(self, target: dict[str, Any], which: str, job: str, instance: str) -> Any:
         span = SPANS[which]
         expression = filled(target["expr"], job, span, instance)
-        return self.now(expression) if target.get("instant") else self.over(expression, span, step_of(target, span))
+        return self._now(expression) if target.get("instant") else self._over(expression, span, step_of(target, span))
 
     def answers(self, which: str, job: str) -> dict[str, list[dict[str, Any]]]:
         """What every query of a dashboard gives, by the panel's id, with what a data source knows about each."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.simulator.event_hubs.broker import Broker
+from tests.support.ports import reserved_port
 
 # The SDK does not close what failed, and passes `ssl=None` to aiohttp.
 FORGETFUL = [
@@ -24,6 +25,6 @@ def collected() -> Iterator[None]:
 
 def running_broker() -> Iterator[Broker]:
     """A broker that must have no unexpected error by its end."""
-    with Broker() as broker:
+    with reserved_port() as port, Broker(port=port) as broker:
         yield broker
     assert broker.unexpected_errors == []

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,16 +40,6 @@ def sentence_of(findings: Sequence[Finding], verdict: Verdict, topic: str, *word
 def settings_for(url: str, *flags: str) -> Settings:
     """Settings whose metadata service is at this URL."""
     return loaded(f"--source.url={url}", *flags)
-
-
-@contextmanager
-def reserved_port(*, listening: bool) -> Iterator[int]:
-    """A port of loopback that nobody else gets meanwhile: refused as long as nothing listens on it."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        if listening:
-            sock.listen()
-        yield sock.getsockname()[1]
 
 
 def run_check(

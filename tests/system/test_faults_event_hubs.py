@@ -12,6 +12,7 @@ from tests.support.agent_world import Clock
 from tests.support.delivery_world import Line, in_order, stories
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.eventhubs_target import a_record, at_once, destination
+from tests.support.ports import reserved_port
 
 pytestmark = FORGETFUL
 _collect = pytest.fixture(autouse=True)(collected)
@@ -78,7 +79,11 @@ def test_server_busy_is_left_alone(tmp_path: Path) -> None:
 
 def test_refused_for_hours(tmp_path: Path) -> None:
     """A namespace that is away for hours: attempts go on, all records of the time arrive in order when it is back."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+    with (
+        reserved_port() as port,
+        Broker(port=port) as broker,
+        Line(tmp_path, destination(broker, deadline=10.0)) as line,
+    ):
         broker.stop_listening()
         wanted = []
         for hour in range(1, 7):
@@ -96,7 +101,11 @@ def test_refused_for_hours(tmp_path: Path) -> None:
 
 def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
     """1, 2, 4, 8, 15, 15 s between attempts; a new process does not wait for what the old one had planned."""
-    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+    with (
+        reserved_port() as port,
+        Broker(port=port) as broker,
+        Line(tmp_path, destination(broker, deadline=10.0)) as line,
+    ):
         broker.stop_listening()
         line.put(a_record(1))
         for _ in range(6):

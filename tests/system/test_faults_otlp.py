@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from exporter.sinks.otlp.sink import OtlpDestination
 from tests.support.delivery_world import Line, in_order, stories
 from tests.support.eventhubs_target import a_record
 from tests.support.otlp_receiver import Action, Drip, Drop, Hang, Raw, Receiver, Reply, attributes, success
+from tests.support.ports import reserved_port
 
 HTML: Final = Reply(200, {"Content-Type": "text/html"}, b"<html>please log in</html>")
 
@@ -94,10 +94,10 @@ def test_a_record_that_is_refused_for_good_is_parked(tmp_path: Path, name: str) 
 
 def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:
     """Nobody listens for hours: kept, tried again, delivered in order by the collector that comes up on the port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    destination = OtlpDestination(f"http://127.0.0.1:{port}/v1/logs", timeout=20, operator={})
-    with Line(tmp_path, destination) as line:
+    with (
+        reserved_port() as port,
+        Line(tmp_path, OtlpDestination(f"http://127.0.0.1:{port}/v1/logs", timeout=20, operator={})) as line,
+    ):
         wanted = [a_record(number, subject=f"event-{number % 2}") for number in range(1, 7)]
         for record in wanted:
             line.put(record)

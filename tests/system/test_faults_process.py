@@ -23,8 +23,9 @@ from exporter.simulator.metadata.service import MetadataService
 from tests.support.agent_world import document, event, queued_in, started
 from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.peers import need, until
+from tests.support.ports import reserved_port
 from tests.support.running import Run
-from tests.system.test_run import HUB, REBOOT, free_port, mine, quiet, to_hub
+from tests.system.test_run import HUB, REBOOT, mine, quiet, to_hub
 
 if sys.platform != "win32":
     import resource
@@ -298,9 +299,8 @@ def test_out_of_file_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log", ["full", "closed"])
 def test_nowhere_to_log_to(tmp_path: Path, log: str) -> None:
     """A log that takes nothing, full or closed, changes nothing else."""
-    port = free_port()
     prefix = ("sh", "-c", 'exec "$@" 2>&-', "sh") if log == "closed" else ()
-    with quiet() as service, open("/dev/full", "w") as full:
+    with quiet() as service, reserved_port() as port, open("/dev/full", "w") as full:
         service.set_document(document(6, mine()))
         with Run(service.url, tmp_path, ENFORCE, listen=f"127.0.0.1:{port}", stderr=full, prefix=prefix) as run:
             until(lambda: len(service.posts) == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,10 @@ from exporter import __version__
 ROOT: Final = Path(__file__).parents[2]
 pytestmark = pytest.mark.linux("builds what is handed out, as a release does")
 
+NOT_SOURCE: Final = (
+    *("__pycache__", ".git", ".venv*", ".*_cache", ".hypothesis", "*.egg-info"),
+    *("build", "dist", "node_modules"),
+)
 CLEAN: Final = {
     name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "SCHEDULED", "PYTHON"))
 }
@@ -28,9 +33,14 @@ CLEAN: Final = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with an sdist, and the wheel that was built from that sdist alone."""
+    """The folder with an sdist, and the wheel that was built from that sdist alone.
+
+    Of a copy: other tests compile modules meanwhile, and setuptools does not expect files to vanish.
+    """
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    copy = tmp_path_factory.mktemp("source") / "project"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(copy)]
     done = subprocess.run(command, text=True, capture_output=True, env=CLEAN, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return folder

@@ -9,9 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -24,6 +22,7 @@ from tests.support.agent_world import document, event, queued_in, started
 from tests.support.eventhubs_client import receive
 from tests.support.otlp_receiver import Hang, Receiver, attributes
 from tests.support.peers import prometheus, scrape, until
+from tests.support.ports import reserved_port, silent_port
 from tests.support.running import Run
 from tests.support.simulator_client import Unhurried
 
@@ -42,18 +41,6 @@ def mine(event_id: str = REBOOT, **more: object) -> dict[str, object]:
 
 def to_hub(broker: Broker) -> dict[str, str]:
     return {"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": broker.connection_string(HUB)}
-
-
-@contextmanager
-def silent_port() -> Iterator[int]:
-    """A port that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        yield listener.getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.peer("prometheus")
@@ -99,8 +86,11 @@ def test_the_main_job_end_to_end(tmp_path: Path) -> None:
 
 def test_the_first_scrape_does_not_wait_for_the_source(tmp_path: Path) -> None:
     """While the metadata service hangs, `/metrics` is served with all families, and the agent is healthy, not ready."""
-    port = free_port()
-    with silent_port() as hanging, Run(f"http://127.0.0.1:{hanging}", tmp_path, listen=f"127.0.0.1:{port}") as run:
+    with (
+        reserved_port() as port,
+        silent_port() as hanging,
+        Run(f"http://127.0.0.1:{hanging}", tmp_path, listen=f"127.0.0.1:{port}") as run,
+    ):
 
         def scraped() -> httpx.Response | None:
             try:
@@ -121,14 +111,14 @@ def test_the_first_scrape_does_not_wait_for_the_source(tmp_path: Path) -> None:
 def test_ready_and_healthy_tell_the_truth(tmp_path: Path) -> None:
     """Ready only after a document; destinations that are down change nothing; the source going away is seen in `up`
     at once, and the last known truth stands."""
-    with quiet() as service:
+    with quiet() as service, reserved_port() as nobody:
         service.fault("all/500")
         with Run(
             service.url,
             tmp_path,
-            f"--otlp.endpoint=http://127.0.0.1:{free_port()}",
+            f"--otlp.endpoint=http://127.0.0.1:{nobody}",
             environ={
-                "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": f"Endpoint=sb://127.0.0.1:{free_port()};"
+                "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": f"Endpoint=sb://127.0.0.1:{nobody};"
                 "SharedAccessKeyName=k;SharedAccessKey=a2V5a2V5;EntityPath=hub;UseDevelopmentEmulator=true"
             },
         ) as run:
@@ -154,14 +144,20 @@ HANGING = ("nobody", "silent", "slow-first")
 def test_ends_in_time_with_nothing_lost(tmp_path: Path, world: str) -> None:
     """SIGTERM ends it within 5 s with exit 0 while destinations are down or hang, or the metadata service does not
     answer; what was recorded is delivered by the next process, with the word that the first one stopped."""
-    with quiet() as service, silent_port() as silent, Broker() as broker, Receiver(Hang(), Hang()) as hanging:
+    with (
+        quiet() as service,
+        silent_port() as silent,
+        reserved_port() as nobody,
+        Broker() as broker,
+        Receiver(Hang(), Hang()) as hanging,
+    ):
         service.set_document(document(5, mine()))
-        target = {"nobody": free_port(), "silent": silent, "slow-first": silent}[world]
+        target = nobody if world == "nobody" else silent
         down = broker.connection_string(HUB).replace(str(broker.port), str(target))
         if world == "slow-first":
             service.fault("all/hang:60")
         flags = ("--approval.mode=dry-run",)
-        otlp = f"--otlp.endpoint=http://127.0.0.1:{hanging.port if world == 'silent' else free_port()}"
+        otlp = f"--otlp.endpoint=http://127.0.0.1:{hanging.port if world == 'silent' else nobody}"
         with Run(
             service.url, tmp_path, *flags, otlp, environ={"SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING": down}
         ) as run:

@@ -12,8 +12,9 @@ import httpx
 
 from tests.support.agent_world import document
 from tests.support.peers import until
+from tests.support.ports import reserved_port
 from tests.support.running import Run
-from tests.system.test_run import free_port, mine, quiet
+from tests.system.test_run import mine, quiet
 
 ENFORCE = "--approval.mode=enforce"
 
@@ -43,8 +44,7 @@ def answers(port: int, path: str) -> bool:
 
 def test_a_standard_error_that_nobody_drains_stops_nothing(tmp_path: Path) -> None:
     """Not one line can be written, from the first on: it approves, is ready and scraped, ends within five seconds."""
-    port = free_port()
-    with full_pipe() as (_, write), quiet() as service:
+    with full_pipe() as (_, write), reserved_port() as port, quiet() as service:
         service.set_document(document(6, mine()))
         with Run(service.url, tmp_path, ENFORCE, listen=f"127.0.0.1:{port}", stderr=write) as run:
             until(lambda: len(service.posts) == 1)
@@ -57,8 +57,7 @@ def test_a_standard_error_that_nobody_drains_stops_nothing(tmp_path: Path) -> No
 
 def test_what_was_logged_while_nobody_read_is_there_for_who_comes_back(tmp_path: Path) -> None:
     """A log collector that hung and goes on finds every line, from the first to the last."""
-    port = free_port()
-    with full_pipe() as (read, write), quiet() as service:
+    with full_pipe() as (read, write), reserved_port() as port, quiet() as service:
         service.set_document(document(6, mine()))
         with Run(service.url, tmp_path, ENFORCE, listen=f"127.0.0.1:{port}", stderr=write) as run:
             until(lambda: len(service.posts) == 1)

@@ -20,13 +20,13 @@ from exporter.commands.check.report import ProbeEnvironment, Report, Verdict, ok
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.ports import reserved_port
 from tests.support.probing import (
     ENVIRONMENT,
     HURRIED_ENVIRONMENT,
     SHORT_TIMEOUTS,
     findings_of,
     printed_line,
-    reserved_port,
     run_check,
     sentence_of,
     settings_for,
@@ -158,7 +158,7 @@ def test_the_metadata_service_of_another_cloud_is_recognised(header: str, words:
 
 def test_a_refused_port_and_an_unknown_name_are_told_apart() -> None:
     """A refused port and an unknown name of a configured address are told apart."""
-    with reserved_port(listening=False) as port:
+    with reserved_port() as port:
         findings = findings_of(probe_metadata, settings_for(f"http://127.0.0.1:{port}"))
     sentence_of(findings, FAIL, "metadata", "refuses connections: nothing listens there; correct source.url")
     findings = findings_of(probe_metadata, settings_for("http://no-such-host.invalid"))
@@ -297,12 +297,12 @@ def test_a_peer_that_resets_at_once_is_reached() -> None:
 
 def test_a_healthy_machine_is_ok_in_every_line_with_exit_code_0(tmp_path: Path, service: MetadataService) -> None:
     """With all in order every line is ok, in a fixed order, and the command ends with 0."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    process = run_check(
-        f"--source.url={service.url}", f"--outbox.path={tmp_path}/outbox.db", f"--web.listen-address=127.0.0.1:{port}"
-    )
+    with reserved_port() as port:
+        process = run_check(
+            f"--source.url={service.url}",
+            f"--outbox.path={tmp_path}/outbox.db",
+            f"--web.listen-address=127.0.0.1:{port}",
+        )
     assert (process.returncode, process.stderr) == (0, "")
     lines = process.stdout.partition("\nprobing")[2].splitlines()[1:]
     assert [text.split()[:2] for text in lines] == [

@@ -27,13 +27,13 @@ from tests.commands.check.test_command import a_pair
 from tests.support.configuration import CONNECTION, KEY, loaded
 from tests.support.eventhubs_broker import FORGETFUL, collected
 from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Raw, Receiver, Reply, success
+from tests.support.ports import reserved_port, silent_port
 from tests.support.probing import (
     ENVIRONMENT,
     HURRIED_ENVIRONMENT,
     ROOT,
     findings_of,
     printed_line,
-    reserved_port,
     run_check,
     sentence_of,
 )
@@ -118,7 +118,7 @@ def test_an_unreachable_namespace_says_what_to_do_without_the_key() -> None:
         findings_of(probe_event_hubs, unknown), FAIL, "event_hubs", "no-such-namespace.invalid is not known", "DNS"
     )
     assert KEY not in sentence
-    with reserved_port(listening=False) as port:
+    with reserved_port() as port:
         endpoint = f"--event-hubs.custom-endpoint=sb://127.0.0.1:{port}"
         findings = findings_of(probe_event_hubs, hubs(string, endpoint))
         sentence_of(findings, FAIL, "event_hubs", "refuses connections", "or set event_hubs.transport to websocket")
@@ -145,7 +145,7 @@ def test_a_failed_handshake_is_one_sentence_about_tls(tmp_path: Path) -> None:
 
 def test_an_identity_that_cannot_sign_in_needs_the_role() -> None:
     """Without an identity, as azure-identity itself says, it tells to give the VM one, and the role."""
-    with reserved_port(listening=True) as port:
+    with silent_port() as port:
         findings = findings_of(
             probe_event_hubs, with_identity(port), replace(ENVIRONMENT, credential=EnvironmentCredential)
         )
@@ -169,7 +169,7 @@ class Sleeper:
 
 def test_an_identity_endpoint_that_never_answers_ends_in_time() -> None:
     """An identity endpoint that is silent ends in time."""
-    with reserved_port(listening=True) as port:
+    with silent_port() as port:
         findings = findings_of(probe_event_hubs, with_identity(port), replace(HURRIED_ENVIRONMENT, credential=Sleeper))
     sentence_of(findings, FAIL, "event_hubs", "no Azure identity within 2 s", "169.254.169.254 can be reached")
 
@@ -185,7 +185,7 @@ def test_a_refused_identity_needs_the_role_and_a_refused_key_a_new_one() -> None
 
 def test_without_azure_identity_the_sentence_installs_it() -> None:
     """Without the package the sentence is the command that installs it."""
-    with reserved_port(listening=True) as port:
+    with silent_port() as port:
         program = (
             "import sys; sys.modules['azure.identity'] = sys.modules['azure.identity.aio'] = None\n"
             "from exporter.config.load import load\n"
@@ -291,7 +291,7 @@ def test_a_receiver_of_grpc_is_recognised() -> None:
 
 def test_an_unreachable_collector_says_what_to_do() -> None:
     """A closed port, an unknown name, and http where https is asked for."""
-    with reserved_port(listening=False) as port:
+    with reserved_port() as port:
         sentence_of(
             findings_of(probe_otlp, otlp(f"http://127.0.0.1:{port}")),
             FAIL,
@@ -313,7 +313,7 @@ def test_an_unreachable_collector_says_what_to_do() -> None:
 
 def test_a_failure_through_a_proxy_names_its_variable_and_no_secret(tmp_path: Path) -> None:
     """A failure through a proxy names its variable; the whole run tells no secret and ends with 1."""
-    with reserved_port(listening=False) as port:
+    with reserved_port() as port:
         process = run_check(
             f"--source.url=http://127.0.0.1:{port}",
             f"--outbox.path={tmp_path}/outbox.db",

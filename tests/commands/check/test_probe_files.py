@@ -30,12 +30,12 @@ from exporter.web.server import WebServer
 from exporter.windows import access
 from tests.commands.check.test_command import a_pair
 from tests.support.configuration import loaded
+from tests.support.ports import reserved_port, silent_port
 from tests.support.probing import (
     ENVIRONMENT,
     SHORT_TIMEOUTS,
     findings_of,
     printed_line,
-    reserved_port,
     run_check,
     sentence_of,
     settings_for,
@@ -276,10 +276,9 @@ def listening_on(address: str, *flags: str) -> Settings:
 
 def test_a_free_port_is_ok_and_free_afterwards() -> None:
     """A free port is ok and free afterwards."""
-    with reserved_port(listening=False) as port:
-        pass
-    for _ in range(2):
-        sentence_of(findings_of(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
+    with reserved_port() as port:
+        for _ in range(2):
+            sentence_of(findings_of(probe_web, listening_on(f"127.0.0.1:{port}")), OK, "web", "is free")
 
 
 def test_a_port_that_the_agent_serves_is_ok(tmp_path: Path) -> None:
@@ -332,7 +331,7 @@ def test_a_taken_port_names_who_has_it() -> None:
         sentence_of(
             findings_of(probe_web, settings, blind), FAIL, "web", "by another program that calls itself nginx/1.22"
         )
-    with reserved_port(listening=True) as port:
+    with silent_port() as port:
         blind = replace(ENVIRONMENT, processes=Path("/nowhere"), timeouts=replace(SHORT_TIMEOUTS, connect=0.2))
         sentence_of(
             findings_of(probe_web, listening_on(f"127.0.0.1:{port}"), blind),

@@ -22,6 +22,7 @@ from exporter.simulator.event_hubs.store import Store, parse_message
 from tests.support.certificates import self_signed
 from tests.support.eventhubs_broker import running_broker
 from tests.support.eventhubs_client import HUB, PATIENCE, Peer, event, producer, receive, receiver, send
+from tests.support.ports import reserved_port
 
 broker = pytest.fixture(running_broker)
 
@@ -278,19 +279,19 @@ def test_stop_and_start_keep_port_and_messages() -> None:
         async with producer(broker.connection_string()) as client:
             await send(client, [event("x")])
 
-    broker = Broker()
-    with broker:
-        port = broker.port
-        asyncio.run(work(broker))
-        with pytest.raises(OSError, match=str(port)) as refused:
-            Broker(port=port).start()
-        assert refused.value.errno == errno.EADDRINUSE
-    broker.stop()
-    with pytest.raises(RuntimeError, match="not running"):
-        broker.expire_token()
-    with broker:
-        assert broker.port == port
-        asyncio.run(work(broker))
-        assert len(broker.wait_for(2, PATIENCE)) == 2
-        with pytest.raises(TimeoutError, match="2 of 3"):
-            broker.wait_for(3, 0)
+    with reserved_port() as port:
+        broker = Broker(port=port)
+        with broker:
+            asyncio.run(work(broker))
+            with pytest.raises(OSError, match=str(port)) as refused:
+                Broker(port=port).start()
+            assert refused.value.errno == errno.EADDRINUSE
+        broker.stop()
+        with pytest.raises(RuntimeError, match="not running"):
+            broker.expire_token()
+        with broker:
+            assert broker.port == port
+            asyncio.run(work(broker))
+            assert len(broker.wait_for(2, PATIENCE)) == 2
+            with pytest.raises(TimeoutError, match="2 of 3"):
+                broker.wait_for(3, 0)

@@ -14,6 +14,7 @@ from azure.eventhub.exceptions import AuthenticationError, ConnectError, Connect
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.event_hubs.faults import Fault, FaultKind, Faults, Stage, parse_fault
 from tests.support.eventhubs_client import PATIENCE, event, producer, receive, send
+from tests.support.ports import reserved_port
 
 ACKNOWLEDGED, HANGS = "acknowledged", "hangs"
 HANG_SECONDS = 6.0  # from the store on; a second attempt of the SDK takes 1 s
@@ -130,7 +131,7 @@ def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
         return ""
 
     async def story(fail: Callable[[Broker], None]) -> str:
-        with Broker(hubs={"hub": 1}) as broker:
+        with reserved_port() as port, Broker(hubs={"hub": 1}, port=port) as broker:
             async with producer(broker.connection_string()) as client:
                 assert await attempt(client) == ""
                 fail(broker)

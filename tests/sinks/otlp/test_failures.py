@@ -6,6 +6,7 @@ import gzip
 import logging
 import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
@@ -22,6 +23,7 @@ from exporter.sinks.otlp.sink import OtlpDestination
 from exporter.sinks.reasons import REASONS
 from tests.sinks.otlp.test_sink import a_record, refused, status
 from tests.support.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, success
+from tests.support.ports import reserved_port
 from tests.support.raw_server import RawServer, answers_once
 
 
@@ -193,16 +195,13 @@ def test_a_send_ends_by_its_deadline(action: Action) -> None:
 
 def test_a_collector_that_comes_up_gets_the_record() -> None:
     """Where nobody listens the failure is transient, and the same destination delivers once somebody does."""
-    with Receiver() as receiver:
-        port = receiver.port
-    destination = OtlpDestination(f"http://127.0.0.1:{port}/v1/logs")
-    with pytest.raises(Retryable) as caught:
-        destination.send([a_record()])
-    assert (caught.value.reason, caught.value.needs_operator) == ("connect", False)
-    with Receiver(port=port) as receiver:
-        destination.send([a_record()])
-        assert len(receiver.logs) == 1
-    destination.close()
+    with reserved_port() as port, closing(OtlpDestination(f"http://127.0.0.1:{port}/v1/logs")) as destination:
+        with pytest.raises(Retryable) as caught:
+            destination.send([a_record()])
+        assert (caught.value.reason, caught.value.needs_operator) == ("connect", False)
+        with Receiver(port=port) as receiver:
+            destination.send([a_record()])
+            assert len(receiver.logs) == 1
 
 
 def test_an_unknown_name_is_named_so() -> None:
