@@ -67,8 +67,8 @@ def _of_linux(pid: int) -> Usage:
 def _of_windows(pid: int) -> Usage:
     if sys.platform == "win32":
         import win32api  # noqa: PLC0415  # Windows alone has it
-        import win32con  # noqa: PLC0415
-        import win32process  # noqa: PLC0415
+        import win32con  # noqa: PLC0415  # likewise
+        import win32process  # noqa: PLC0415  # likewise
 
         access = win32con.PROCESS_QUERY_INFORMATION | win32con.PROCESS_VM_READ
         process = win32api.OpenProcess(access, False, pid)

@@ -112,9 +112,13 @@ def changes(actions: Mapping[str, int]) -> Iterator[str]:
     """What wixl has no words for, as queries; `actions` are the custom actions with their types."""
     for name, kind in actions.items():
         if name.endswith("Back"):
-            yield f"UPDATE `CustomAction` SET `Type` = {kind | _ROLLBACK} WHERE `Action` = '{name}'"  # noqa: S608
+            yield _update("CustomAction", "Type", str(kind | _ROLLBACK), "Action", name)
     secure = [*DETECTED, *PROPERTIES, *(f"REMEMBERED_{name}" for name in PROPERTIES)]
-    yield f"UPDATE `Property` SET `Value` = '{';'.join(secure)}' WHERE `Property` = 'SecureCustomProperties'"  # noqa: S608
+    yield _update("Property", "Value", f"'{';'.join(secure)}'", "Property", "SecureCustomProperties")
+
+
+def _update(table: str, column: str, value: str, key: str, name: str) -> str:
+    return f"UPDATE `{table}` SET `{column}` = {value} WHERE `{key}` = '{name}'"  # noqa: S608  # all of it is our own
 
 
 def custom_actions(path: Path) -> dict[str, int]:

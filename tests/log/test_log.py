@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import json
 import logging
@@ -23,8 +22,7 @@ from exporter.log.libraries import REPEAT_SECONDS, captured_libraries
 from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log
 from exporter.log.writer import MAX_WAITING_LINES
 from exporter.secrets import Secret
-from tests.support.log_reading import PATIENCE, logged
-from tests.support.peers import until
+from tests.support.log_reading import PATIENCE, logged, wait_until_gone
 
 START = 1767225600.0  # 2026-01-01T00:00:00Z
 
@@ -355,12 +353,7 @@ def test_a_log_that_is_gone_leaves_no_thread_and_loses_no_line() -> None:
         log.info("a")
     held = weakref.ref(stream)
     del log, stream
-
-    def is_gone() -> bool:
-        gc.collect()
-        return held() is None
-
-    until(is_gone)
+    wait_until_gone(held)
     assert len(written) == 100
 
 

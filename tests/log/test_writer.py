@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import signal
 import threading
@@ -14,8 +13,7 @@ from typing import Any
 import pytest
 
 from exporter.log.writer import MAX_WAITING_BYTES, MAX_WAITING_LINES, BackgroundWriter, Stream
-from tests.support.log_reading import PATIENCE
-from tests.support.peers import until
+from tests.support.log_reading import PATIENCE, wait_until_gone
 
 
 class Output:
@@ -111,12 +109,7 @@ def test_a_log_that_nobody_holds_leaves_no_thread() -> None:
     assert output.lines == [b"a", b"b"]
     held = weakref.ref(output)
     del output, writer
-
-    def is_gone() -> bool:
-        gc.collect()
-        return held() is None
-
-    until(is_gone)
+    wait_until_gone(held)
 
 
 def test_a_line_that_found_no_thread_is_written_by_the_next_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,22 @@ def test_run_imports_no_more_than_it_needs(module: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, timeout=60, check=True
     )
     assert process.stdout.strip() == "[]"
+
+
+ANY_SUPPRESSION: Final = re.compile(r"# (noqa|type: ignore)\b")
+SUPPRESSION: Final = re.compile(r"# (noqa: [A-Z0-9, ]*[A-Z0-9]|type: ignore\[[a-z, -]+\])")
+
+
+def test_every_suppression_names_its_code_and_its_reason() -> None:
+    """In the agent, its tests and its tools alike: behind the codes stands a comment of its own."""
+    checkout = ROOT.parent
+    files = [path for name in ("exporter", "tests", "benchmarks", "deploy") for path in (checkout / name).rglob("*.py")]
+    assert len(files) > 400
+    without = []
+    for path in files:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if found := ANY_SUPPRESSION.search(line):
+                rest = SUPPRESSION.sub("", line[found.start() :])
+                if ANY_SUPPRESSION.search(rest) or not re.search(r"# \S", rest):
+                    without.append(f"{path.relative_to(checkout)}:{number}")
+    assert without == []

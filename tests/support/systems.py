@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 WINDOWS: Final = sys.platform == "win32"
@@ -36,6 +37,9 @@ if not kernel.GenerateConsoleCtrlEvent(int(sys.argv[2]), 0):
 """
 """A process that leaves its console for that of another one and presses a key there: only so is it pressed for that one
 alone ([AttachConsole], [SetConsoleCtrlHandler])."""
+
+AWAY_SECONDS: Final = 120.0
+"""For a command to end by itself, on a busy machine too."""
 
 CTRL_C: Final = 0
 CTRL_BREAK: Final = 1
@@ -78,3 +82,17 @@ def press(process: subprocess.Popen[Any], key: int) -> None:
         check=False,
     )
     assert pressed.returncode == 0, pressed.stderr
+
+
+def run_away(folder: str | Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a folder that has nothing to do with the checkout, its standard input at its end."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=AWAY_SECONDS,
+        check=False,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.peers import until
 from tests.support.running import Run
 from tests.support.simulator_client import Unhurried
-from tests.support.systems import CTRL_BREAK, CTRL_C, KILLED, press
+from tests.support.systems import CTRL_BREAK, CTRL_C, KILLED, press, run_away
 
 pytestmark = pytest.mark.windows
 
@@ -37,20 +36,6 @@ print(len(names))
 """
 
 
-def python(folder: Path, *arguments: str, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run this Python away from the checkout."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=seconds,
-        check=False,
-    )
-
-
 def mine(**further: object) -> dict[str, object]:
     return event(REBOOT, "Reboot", "vm-1", **further)
 
@@ -63,14 +48,16 @@ def outputs(broker: Broker, collector: Receiver) -> tuple[str, dict[str, str]]:
 
 def test_every_module_can_be_imported(tmp_path: Path) -> None:
     """Each of the package, with all that they import."""
-    done = python(tmp_path, "-c", IMPORT_ALL)
+    done = run_away(tmp_path, sys.executable, "-c", IMPORT_ALL)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 100
 
 
 def test_the_demo_shows_the_whole_of_it(tmp_path: Path) -> None:
     """It ends with 0, and every record arrived in every output."""
-    done = python(tmp_path, "-m", "exporter", "demo", "--speed", "8", "--web.listen-address", "127.0.0.1:0")
+    done = run_away(
+        tmp_path, sys.executable, "-m", "exporter", "demo", "--speed", "8", "--web.listen-address", "127.0.0.1:0"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every record arrived in every output" in done.stdout
 

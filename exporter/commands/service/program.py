@@ -99,8 +99,8 @@ class AgentProgram:
         try:
             settings = self._load()
             log = self._log(file, settings)
-            # Here, after the service manager has heard of us: on a cold disk this takes seconds.
-            from exporter.commands.run import run_agent  # noqa: PLC0415
+            # After the service manager has heard of us.
+            from exporter.commands.run import run_agent  # noqa: PLC0415  # takes seconds on a cold disk
 
             with _logged_threads(log):
                 return run_agent(settings, log, self._stop_by, started)

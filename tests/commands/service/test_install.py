@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -24,6 +23,7 @@ from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import MODIFY, READ, SERVICE_NAME, service_sid
 from exporter.windows.service_manager import ServiceStatus, State
 from tests.support.service_world import FakeWindows
+from tests.support.systems import run_away
 
 SID = service_sid(SERVICE_NAME)
 
@@ -289,10 +289,7 @@ def test_of_a_virtual_environment_its_own_python_is_started_which_finds_the_pack
     (environment / "packages.pth").write_text(os.path.dirname(os.path.dirname(exporter.__file__)) + "\n")
     (environment / "more.pth").write_text(sysconfig.get_path("purelib") + "\n")
     base = os.path.realpath(sys.executable)
-    done = subprocess.run(
-        [*environment_command(base, str(environment)), "--version"],
-        cwd=tmp_path, stdin=subprocess.PIPE, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_away(tmp_path, *environment_command(base, str(environment)), "--version")
     assert (done.returncode, done.stdout.split()[:1]) == (DONE, ["azure-scheduled-events-exporter"]), done.stderr
 
 

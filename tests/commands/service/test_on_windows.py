@@ -24,34 +24,23 @@ from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, State, open_manager
 from tests.support.peers import until
+from tests.support.systems import run_away
 
 pytestmark = pytest.mark.windows
 
 PROGRAM = (sys.executable, "-I", "-m", "exporter")
-SECONDS = 120.0
 
 
 def action(service: Service, word: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """`service WORD` as an administrator calls it, from a folder that has nothing to do with it."""
-    return subprocess.run(
-        [*PROGRAM, "service", word, f"--name={service.name}", f"--folder={service.folder}", *flags],
-        cwd=os.path.dirname(service.folder),
-        stdin=subprocess.PIPE,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=SECONDS,
-        check=False,
-    )
+    flags = (f"--name={service.name}", f"--folder={service.folder}", *flags)
+    return run_away(os.path.dirname(service.folder), *PROGRAM, "service", word, *flags)
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     """A service of its own name, which is removed whatever happened."""
-    found = subprocess.run(
-        [sys.executable, "-I", "-c", "import exporter"],
-        cwd=tmp_path, stdin=subprocess.PIPE, capture_output=True, check=False,
-    )  # fmt: skip
+    found = run_away(tmp_path, sys.executable, "-I", "-c", "import exporter")
     if found.returncode:
         pytest.skip("the package is not installed in this Python: a service does not find it in a working folder")
     made = Service(f"azse-test-{os.getpid()}", str(tmp_path / "data"))
@@ -136,8 +125,8 @@ def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(se
         started = action(service, "start")
         assert started.returncode == DONE, (started, log_of(service))
         assert status_of(service).state == State.RUNNING
-        until(lambda: up(service), seconds=SECONDS)
-        until(lambda: "scheduled" in kinds(service), seconds=SECONDS)
+        until(lambda: up(service), seconds=120)
+        until(lambda: "scheduled" in kinds(service), seconds=120)
 
         listened = log_of(service).count("event=agent.listening")
         kill(service)
@@ -146,8 +135,8 @@ def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(se
             action(service, "start")  # where the service manager has no recovery actions
             return log_of(service).count("event=agent.listening") > listened
 
-        until(runs_again, seconds=SECONDS)
-        until(lambda: up(service), seconds=SECONDS)
+        until(runs_again, seconds=120)
+        until(lambda: up(service), seconds=120)
 
         stopped = action(service, "stop")
         assert stopped.returncode == DONE, (stopped, log_of(service))
