@@ -13,8 +13,11 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz vm windows dist sbom audit \
-	lock image image-test standalone standalone-test windows-zip msi
+.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz
+.PHONY: vm windows systemd cluster pythons arm64
+.PHONY: dist image image-test standalone standalone-test deb rpm packages-test windows-zip msi chart
+.PHONY: manifests rules
+.PHONY: sbom audit licences reproducible checksums notes lock
 
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
@@ -28,15 +31,25 @@ help:
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
 	@echo "make windows     the agent and its tests on Windows, under Wine (as root installs Wine; TESTS=tests/core: only these)"
+	@echo "make systemd     the installed deb under a real systemd, in a virtual machine (as root installs QEMU)"
+	@echo "make cluster     manifests and chart against a real Kubernetes API server (as root installs etcd; needs Go)"
+	@echo "make pythons     the tests on CPython 3.12, 3.13 and 3.14"
+	@echo "make arm64       demo and fast tests in an arm64 Debian (as root installs QEMU)"
 	@echo "make docs        the documentation as a site in build/docs, every link checked"
 	@echo "make readme      write the generated parts of the documentation"
+	@echo "make manifests   write what is generated of deploy/kubernetes and deploy/helm"
+	@echo "make rules       write alerts and dashboards for other loaders than Prometheus' and Grafana's own"
 	@echo "make dist        wheel and sdist in dist/, checked"
 	@echo "make image       the container image, by docker or podman; image-test builds and runs it without either"
 	@echo "make standalone  a folder for hosts without Python; standalone-test starts it in a root without one"
+	@echo "make deb         a Debian package of that folder in dist/; make rpm: an RPM; packages-test installs them in fresh roots"
 	@echo "make windows-zip the same for Windows, as a zip; on a Windows with python.org's CPython (PYTHON=python)"
 	@echo "make msi         an installer for Windows of the zip in dist/ (needs wixl and msitools, by apt)"
+	@echo "make chart       the Helm chart as an archive in dist/"
 	@echo "make sbom        what the build is made of, as CycloneDX JSON in dist/"
 	@echo "make audit       known vulnerabilities of the locked dependencies (asks the network)"
+	@echo "make licences    the licences of what ships, in dist/; reproducible: two builds, one hash"
+	@echo "make checksums   SHA256SUMS of dist/; notes: a release's notes out of CHANGELOG.md"
 	@echo "make lock        lock the newest dependencies, and tools of a release, in deploy/*.txt"
 
 demo: $(VENV)/.run
@@ -94,8 +107,26 @@ vm: $(VENV)/.test
 windows: $(VENV)/.test
 	@$(BIN)/python -m tests.windows $(TESTS)
 
+systemd: $(VENV)/.test
+	@$(BIN)/python -m tests.systemd
+
+cluster: $(VENV)/.test
+	@$(BIN)/python -m tests.cluster
+
+pythons: $(VENV)/.test
+	@$(BIN)/python -m tests.pythons $(VERSIONS)
+
+arm64: $(VENV)/.test
+	@$(BIN)/python -m tests.arm64
+
 readme: $(VENV)/.test
 	UPDATE_README=1 $(PYTEST) -q tests/project/test_docs.py -k generated_part
+
+manifests: $(VENV)/.test
+	$(BIN)/python -m deploy.manifests
+
+rules: $(VENV)/.test
+	$(BIN)/python -m deploy.loaders
 
 # Not --quiet: it takes the warnings away that --strict is there for. The variable silences the theme about its successor.
 .PHONY: docs
@@ -127,11 +158,23 @@ standalone:
 standalone-test:
 	deploy/standalone-test
 
+deb: $(VENV)/.release
+	deploy/packages/build deb
+
+rpm: $(VENV)/.release
+	deploy/packages/build rpm
+
+packages-test:
+	deploy/packages/try
+
 windows-zip:
 	$(or $(PYTHON),python) -m deploy.windows.build
 
 msi:
 	$(or $(PYTHON),python3) -m deploy.windows.msi $(or $(wildcard dist/$(NAME)-*-windows-amd64.zip),$(error no zip in dist/))
+
+chart: $(VENV)/.test
+	$(BIN)/helm package --destination dist deploy/helm/$(NAME)
 
 sbom: $(VENV)/.release
 	@mkdir -p dist
@@ -141,6 +184,18 @@ sbom: $(VENV)/.release
 audit: $(VENV)/.release
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt \
 		--requirement deploy/build.txt --requirement deploy/standalone.txt --requirement deploy/release.txt
+
+licences: $(VENV)/.release
+	$(BIN)/python -m deploy.licences
+
+reproducible: $(VENV)/.release
+	deploy/reproducible
+
+checksums:
+	deploy/checksums
+
+notes:
+	@$(or $(PYTHON),python3) -m deploy.notes
 
 lock: $(VENV)/.release
 	UV=$(abspath $(BIN))/uv deploy/lock
