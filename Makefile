@@ -73,8 +73,9 @@ types: $(VENV)/.test
 	@$(BIN)/mypy
 	@$(BIN)/mypy --platform win32 --no-warn-unreachable exporter
 
-peers:
+peers: $(VENV)/.test
 	@.ci/peers
+	@.ci/tools $(BIN)/python
 
 pytest: $(VENV)/.test
 	@echo "== pytest"

@@ -36,6 +36,10 @@ PACKAGES: Final = {
 }
 """Which Debian package brings a binary."""
 
+TOOLS: Final = Path(__file__).parents[2] / "build" / "tools" / "bin"
+BUILT: Final = ("actionlint", "kube-score")
+"""Checkers that no package brings: `.ci/tools` builds the versions of .ci/go/go.mod into TOOLS; no other will do."""
+
 LISTENING: Final = re.compile(r'Listening on".*?address=\S*:(\d+)')
 START_SECONDS: Final = 120.0
 
@@ -44,10 +48,12 @@ T = TypeVar("T")
 
 def need(name: str) -> str:
     """The path of a peer's binary; without it the test is skipped with a sentence, or fails under CI=true."""
-    path = shutil.which(name)
+    built = name in BUILT
+    path = shutil.which(name, path=str(TOOLS) if built else None)
     if path is not None:
         return path
-    sentence = f"{name} is not installed here: apt-get install --no-install-recommends {PACKAGES.get(name, name)}"
+    apt = f"apt-get install --no-install-recommends {PACKAGES.get(name, name)}"
+    sentence = f"{name} is not installed here: {'make peers' if built else apt}"
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
