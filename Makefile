@@ -160,10 +160,10 @@ standalone-test:
 	deploy/standalone-test
 
 deb: $(VENV)/.release
-	deploy/packages/build deb
+	$(BIN)/python -m deploy.packages.build deb
 
 rpm: $(VENV)/.release
-	deploy/packages/build rpm
+	$(BIN)/python -m deploy.packages.build rpm
 
 packages-test:
 	deploy/packages/try

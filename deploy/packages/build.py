@@ -1,0 +1,140 @@
+"""Make a deb or an rpm of the self-contained folder: `python -m deploy.packages.build deb|rpm` (`make deb`, `make rpm`).
+
+The folder is dist/azure-scheduled-events-exporter, made anew by `deploy/standalone` where it is missing or older than the
+sources. The package needs the C library that the folder needs, so the folder is made on the oldest host to be served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Final
+
+from deploy.packages import HOMEPAGE, NAME, completion, manual
+from deploy.packages.contents import (
+    MAINTAINER,
+    ROOT,
+    SCRIPTS,
+    Format,
+    configuration,
+    file_name,
+    package_version,
+)
+from deploy.packages.needs import NeedsError, measure
+from exporter import __version__
+
+FOLDER: Final = ROOT / "dist" / NAME
+SCRIPTS_FOLDER: Final = ROOT / "deploy" / "packages" / "scripts"
+COPYRIGHT: Final = f"""\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: {NAME}
+Source: {HOMEPAGE}
+Comment: /opt/{NAME}/_internal also holds CPython and the libraries that
+ the program uses, each under its own licence.
+
+Files: *
+Copyright: 2026 The {NAME} authors
+License: MIT
+"""
+
+
+def main() -> int:
+    """Make the package. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.packages.build", description=__doc__.partition("\n")[0])
+    parser.add_argument("format", choices=tuple(SCRIPTS))
+    parser.add_argument("--version", default=__version__, help="another version than the program's, to try upgrades")
+    parser.add_argument("--folder", type=Path, help="another self-contained folder, taken as it is")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="where the package is put")
+    args = parser.parse_args()
+    folder = args.folder or fresh_folder()
+    try:
+        package = build(args.format, args.version, folder.resolve(), args.output)
+    except NeedsError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{package}  {package.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+def build(form: Format, version: str, folder: Path, output: Path) -> Path:
+    """Make a package of a self-contained folder. Returns its path; raises `NeedsError`, CalledProcessError."""
+    numbered = package_version(version)
+    made = ROOT / "build" / "packages" / form
+    made.mkdir(parents=True, exist_ok=True)
+    now = source_date(os.environ)
+    for name, content in files(form, numbered, now).items():
+        (made / name).write_bytes(content)
+    needs = measure(folder)
+    told = configuration(form, numbered, needs, folder, made, now.isoformat())
+    (made / "nfpm.yaml").write_text(json.dumps(told, indent=1))  # JSON is YAML
+    output.mkdir(parents=True, exist_ok=True)
+    package = output / file_name(form, numbered, needs.architecture)
+    nfpm = Path(sys.executable).parent / "nfpm"
+    command = [nfpm, "package", "--config", made / "nfpm.yaml", "--packager", form, "--target", package]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return package
+
+
+def files(form: Format, version: str, now: datetime) -> Mapping[str, bytes]:
+    """What is made for a package and is not in the repository as it is, by name."""
+    copyright_text = COPYRIGHT + indented((ROOT / "LICENSE").read_text(encoding="utf-8"))
+    changelog = (
+        f"{NAME} ({version}) stable; urgency=medium\n\n  * See {HOMEPAGE}/blob/main/CHANGELOG.md\n\n"
+        f" -- {MAINTAINER}  {format_datetime(now)}\n"
+    )
+    return {
+        "package-version": f"{version}\n".encode(),
+        "copyright": copyright_text.encode(),
+        "changelog.gz": packed(changelog),
+        f"{NAME}.1.gz": packed(manual.page(__version__, now.date())),
+        "bash": completion.bash().encode(),
+        "zsh": completion.zsh().encode(),
+        "fish": completion.fish().encode(),
+        **{name: script(form, name, version).encode() for name in SCRIPTS[form].values()},
+    }
+
+
+def script(form: Format, name: str, version: str) -> str:
+    """A maintainer script, whole: what all have in common, and its own part."""
+    parts = [(SCRIPTS_FOLDER / file).read_text(encoding="utf-8") for file in ("common.sh", f"{form}-{name}.sh")]
+    return "#!/bin/sh\n" + "\n".join(parts).replace("@VERSION@", version)
+
+
+def indented(text: str) -> str:
+    """A licence's text as a field of Debian's copyright format: a line without text is a dot."""
+    return "".join(f" {line}\n" if line else " .\n" for line in text.rstrip().splitlines())
+
+
+def packed(text: str) -> bytes:
+    """Packed the same way every time, as Debian asks for: at its best, without name and time."""
+    return gzip.compress(text.encode(), 9, mtime=0)
+
+
+def source_date(environ: Mapping[str, str]) -> datetime:
+    """The time that every file is given: SOURCE_DATE_EPOCH, else that of the last commit, so that two builds are equal."""
+    if epoch := environ.get("SOURCE_DATE_EPOCH"):
+        return datetime.fromtimestamp(int(epoch), UTC)
+    told = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, text=True, capture_output=True, check=True)
+    return datetime.fromtimestamp(int(told.stdout), UTC)
+
+
+def fresh_folder() -> Path:
+    """The self-contained folder of these sources, made by `deploy/standalone` unless it is newer than all of them."""
+    program = FOLDER / NAME
+    sources = [ROOT / "deploy" / "constraints.txt", *(ROOT / "deploy").glob("standalone*")]
+    sources += [path for path in (ROOT / "exporter").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    if not program.exists() or program.stat().st_mtime < max(path.stat().st_mtime for path in sources):
+        subprocess.run([ROOT / "deploy" / "standalone"], check=True)
+    return FOLDER
+
+
+if __name__ == "__main__":
+    sys.exit(main())

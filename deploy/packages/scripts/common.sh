@@ -1,0 +1,85 @@
+# shellcheck shell=sh disable=SC2034  # each script uses some of what is here
+# The beginning of every script of the packages: `deploy.packages.build` puts it before each and writes the version in.
+set -eu
+name=azure-scheduled-events-exporter
+unit=$name.service
+program=/usr/bin/$name
+settings=/etc/$name
+version='@VERSION@'
+
+say() { printf '%s: %s\n' "$name" "$*" >&2; }
+
+running_systemd() { [ -d /run/systemd/system ]; }
+
+# How the agent would be told its settings by the unit: config.toml, and what `environment` says, of which nothing is run.
+# Nobody's rights are those of the unit's own user: a file that only root can read is then told of here, and not by a
+# service that does not start. Variables are exported, and no secret among them stands in a list of processes.
+check() (
+    SCHEDULED_EVENTS_CONFIG_FILE=$settings/config.toml
+    export SCHEDULED_EVENTS_CONFIG_FILE
+    if [ -r "$settings/environment" ]; then
+        while IFS= read -r line || [ -n "$line" ]; do
+            case $line in SCHEDULED_EVENTS_*=* | OTEL_*=*) ;; *) continue ;; esac
+            variable=${line%%=*}
+            value=${line#*=}
+            case $variable in *[!A-Z0-9_]*) continue ;; esac
+            case $value in
+            \"*\") value=${value#\"} && value=${value%\"} ;;
+            \'*\') value=${value#\'} && value=${value%\'} ;;
+            esac
+            export "$variable=$value"
+        done <"$settings/environment"
+    fi
+    if command -v setpriv >/dev/null; then
+        exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs "$program" check
+    fi
+    exec "$program" check
+)
+
+# Whether the agent may be started. What systemd hands over as a credential is not there yet: then the unit itself says
+# what is wrong, since it begins with the same check.
+is_valid() {
+    if grep -qs /run/credentials/ "$settings/config.toml" "$settings/environment"; then
+        return 0
+    fi
+    if said=$(check 2>&1); then
+        return 0
+    fi
+    say "the configuration is not valid, so the service is not $1:"
+    printf '%s\n' "$said" | sed 's/^/    /' >&2
+    say "mend $settings/config.toml or $settings/environment, then: systemctl restart $name"
+    return 1
+}
+
+# start or restart, through what a Debian asks for permission, where there is one. Never a reason for an installation to fail.
+systemd() {
+    if [ -x /usr/bin/deb-systemd-invoke ]; then
+        deb-systemd-invoke "$1" "$unit" >/dev/null && return 0
+    else
+        systemctl "$1" "$unit" && return 0
+    fi
+    say "the service did not $1; why: systemctl status $name; journalctl --unit $name"
+}
+
+start_if_valid() {
+    is_valid started || return 0
+    systemd start
+}
+
+# After an upgrade. A service that somebody has stopped stays so; one that ended by itself may have waited for just this.
+restart_if_valid() {
+    case $(systemctl show --property=ActiveState --value "$unit" 2>/dev/null || true) in
+    active | activating | reloading | failed) ;;
+    *) return 0 ;;
+    esac
+    is_valid "restarted, and goes on as it was" || return 0
+    systemd restart
+}
+
+refuse_downgrade() { # refuse_downgrade INSTALLED
+    say "version $1 is installed, and $version is older, so it is not installed and nothing was changed. It could not" \
+        "read the outbox of $1: it would begin a new one, and records not yet delivered and the memory of what was" \
+        "approved would be set aside. To go back all the same, remove the package first, which keeps configuration and" \
+        "outbox, then install $version."
+    exit 1
+}

@@ -1,0 +1,30 @@
+# shellcheck shell=sh source=deploy/packages/scripts/common.sh
+# postinst configure [OLD] | abort-upgrade NEW | abort-remove | abort-deconfigure
+case $1 in
+configure | abort-upgrade | abort-remove | abort-deconfigure) ;;
+*) exit 0 ;;
+esac
+
+# Enabled as Debian's own packages do it: also where no systemd runs, and somebody's `systemctl disable` stays.
+if [ -x /usr/bin/deb-systemd-helper ]; then
+    deb-systemd-helper unmask "$unit" >/dev/null || true
+    if deb-systemd-helper --quiet was-enabled "$unit"; then
+        deb-systemd-helper enable "$unit" >/dev/null || true
+    else
+        deb-systemd-helper update-state "$unit" >/dev/null || true
+    fi
+elif [ -e "/run/$name.install" ] && command -v systemctl >/dev/null; then
+    systemctl enable "$unit" || true
+fi
+
+if running_systemd; then
+    systemctl daemon-reload || true
+    case $1 in
+    configure)
+        if [ -e "/run/$name.install" ]; then start_if_valid; else restart_if_valid; fi
+        ;;
+    abort-remove) start_if_valid ;; # prerm has stopped it
+    esac
+fi
+rm -f "/run/$name.install"
+exit 0

@@ -1,0 +1,22 @@
+# shellcheck shell=sh source=deploy/packages/scripts/common.sh
+# postrm remove | purge | upgrade NEW | disappear … | abort-install … | abort-upgrade … | failed-upgrade …
+case $1 in
+remove)
+    if running_systemd; then systemctl daemon-reload || true; fi
+    ;;
+purge)
+    # The outbox with all that was not delivered, where DynamicUser= has it and where a hand-started agent has it; hold and
+    # ready files, `environment` and secrets beside the configuration. Drop-ins in /etc/systemd/system are not ours.
+    rm -rf /var/lib/private/azure-scheduled-events-exporter /var/lib/azure-scheduled-events-exporter \
+        /etc/azure-scheduled-events-exporter /run/azure-scheduled-events-exporter
+    if [ -x /usr/bin/deb-systemd-helper ]; then
+        deb-systemd-helper purge "$unit" >/dev/null || true
+        deb-systemd-helper unmask "$unit" >/dev/null || true
+    fi
+    if running_systemd; then systemctl daemon-reload || true; fi
+    ;;
+abort-install)
+    rm -f "/run/$name.install"
+    ;;
+esac
+exit 0
