@@ -165,8 +165,8 @@ deb: $(VENV)/.release
 rpm: $(VENV)/.release
 	$(BIN)/python -m deploy.packages.build rpm
 
-packages-test:
-	deploy/packages/try
+packages-test: $(VENV)/.release
+	$(BIN)/python -m tests.packages
 
 windows-zip:
 	$(or $(PYTHON),python) -m deploy.windows.build

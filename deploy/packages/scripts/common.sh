@@ -53,7 +53,7 @@ is_valid() {
 
 # start or restart, through what a Debian asks for permission, where there is one. Never a reason for an installation to fail.
 systemd() {
-    if [ -x /usr/bin/deb-systemd-invoke ]; then
+    if command -v deb-systemd-invoke >/dev/null; then
         deb-systemd-invoke "$1" "$unit" >/dev/null && return 0
     else
         systemctl "$1" "$unit" && return 0

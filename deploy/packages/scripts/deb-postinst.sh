@@ -6,7 +6,7 @@ configure | abort-upgrade | abort-remove | abort-deconfigure) ;;
 esac
 
 # Enabled as Debian's own packages do it: also where no systemd runs, and somebody's `systemctl disable` stays.
-if [ -x /usr/bin/deb-systemd-helper ]; then
+if command -v deb-systemd-helper >/dev/null; then
     deb-systemd-helper unmask "$unit" >/dev/null || true
     if deb-systemd-helper --quiet was-enabled "$unit"; then
         deb-systemd-helper enable "$unit" >/dev/null || true

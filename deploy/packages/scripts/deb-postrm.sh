@@ -9,7 +9,7 @@ purge)
     # ready files, `environment` and secrets beside the configuration. Drop-ins in /etc/systemd/system are not ours.
     rm -rf /var/lib/private/azure-scheduled-events-exporter /var/lib/azure-scheduled-events-exporter \
         /etc/azure-scheduled-events-exporter /run/azure-scheduled-events-exporter
-    if [ -x /usr/bin/deb-systemd-helper ]; then
+    if command -v deb-systemd-helper >/dev/null; then
         deb-systemd-helper purge "$unit" >/dev/null || true
         deb-systemd-helper unmask "$unit" >/dev/null || true
     fi

@@ -2,7 +2,7 @@
 # prerm remove | upgrade NEW | failed-upgrade OLD NEW | deconfigure … An upgrade lets the agent run until it is restarted: no
 # poll is missed, and nothing has changed where the upgrade is refused.
 if [ "$1" = remove ] && running_systemd; then
-    if [ -x /usr/bin/deb-systemd-invoke ]; then
+    if command -v deb-systemd-invoke >/dev/null; then
         deb-systemd-invoke stop "$unit" >/dev/null || true
     else
         systemctl stop "$unit" || true

@@ -1,0 +1,447 @@
+"""The deb and the rpm in fresh Debian roots without Python: `python -m tests.packages` (`make packages-test`).
+
+Builds both, and a later version of each; installs, runs and scrapes the agent, lets records pile up in its outbox, upgrades,
+tries to downgrade, removes, installs again and purges, and looks at what is there after each step. Also lintian, the manual page
+by mandoc and man, and the completions in zsh and fish. As root on a Debian; installs what it needs with apt. Takes some minutes.
+No systemd runs in these roots: `make systemd` is about that. The rpm is installed by Debian's rpm, which knows no packages of RHEL:
+what it needs is judged against the symbols of this C library, and no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
+
+from deploy.packages.build import fresh_folder
+from deploy.packages.contents import COMMAND, PROGRAM_FOLDER, SETTINGS, Format, file_name
+from deploy.packages.needs import Needs, measure
+from exporter import __version__
+from tests.packages.root import CommandError, Root, fresh_root
+from tests.packages.unit import NAME, OUTBOX, PRIVATE, Unit, agent, installed, queued, scraped, waits
+from tests.support.peers import until
+from tests.support.ports import reserved_port
+
+ROOT: Final = Path(__file__).parents[2]
+FORMATS: Final[tuple[Format, ...]] = ("deb", "rpm")
+TOOLS: Final = {
+    "debootstrap": "debootstrap",
+    "lintian": "lintian",
+    "rpm": "rpm",
+    "mandoc": "mandoc",
+    "man": "man-db",
+    "zsh": "zsh",
+    "fish": "fish",
+    "unshare": "util-linux",
+}
+"""Which Debian package brings a program."""
+LATER: Final = ".".join(map(str, (*Version(__version__).release[:2], Version(__version__).release[2] + 1)))
+CONFIG: Final = f"{SETTINGS}/config.toml"
+EDIT: Final = 'poll_interval = "500ms" # changed by hand'
+REFUSAL: Final = f"version {LATER} is installed, and {__version__} is older, so it is not installed and nothing was changed."
+PILE: Final = 4
+"""Records that shall wait in the outbox before an upgrade."""
+ELSEWHERE: Final = re.compile(
+    r"/(var/(log|cache|lib/(apt|dpkg|systemd/deb-systemd-helper-enabled|rpm))|usr/lib/sysimage|etc/systemd/system|tmp|proc)"
+    r"(/|$)"
+)
+"""What package managers write down for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """A format's package of this version, of a later one, and of the later one with another shipped configuration."""
+
+    this: Path
+    later: Path
+
+
+def main() -> int:
+    """Run all. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.packages", description=__doc__.partition("\n")[0])
+    parser.add_argument("--packages", type=Path, help=f"folder with debs and rpms of {__version__} and of {LATER}, as they are")
+    given: Path | None = parser.parse_args().packages
+    os.chdir(ROOT)
+    if os.getuid() != 0:
+        print("it needs root: for debootstrap, chroot and apt", file=sys.stderr)
+        return 2
+    _install_tools()
+    folder = fresh_folder()
+    needs = measure(folder)
+    with tempfile.TemporaryDirectory(prefix="packages-") as work:
+        if given is None:
+            _build(folder, Path(work))
+        deb, rpm = (_packages(form, given or Path(work), needs) for form in FORMATS)
+        _documents(deb.this, Path(work))
+        _lintian(deb.this)
+        with fresh_root() as root:
+            _deb_story(root, deb, Path(work))
+        _rpm_queries(rpm.this, folder, needs)
+        with fresh_root() as root:
+            _rpm_story(root, rpm, Path(work))
+    _say(
+        f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, refuse to go back, and leave "
+        "nothing behind when purged. Not judged here: systemd (make systemd), RHEL's own rpm database, SELinux"
+    )
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"== {text}", flush=True)
+
+
+def _install_tools() -> None:
+    missing = sorted({package for program, package in TOOLS.items() if shutil.which(program) is None})
+    if missing:
+        _say(f"installing {', '.join(missing)} with apt")
+        subprocess.run(["apt-get", "update", "-qq"], check=True)
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def _build(folder: Path, output: Path) -> None:
+    """Build the packages of this version and of a later one of the same folder."""
+    for form in FORMATS:
+        for version in (__version__, LATER):
+            _say(f"building the {form} of {version}")
+            build = [sys.executable, "-m", "deploy.packages.build", form, "--version", version, "--quick"]
+            where = ["--folder", str(folder), "--output", str(output)]
+            subprocess.run([*build, *where], check=True, stdout=subprocess.DEVNULL)
+
+
+def _packages(form: Format, output: Path, needs: Needs) -> Packages:
+    this, later = (output / file_name(form, version, needs.architecture) for version in (__version__, LATER))
+    return Packages(this, later)
+
+
+# -- what is in the deb
+
+
+def _output(*command: str, **environ: str) -> str:
+    """Both outputs of a command on this machine that has to succeed."""
+    variables = {**os.environ, **environ}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables)
+    if done.returncode:
+        raise CommandError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def _documents(deb: Path, work: Path) -> None:
+    """The manual page and the completions, by the programs that read them."""
+    here = work / "unpacked"
+    _output("dpkg-deb", "--extract", str(deb), str(here))
+    page = here / f"usr/share/man/man1/{NAME}.1.gz"
+    assert _output("mandoc", "-T", "lint", "-W", "warning", str(page)) == ""
+    typeset = ["man", "--warnings", "--local-file", "--encoding=UTF-8", "-Tutf8", "-Z", str(page)]
+    done = subprocess.run(typeset, text=True, capture_output=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    assert done.stderr == "", done.stderr
+    assert "apropos" not in _output("lexgrog", str(page))
+    _say("the manual page is read by mandoc and man without a warning")
+
+    fish = here / f"usr/share/fish/vendor_completions.d/{NAME}.fish"
+    for line, expected in (("tail --fo", "--follow"), ("tail --format ", "timeline"), ("re", "replay"), ("service ", "install")):
+        completed = _output("fish", "--no-config", "-c", f"source {fish}; complete -C '{NAME} {line}'")
+        assert any(word.split("\t")[0] == expected for word in completed.splitlines()), (line, completed)
+    _zsh(here / f"usr/share/zsh/vendor-completions/_{NAME}")
+    _say("zsh and fish complete commands, flags and values")
+
+
+def _zsh(path: Path) -> None:
+    """Type into a zsh on a terminal of its own, and look for what the tabulator brings."""
+    script = f"""
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z 'PS1=; fpath=({path.parent} $fpath); autoload -Uz compinit; compinit -u -D; setopt noautomenu; echo rea""dy'
+zpty -r z line '*ready*'
+zpty -w -n z $'{NAME} tail --form\\t=\\ttimel\\t; echo do""ne\\n'
+zpty -r z line '*done*'
+print -r -- $line
+"""
+    typed = _output("timeout", "60", "zsh", "-f", "-c", script, TERM="dumb", COLUMNS="300")
+    assert re.search(r"tail --format=timeline", typed), typed
+
+
+def _lintian(deb: Path) -> None:
+    """No finding that is not explained in the overrides, and no override without a finding."""
+    found = _output("lintian", "--fail-on", "error,warning", "--tag-display-limit", "0", str(deb))
+    tags = [line for line in found.splitlines() if re.match(r"[EWI]: ", line)]
+    assert tags == [], tags
+    _say("lintian has no errors and no warnings but those that the overrides explain")
+
+
+# -- the deb
+
+
+def _apt(root: Root, *arguments: str) -> tuple[int, str]:
+    """apt-get in the root, asking nothing and nobody."""
+    options = ["--yes", "--no-install-recommends", "--option", "APT::Sandbox::User=root"]
+    return root.ended("apt-get", *options, *arguments)
+
+
+def _install(root: Root, package: Path, *options: str) -> str:
+    """apt-get install of a file; what it printed. Raises `CommandError`."""
+    code, said = _apt(root, "install", *options, _brought(root, package))
+    if code:
+        raise CommandError(f"apt-get install {package.name} ended with {code}:\n{said}")
+    return said
+
+
+def _brought(root: Root, package: Path) -> str:
+    """Where a package lies in the root."""
+    shutil.copy(package, root.path("/tmp"))
+    return f"/tmp/{package.name}"
+
+
+def _status(root: Root) -> str:
+    code, said = root.ended("dpkg-query", "--show", "--showformat", "${db:Status-Abbrev}${Version}", NAME)
+    return said.replace(" ", "") if code == 0 else "absent"
+
+
+def _pythons(root: Root) -> set[str]:
+    """Interpreters outside of the program's own folder."""
+    return {path for path in root.files() if re.search(r"/bin/python[\d.]*$", path)}
+
+
+def _deb_story(root: Root, deb: Packages, work: Path) -> None:
+    before = root.files()
+    assert _pythons(root) == set()
+    said = _install(root, deb.this)
+    assert _status(root) == f"ii{__version__}"
+    assert root.lexists(f"/etc/systemd/system/multi-user.target.wants/{NAME}.service"), "it is not enabled"
+    assert not root.lexists(f"/run/{NAME}.install"), "a mark stayed"
+    assert f"{NAME}: " not in said, said
+    assert _pythons(root) == set()
+    assert root.run(NAME, "--version").split()[1] == __version__
+    assert "configuration is valid" in root.run(NAME, "check", "--config.file", CONFIG)
+    _say(f"apt installed {deb.this.name} in a Debian without Python, enabled; its configuration is valid")
+
+    _edit(root)
+    with reserved_port() as web, reserved_port() as source, reserved_port() as destination:
+        _tell(root, web, source, destination)
+        unit = installed(root, f"/lib/systemd/system/{NAME}.service")
+        later = _with_another_default(deb.later, work)
+        _upgraded_while_it_runs(
+            root, unit, web, source, work, lambda: _install(root, later, "--option", "Dpkg::Options::=--force-confold")
+        )
+        assert _status(root) == f"ii{LATER}"
+        assert root.lexists(f"{CONFIG}.dpkg-dist"), "the new default is not beside the kept file"
+        kept = _restarted_after_upgrade(root, unit, web, source, work)
+        _say(f"upgraded to {LATER}: the changed config.toml stayed, and {kept} records waited in the outbox all the while")
+
+    _deb_refusal(root, deb)
+    _deb_removal(root, deb, before)
+
+
+def _edit(root: Root) -> None:
+    """As an operator changes the settings: a line of the shipped file, and a folder's other files."""
+    config = root.path(CONFIG)
+    text = config.read_text(encoding="utf-8")
+    assert "# poll_interval" in text
+    config.write_text(re.sub(r"# poll_interval.*", EDIT, text), encoding="utf-8")
+
+
+def _tell(root: Root, web: int, source: int, destination: int) -> None:
+    """Variables for the unit: a simulated metadata service, a free port, and a destination where nobody listens."""
+    root.path(f"{SETTINGS}/environment").write_text(
+        f"SCHEDULED_EVENTS_SOURCE_URL=http://127.0.0.1:{source}\n"
+        f"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS=127.0.0.1:{web}\n"
+        f"SCHEDULED_EVENTS_OTLP_ENDPOINT=http://127.0.0.1:{destination}\n"
+    )
+
+
+def _simulate(source: int) -> tuple[str, ...]:
+    """A story that is told again and again, by the installed program."""
+    listen = f"127.0.0.1:{source}"
+    return (NAME, "simulate", "--scenario", "demo", "--speed", "20", "--repeat", "--listen", listen)
+
+
+def _upgraded_while_it_runs(
+    root: Root, unit: Unit, web: int, source: int, work: Path, upgrade: Callable[[], object]
+) -> None:
+    """Run and scrape the agent until records wait in its outbox, and upgrade with it running."""
+    assert unit.start == (COMMAND, "run")
+    with root.running(*_simulate(source), environ={}, log=work / "simulator"), agent(root, unit, work / "agent"):
+        waits(web, "azure_scheduled_events_up", 1)
+        assert scraped(web, "azure_scheduled_events_poll_interval_seconds") == 0.5, "config.toml is not read"
+        waits(web, "azure_scheduled_events_outbox_records", PILE, "otlp")
+        _say("the agent runs as its unit starts it, was scraped, and records wait in its outbox")
+        before = queued(root)
+        upgrade()
+        polls = scraped(web, "azure_scheduled_events_polls_total")
+        until(lambda: scraped(web, "azure_scheduled_events_polls_total") > polls)
+        assert queued(root)[: len(before)] == before
+    assert f'"{EDIT.split(chr(34))[1]}"' in root.path(CONFIG).read_text(encoding="utf-8")
+
+
+def _restarted_after_upgrade(root: Root, unit: Unit, web: int, source: int, work: Path) -> int:
+    """Start the agent of the later version on the same outbox. Returns how many records had waited, all still there."""
+    before = queued(root)
+    assert len(before) >= PILE
+    with root.running(*_simulate(source), environ={}, log=work / "simulator"), agent(root, unit, work / "agent"):
+        waits(web, "azure_scheduled_events_outbox_records", len(before), "otlp")
+    after = queued(root)
+    assert after[: len(before)] == before
+    aside = [entry.name for entry in root.path(PRIVATE).iterdir() if "-20" in entry.name]
+    assert aside == [], "the outbox was set aside"
+    return len(before)
+
+
+def _with_another_default(deb: Path, work: Path) -> Path:
+    """The package with a line more in its config.toml, so that dpkg has to choose between the file and the changed one."""
+    folder = work / "another"
+    _output("dpkg-deb", "--raw-extract", str(deb), str(folder))
+    with (folder / CONFIG.lstrip("/")).open("a", encoding="utf-8") as config:
+        config.write("# a later version says more\n")
+    another = work / f"another_{deb.name}"
+    _output("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(folder), str(another))
+    return another
+
+
+def _deb_refusal(root: Root, deb: Packages) -> None:
+    before, config, waiting = _digests(root), root.path(CONFIG).read_bytes(), queued(root)
+    code, said = _apt(root, "install", "--allow-downgrades", _brought(root, deb.this))
+    assert code != 0
+    assert REFUSAL in said, said
+    assert _status(root) == f"ii{LATER}"
+    assert (_digests(root), root.path(CONFIG).read_bytes(), queued(root)) == (before, config, waiting)
+    root.run("dpkg", "--audit")
+    _say("a downgrade is refused with a sentence, and changes nothing")
+
+
+def _digests(root: Root) -> str:
+    """What dpkg says of the package's files."""
+    return root.ended("dpkg", "--verify", NAME)[1] + root.run("dpkg", "--listfiles", NAME)
+
+
+def _deb_removal(root: Root, deb: Packages, before: set[str]) -> None:
+    waiting = queued(root)
+    code, said = _apt(root, "remove", NAME)
+    assert code == 0, said
+    assert _status(root) == f"rc{LATER}"
+    gone = (COMMAND, PROGRAM_FOLDER, f"/lib/systemd/system/{NAME}.service", f"/usr/share/man/man1/{NAME}.1.gz")
+    assert [path for path in gone if root.lexists(path)] == []
+    assert EDIT in root.path(CONFIG).read_text(encoding="utf-8")
+    assert queued(root) == waiting
+    _say("removed: program and unit are gone, configuration and outbox stay")
+
+    # With a systemd that seems to run, and nothing to ask: what the scripts do then, with settings that are wrong.
+    root.path("/run/systemd/system").mkdir(parents=True)
+    root.path(CONFIG).write_text('[approval]\nmode = "always"\n', encoding="utf-8")
+    said = _install(root, deb.this, "--option", "Dpkg::Options::=--force-confold")
+    assert "the configuration is not valid, so the service is not started" in said, said
+    assert f'{CONFIG}: [approval] mode: expected one of "off", "dry-run", "enforce"' in said, said
+    assert _status(root) == f"ii{__version__}"
+    root.path("/run/systemd/system").rmdir()
+    assert queued(root) == waiting
+    _say("installed again in an older version, which a removal allows; wrong settings are told and fail no installation")
+
+    root.path(f"{SETTINGS}/hold").touch()
+    code, said = _apt(root, "purge", NAME)
+    assert code == 0, said
+    assert _status(root) == "absent", _status(root)
+    left = sorted(path for path in root.files() - before if not ELSEWHERE.match(path))
+    assert left == ["/run/systemd", "/var/lib/private"], left  # not ours alone
+    assert [path for path in root.files() if NAME in path and not path.startswith("/tmp/")] == []
+    _install(root, deb.later)
+    assert _status(root) == f"ii{LATER}"
+    assert "configuration is valid" in root.run(NAME, "check", "--config.file", CONFIG)
+    _say("purged: nothing is left; it can be installed again")
+
+
+# -- the rpm
+
+
+def _rpm(root: Root, *arguments: str) -> tuple[int, str]:
+    """This machine's rpm on the root's database; the scripts run in the root."""
+    command = ["rpm", "--root", str(root.folder), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def _rpm_queries(rpm: Path, folder: Path, needs: Needs) -> None:
+    """What the package says of itself, and what it needs as rpm's own generators read it from the same files."""
+    architecture = {"amd64": "x86_64", "arm64": "aarch64"}[needs.architecture]
+    told = _output("rpm", "--query", "--package", "--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE}", str(rpm))
+    assert told == f"{NAME} {__version__} 1 {architecture} MIT", told
+    assert _output("rpm", "--query", "--package", "--configfiles", str(rpm)).split() == [CONFIG]
+    flags = _output("rpm", "--query", "--package", "--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]", str(rpm))
+    assert f"{CONFIG} cn" in flags.splitlines(), "config.toml is not noreplace"
+    owned = _output("rpm", "--query", "--package", "--list", str(rpm)).splitlines()
+    assert {f"/usr/lib/systemd/system/{NAME}.service", COMMAND, f"/usr/share/licenses/{NAME}/LICENSE"} <= set(owned)
+    required = set(_output("rpm", "--query", "--package", "--requires", str(rpm)).splitlines())
+    libraries = {line for line in required if line.startswith("lib")}
+    assert libraries == set(needs.rpm())
+    binaries = "\n".join(str(path) for path in folder.rglob("*") if path.is_file())
+    generated = _generated("--requires", binaries)
+    assert libraries <= generated, libraries - generated
+    host = [str(path) for path in Path("/lib/x86_64-linux-gnu").glob("lib[cmdpz]*.so.[0-9]*")]
+    provided = _generated("--provides", "\n".join(host))
+    assert libraries <= provided, libraries - provided
+    _say("rpm reads the package, and its own generators find the same needs in the same files")
+
+
+def _generated(what: str, files: str) -> set[str]:
+    """What rpm's generator for ELF files prints of files, one path on a line."""
+    done = subprocess.run(["/usr/lib/rpm/elfdeps", what], input=files, text=True, capture_output=True, check=True)
+    return set(done.stdout.splitlines())
+
+
+def _rpm_story(root: Root, rpm: Packages, work: Path) -> None:
+    _rpm(root, "--initdb")
+    code, said = _rpm(root, "--install", "--nodeps", str(rpm.this))
+    assert (code, f"{NAME}: " in said) == (0, False), said
+    assert root.run(NAME, "--version").split()[1] == __version__
+    assert "configuration is valid" in root.run(NAME, "check", "--config.file", CONFIG)
+    _edit(root)
+    with reserved_port() as web, reserved_port() as source, reserved_port() as destination:
+        _tell(root, web, source, destination)
+        unit = installed(root, f"/usr/lib/systemd/system/{NAME}.service")
+        _upgraded_while_it_runs(root, unit, web, source, work, lambda: _upgrade(root, rpm.later))
+        kept = _restarted_after_upgrade(root, unit, web, source, work)
+    code, said = _rpm(root, "--verify", "--nodeps", NAME)
+    assert [line.split()[-1] for line in said.splitlines()] == [CONFIG], said
+    _say(f"rpm installed and upgraded it: the changed config.toml stayed, and {kept} records waited all the while")
+
+    waiting = queued(root)
+    code, said = _rpm(root, "--upgrade", "--nodeps", str(rpm.this))
+    assert code != 0
+    assert "is already installed" in said, said
+    code, said = _rpm(root, "--upgrade", "--nodeps", "--oldpackage", str(rpm.this))
+    assert code != 0
+    assert REFUSAL in said, said
+    assert _rpm(root, "--query", NAME)[1].startswith(f"{NAME}-{LATER}-1"), _rpm(root, "--query", NAME)
+    assert root.path(f"{PROGRAM_FOLDER}/package-version").read_text().strip() == LATER
+    assert (queued(root), EDIT in root.path(CONFIG).read_text(encoding="utf-8")) == (waiting, True)
+    _say("a downgrade is refused by rpm, and with --oldpackage by the package, with a sentence; it changes nothing")
+
+    code, said = _rpm(root, "--erase", NAME)
+    assert code == 0, said
+    assert [path for path in (COMMAND, PROGRAM_FOLDER) if root.lexists(path)] == []
+    assert EDIT in root.path(f"{CONFIG}.rpmsave").read_text(encoding="utf-8")
+    assert root.lexists(OUTBOX)
+    assert queued(root) == waiting
+    code, said = _rpm(root, "--install", "--nodeps", str(rpm.this))
+    assert code == 0, said
+    _say("erased: config.toml.rpmsave and the outbox stay; it can be installed again, in an older version too")
+
+
+def _upgrade(root: Root, package: Path) -> None:
+    code, said = _rpm(root, "--upgrade", "--nodeps", str(package))
+    assert code == 0, said
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (CommandError, AssertionError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
