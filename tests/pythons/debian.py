@@ -1,0 +1,153 @@
+"""A later release of Debian, in a root made by debootstrap: its Python, its libraries, its peers, the checkout in it.
+
+Needs root and a Debian; installs debootstrap with apt-get. Commands run in a mount and process namespace of their own,
+so that nothing of it outlives them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
+INSIDE: Final = "/srv/checkout"
+SCRIPTS: Final = Path("/usr/share/debootstrap/scripts")
+MIRROR: Final = "http://deb.debian.org/debian"
+"""Debian's own address."""
+NETWORK: Final = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+"""What a host says of its network, its package index, and the authorities that it trusts."""
+KEPT: Final = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PROPERTIES_")
+"""The variables that a root is told, by how they begin."""
+
+ENTER: Final = """\
+set -e
+mount --bind "$1" "$1"
+mount -t proc proc "$1/proc"
+mount --rbind /sys "$1/sys"
+mount --rbind /dev "$1/dev"
+mount -t tmpfs tmp "$1/tmp"
+root=$1
+shift
+exec chroot "$root" "$@"
+"""
+
+
+class MissingError(Exception):
+    """A place has no CPython of that version; the text is a sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a CPython runs: on this system, or in a root (then `python` is a path within).
+
+    `checkout` is the project's folder there; `environ` is what a command is told beside it.
+    """
+
+    python: str
+    source: str
+    root: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def checkout(self) -> str:
+        """The project's folder there."""
+        return INSIDE if self.root else str(CHECKOUT)
+
+    def command(self, *arguments: str) -> list[str]:
+        """What has to be started here for `arguments` to run there, in the checkout."""
+        if self.root is None:
+            return list(arguments)
+        told = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **self.environ}
+        told |= {name: value for name, value in os.environ.items() if name.upper().startswith(KEPT)}
+        inside = ["env", "-i", *(f"{name}={value}" for name, value in told.items()), f"--chdir={INSIDE}", *arguments]
+        return [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            ENTER,
+            "sh",
+            str(self.root),
+            *inside,
+        ]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end there; what it said is in the answer."""
+        command = self.command(*arguments)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=CHECKOUT
+        )
+
+
+def make(release: str, version: str, folder: Path) -> Place:
+    """The root of a release with python3.X of `version`, in `folder`; the checkout in it is as it is now.
+
+    Raises `MissingError`.
+    """
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise MissingError(f"Debian {release} in a root of its own needs root and a Debian")
+    root = folder / release
+    place = Place(f"/usr/bin/python{version}", f"of Debian {release} in {root}", root)
+    if not (root / "made").exists():
+        _bootstrap(release, root, version)
+    for name in NETWORK:
+        if Path(name).is_file():
+            (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (root / name[1:]).unlink(missing_ok=True)
+            shutil.copy(name, root / name[1:])
+    _copy_checkout(root)
+    if not (root / "made").exists():
+        done = place.run(".ci/peers")
+        if done.returncode:
+            print(f"       {release} has not all peers: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        (root / "made").touch()
+    return place
+
+
+def _bootstrap(release: str, root: Path, version: str) -> None:
+    if not shutil.which("debootstrap"):
+        _do("apt-get", "update", "-qq")
+        _do("apt-get", "install", "-y", "-qq", "--no-install-recommends", "debootstrap")
+    shutil.rmtree(root, ignore_errors=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    # A host's debootstrap does not know the releases after it; what makes sid makes each of them.
+    script = SCRIPTS / (release if (SCRIPTS / release).exists() else "sid")
+    packages = f"python{version},python{version}-venv,ca-certificates,binutils"
+    _do("debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), MIRROR, str(script))
+    shutil.rmtree(root / "var" / "cache" / "apt" / "archives", ignore_errors=True)
+
+
+def _copy_checkout(root: Path) -> None:
+    """The files that git knows or would take, as they are now; the root's own environments stay."""
+    target = root / INSIDE[1:]
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in target.iterdir():
+        if entry.name not in (".venv", "build"):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (CHECKOUT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, target / name, follow_symlinks=False)
+
+
+def _do(*command: str) -> None:
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise MissingError(f"{' '.join(command[:3])}: {said[-1] if said else done.returncode}")
