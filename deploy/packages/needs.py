@@ -8,6 +8,7 @@ that are used [LSB, Symbol Versioning]. A package states this, and nothing that 
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections import defaultdict
@@ -27,8 +28,15 @@ RELATIVE_RELOCATIONS: Final = "GLIBC_ABI_DT_RELR"
 """What a file asks for that the loader of 2.36 and later alone can relocate."""
 ARCHITECTURES: Final[Mapping[str, str]] = {"EM_X86_64": "amd64", "EM_AARCH64": "arm64"}
 """By the machine in an ELF header, as Debian and Go name it."""
-DEBIAN: Final[Mapping[str, tuple[str, str]]] = {"libz.so.1": ("zlib1g", "1:")}
-"""The package of Debian that brings a library, and the epoch of its versions."""
+DEBIAN: Final[Mapping[str, tuple[str, str | None]]] = {
+    "libz.so.1": ("zlib1g", "1:"),
+    "libgcc_s.so.1": ("libgcc-s1", None),
+    "libstdc++.so.6": ("libstdc++6", None),
+}
+"""The package of Debian that brings a library, and the epoch of its versions; None: those of its symbols are others.
+
+GCC's libraries have had the symbols of manylinux_2_28 since GCC 8, the oldest that came with that C library.
+"""
 
 Version = tuple[int, ...]
 
@@ -65,7 +73,8 @@ class Needs:
             if library not in DEBIAN:
                 raise NeedsError(f"{library} is needed from the host: name its Debian package in {__name__}")
             package, epoch = DEBIAN[library]
-            depends.append(f"{package} (>= {epoch}{_dotted(symbol)})" if symbol else package)
+            counted = symbol and epoch is not None
+            depends.append(f"{package} (>= {epoch}{_dotted(symbol)})" if counted else package)
         return depends
 
     def rpm(self) -> list[str]:
@@ -139,7 +148,11 @@ def _version(symbol: str) -> Version:
     """`GLIBC_2.34` as numbers. Raises `NeedsError` for one that has none."""
     if symbol == RELATIVE_RELOCATIONS:
         return (2, 36)
-    return tuple(int(part) for part in _dotted(symbol).split("."))
+    return _numbers(_dotted(symbol))
+
+
+def _numbers(dotted: str) -> Version:
+    return tuple(int(part) for part in dotted.split("."))
 
 
 def _dotted(symbol: str) -> str:
@@ -149,13 +162,25 @@ def _dotted(symbol: str) -> str:
     return match[1]
 
 
-def main(folder: Path) -> None:
-    """Print the needs of a folder."""
-    needs = measure(folder)
+def main() -> int:
+    """Print the needs of a folder. Returns the exit code: 1 where it needs a newer glibc than it may."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.packages.needs", description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--glibc-at-most", metavar="VERSION", help="such as 2.28, of the oldest host to be served")
+    args = parser.parse_args()
+    needs = measure(args.folder)
     print(f"{needs.architecture}, glibc {needs.glibc}")
     print(f"Depends: {', '.join(needs.debian())}")
     print(f"Requires: {', '.join(needs.rpm())}")
+    if args.glibc_at_most is None or _numbers(needs.glibc) <= _numbers(args.glibc_at_most):
+        return 0
+    print(
+        f"{args.folder} needs glibc {needs.glibc}, more than {args.glibc_at_most}: "
+        'make standalone PYTHON="$(deploy/standalone-base)"',
+        file=sys.stderr,
+    )
+    return 1
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main())

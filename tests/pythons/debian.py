@@ -64,7 +64,7 @@ class Place:
             return list(arguments)
         told = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **self.environ}
         told |= {name: value for name, value in os.environ.items() if name.upper().startswith(KEPT)}
-        inside = ["env", "-i", *(f"{name}={value}" for name, value in told.items()), f"--chdir={INSIDE}", *arguments]
+        inside = ["env", "-i", f"--chdir={INSIDE}", *(f"{name}={value}" for name, value in told.items()), *arguments]
         return [
             "unshare",
             "--mount",
