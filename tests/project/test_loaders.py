@@ -1,0 +1,239 @@
+"""The alerts as other loaders take them: nothing lost on the way, and within what each loader accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+import yaml
+
+from deploy.loaders import ALERTS, MADE, azure_monitor, iso_duration, seconds
+from tests.support.peers import need
+
+RULES: Final = (ALERTS / "rules.yml").read_text(encoding="utf-8")
+GROUPS: Final[list[dict[str, Any]]] = yaml.safe_load(RULES)["groups"]
+OPERATOR: Final[dict[str, Any]] = yaml.safe_load((ALERTS / "prometheusrule.yaml").read_text(encoding="utf-8"))
+AZURE: Final[dict[str, Any]] = json.loads((ALERTS / "azure-monitor.json").read_text(encoding="utf-8"))
+RESOURCES: Final[list[dict[str, Any]]] = AZURE["resources"]
+BY_SEVERITY: Final = {"critical": 0, "warning": 2, "info": 3}
+
+EXPRESSION: Final = re.compile(r"\[(?!\[).*\]", re.DOTALL)
+"""What ARM evaluates instead of taking it as it stands."""
+
+DURATION: Final = {"type": "string", "pattern": r"^PT(?=\d)(\d+H)?(\d+M)?(\d+S)?$"}
+NAMED: Final = {"type": "string", "pattern": "^[a-zA-Z_:][a-zA-Z0-9_:]*$"}
+TEXTS: Final = {
+    "type": "object",
+    "patternProperties": {"^(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,1023}$": {"type": "string", "maxLength": 1024}},
+    "additionalProperties": False,
+}
+RULE: Final = {
+    "type": "object",
+    "properties": {
+        "record": NAMED,
+        "alert": NAMED,
+        "expression": {"type": "string", "minLength": 1},
+        "for": DURATION,
+        "severity": {"type": "integer", "minimum": 0, "maximum": 4},
+        "labels": TEXTS | {"maxProperties": 10},
+        "annotations": TEXTS,
+        "resolveConfiguration": {
+            "type": "object",
+            "properties": {"autoResolved": {"const": True}, "timeToResolve": DURATION},
+            "required": ["autoResolved", "timeToResolve"],
+            "additionalProperties": False,
+        },
+        "actions": {"const": "[variables('actions')]"},
+    },
+    "required": ["expression"],
+    "oneOf": [{"required": ["record"]}, {"required": ["alert", "severity", "actions"]}],
+    "additionalProperties": False,
+}
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "Microsoft.AlertsManagement/prometheusRuleGroups"},
+        "apiVersion": {"const": "2023-03-01"},
+        "name": {"type": "string"},
+        "location": {"type": "string"},
+        "properties": {
+            "type": "object",
+            "properties": {
+                "description": {"type": "string", "maxLength": 2048},
+                "scopes": {"type": "string"},
+                "clusterName": {"type": "string"},
+                "enabled": {"type": "string"},
+                "interval": DURATION,
+                "rules": {"type": "array", "items": RULE, "minItems": 1, "maxItems": 20},
+            },
+            "required": ["description", "scopes", "clusterName", "enabled", "interval", "rules"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["type", "apiVersion", "name", "location", "properties"],
+    "additionalProperties": False,
+}
+"""A rule group, after Microsoft's resource schema and the limits that `deploy/loaders.py` names the sources of."""
+
+
+def group_name(resource: dict[str, Any]) -> str:
+    """The name of a rule group as it is without a cluster."""
+    match = re.fullmatch(r"\[concat\('([^']+)', variables\('suffix'\)\)\]", resource["name"])
+    assert match, resource["name"]
+    return match[1]
+
+
+def iso_seconds(duration: str) -> int:
+    match = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration)
+    assert match, duration
+    hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + rest
+
+
+def back(resource: dict[str, Any]) -> dict[str, Any]:
+    """A rule group of the template as Prometheus writes it."""
+    return {
+        "name": group_name(resource),
+        "interval": f"{iso_seconds(resource['properties']['interval'])}s",
+        "rules": [
+            {key: rule[key] for key in ("record", "alert", "labels", "annotations") if key in rule}
+            | {"expr": rule["expression"]}
+            | ({"for": f"{iso_seconds(rule['for'])}s"} if "for" in rule else {})
+            for rule in resource["properties"]["rules"]
+        ],
+    }
+
+
+def plain(group: dict[str, Any]) -> dict[str, Any]:
+    """A rule group with durations in seconds and without the line ends of YAML's blocks."""
+    return {
+        "name": group["name"],
+        "interval": seconds(group.get("interval", "1m")),
+        "rules": [
+            rule
+            | {"expr": rule["expr"].rstrip("\n")}
+            | ({"annotations": {name: text.rstrip("\n") for name, text in rule.get("annotations", {}).items()}})
+            | ({"for": seconds(rule.get("for", "0s"))})
+            for rule in group["rules"]
+        ],
+    }
+
+
+def strings(value: object) -> list[str]:
+    """Every text in a JSON value, keys aside."""
+    if isinstance(value, dict):
+        return [text for member in value.values() for text in strings(member)]
+    if isinstance(value, list):
+        return [text for member in value for text in strings(member)]
+    return [value] if isinstance(value, str) else []
+
+
+def promtool_finds_nothing(groups: list[dict[str, Any]], folder: Path) -> None:
+    (folder / "rules.yml").write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
+    command = [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", str(folder / "rules.yml")]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
+def test_a_file_for_another_loader_is_current(path: Path) -> None:
+    """Each file is what `make rules` makes of the rules as they are now."""
+    assert path.read_text(encoding="utf-8") == MADE[path](RULES)
+
+
+def test_the_operator_gets_every_rule_as_it_is() -> None:
+    """The PrometheusRule holds the same groups, and has a name and a label to be found by."""
+    assert OPERATOR["spec"] == {"groups": GROUPS}
+    assert (OPERATOR["apiVersion"], OPERATOR["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert OPERATOR["metadata"] == {
+        "name": "azure-scheduled-events-exporter",
+        "labels": {"app.kubernetes.io/name": "azure-scheduled-events-exporter"},
+    }
+
+
+def test_azure_gets_every_rule_once_and_as_it_is() -> None:
+    """Converted back, the rule groups are those of the rules: expressions, durations, labels, texts, and their order."""
+    assert [plain(back(resource)) for resource in RESOURCES] == [plain(group) for group in GROUPS]
+
+
+@pytest.mark.peer("promtool")
+def test_promtool_takes_what_the_other_loaders_get(tmp_path: Path) -> None:
+    """promtool finds nothing to say about the groups out of each file, not even as lint."""
+    promtool_finds_nothing(OPERATOR["spec"]["groups"], tmp_path)
+    promtool_finds_nothing([back(resource) for resource in RESOURCES], tmp_path)
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=group_name)
+def test_a_rule_group_is_what_azure_takes(resource: dict[str, Any]) -> None:
+    """Members, names, lengths, durations and the number of rules are within the limits that Microsoft names."""
+    jsonschema.Draft202012Validator(SCHEMA).validate(resource)
+    assert re.fullmatch(r"[^:@/#{}%&+*<>?]+", group_name(resource))
+    assert 60 <= iso_seconds(resource["properties"]["interval"]) <= 15 * 60
+    for rule in resource["properties"]["rules"]:
+        if "alert" in rule:
+            assert 60 <= iso_seconds(rule["resolveConfiguration"]["timeToResolve"]) <= 15 * 60
+            assert iso_seconds(rule.get("for", "PT1M")) % 60 == 0
+
+
+def test_azure_gets_our_severity() -> None:
+    """Every alert has the severity of Azure's that its label means."""
+    alerts = [rule for resource in RESOURCES for rule in resource["properties"]["rules"] if "alert" in rule]
+    assert {(rule["labels"]["severity"], rule["severity"]) for rule in alerts} == set(BY_SEVERITY.items())
+
+
+def test_the_names_of_rule_groups_differ() -> None:
+    """Rule groups of one resource group are told apart by name, whatever the case of its letters."""
+    names = [group_name(resource).lower() for resource in RESOURCES]
+    assert len(set(names)) == len(names)
+
+
+def test_a_recorded_series_comes_before_what_reads_it() -> None:
+    """Within a group a rule reads what rules before it, or it itself, recorded; other groups run at any time anyhow."""
+    for resource in RESOURCES:
+        rules = resource["properties"]["rules"]
+        places = {rule["record"]: place for place, rule in enumerate(rules) if "record" in rule}
+        for place, rule in enumerate(rules):
+            later = [name for name, other in places.items() if name in rule["expression"] and other > place]
+            assert later == [], rule
+
+
+def test_the_template_declares_what_it_uses() -> None:
+    """Expressions of ARM name parameters and variables that are declared, each of them is used, and no rule is one."""
+    expressions = [text for text in strings(AZURE) if EXPRESSION.fullmatch(text)]
+    for kind in ("parameters", "variables"):
+        named = {name for text in expressions for name in re.findall(rf"{kind}\('(\w+)'\)", text)}
+        assert named == set(AZURE[kind])
+    for text in expressions:
+        assert text.count("(") == text.count(")")
+    rules = [rule for resource in RESOURCES for rule in resource["properties"]["rules"]]
+    own = [text for rule in rules for text in strings({key: rule[key] for key in rule if key != "actions"})]
+    assert [text for text in own if text.startswith("[")] == []
+
+
+def test_what_arm_would_evaluate_is_refused() -> None:
+    """A rule whose text begins like one of ARM's expressions ends the conversion with a sentence."""
+    rule = {"record": "a:b:c", "expr": "[1]"}
+    with pytest.raises(ValueError, match="ARM would read an expression"):
+        azure_monitor(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
+
+
+@pytest.mark.parametrize(
+    ("duration", "iso"),
+    [("30s", "PT30S"), ("1m", "PT1M"), ("90m", "PT1H30M"), ("1h30m", "PT1H30M"), ("1d", "PT24H"), ("0s", "PT0S")],
+)
+def test_a_duration_stays_as_long(duration: str, iso: str) -> None:
+    """Prometheus' durations become ISO 8601's of the same length."""
+    assert iso_duration(duration) == iso
+    assert iso_seconds(iso) == seconds(duration)
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "5 m", "5m!", "500ms", "1y"])
+def test_what_is_no_duration_of_whole_seconds_is_refused(text: str) -> None:
+    """Anything else ends with a sentence."""
+    with pytest.raises(ValueError, match="no duration"):
+        seconds(text)
