@@ -157,7 +157,7 @@ def test_the_operator_gets_every_rule_as_it_is() -> None:
 
 
 def test_azure_gets_every_rule_once_and_as_it_is() -> None:
-    """Converted back, the rule groups are those of the rules: expressions, durations, labels, texts, and their order."""
+    """Converted back, the rule groups are those of the rules: expressions, durations, labels, texts and order."""
     assert [plain(back(resource)) for resource in RESOURCES] == [plain(group) for group in GROUPS]
 
 
