@@ -45,6 +45,7 @@ help:
 	@echo "make deb         a Debian package of that folder in dist/; make rpm: an RPM; packages-test installs them in fresh roots"
 	@echo "make windows-zip the same for Windows, as a zip; on a Windows with python.org's CPython (PYTHON=python)"
 	@echo "make msi         an installer for Windows of the zip in dist/ (needs wixl and msitools, by apt)"
+	@echo "make cloud-init  first boots with deploy/azure/cloud-init.yaml and the deb in dist/, in a fresh Debian root"
 	@echo "make chart       the Helm chart as an archive in dist/"
 	@echo "make sbom        what the build is made of, as CycloneDX JSON in dist/"
 	@echo "make audit       known vulnerabilities of the locked dependencies (asks the network)"
@@ -167,6 +168,10 @@ rpm: $(VENV)/.release
 
 packages-test: $(VENV)/.release
 	$(BIN)/python -m tests.packages
+
+.PHONY: cloud-init
+cloud-init:
+	deploy/azure/try
 
 windows-zip:
 	$(or $(PYTHON),python) -m deploy.windows.build

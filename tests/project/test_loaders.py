@@ -237,3 +237,14 @@ def test_what_is_no_duration_of_whole_seconds_is_refused(text: str) -> None:
     """Anything else ends with a sentence."""
     with pytest.raises(ValueError, match="no duration"):
         seconds(text)
+
+
+def test_the_dashboards_for_the_operator_are_those_there_are() -> None:
+    """Each object names a file of a dashboard as the key of the one ConfigMap, and is named as the dashboard is."""
+    folder = ALERTS.parent / "dashboards"
+    objects = list(yaml.safe_load_all((folder / "grafana-operator.yaml").read_text(encoding="utf-8")))
+    assert {shown["kind"] for shown in objects} == {"GrafanaDashboard"}
+    assert {shown["spec"]["configMapRef"]["name"] for shown in objects} == {"azure-scheduled-events-dashboards"}
+    named = {shown["metadata"]["name"]: shown["spec"]["configMapRef"]["key"] for shown in objects}
+    boards = {json.loads(path.read_text(encoding="utf-8"))["uid"]: path.name for path in folder.glob("*.json")}
+    assert named == boards
