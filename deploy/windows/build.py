@@ -38,6 +38,11 @@ def builds(python: Path) -> Sequence[str]:
     return [*program, *places, str(ROOT / "deploy" / "standalone.spec")]
 
 
+def lists(python: Path, folder: Path) -> Sequence[str]:
+    """The command that writes into the folder under which licences all in it is, as `deploy/standalone` does."""
+    return [str(python), "-m", "deploy.licences", "--folder", str(folder)]
+
+
 def verifies(folder: Path) -> Sequence[str]:
     """The command that has Windows verify the signatures of Python's own libraries [Get-AuthenticodeSignature]."""
     script = (
@@ -63,7 +68,7 @@ def main(platform: str = sys.platform) -> int:
         return 2
     python = VENV / "Scripts" / "python.exe"
     venv.create(VENV, clear=True, with_pip=True)
-    for command in [*installs(python), builds(python), verifies(FOLDER), *tries(FOLDER)]:
+    for command in [*installs(python), builds(python), lists(python, FOLDER), verifies(FOLDER), *tries(FOLDER)]:
         print("==", *command, file=sys.stderr, flush=True)
         subprocess.run(command, cwd=ROOT, check=True)
     return archive.main([str(FOLDER)])
