@@ -1,0 +1,104 @@
+"""The demo and the fast tests on arm64: `python -m tests.arm64 [--workers N] [TESTS…]`.
+
+In a Debian bookworm for arm64 whose programs QEMU runs one by one (user emulation: this machine's kernel, that
+architecture's C library, Python, SQLite and OpenSSL, and its wheels by deploy/constraints.txt). The Debian is made once
+and kept in `~/.cache` (1 GB); the checkout is seen through a layer in memory, so that nothing of it is changed. As root
+on a Debian it installs debootstrap and QEMU with apt-get. Linux 6.7 or newer.
+What QEMU's user emulation can't judge is marked `not_emulated`, with the reason.
+Exit code 0: all passed; 1: something failed; 2: something is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.arm64.inside import NOT_MADE
+from tests.arm64.root import ROOT, VENV, SetUpError, entered, make
+
+LOGS: Final = ROOT / "build" / "arm64"
+INSTALL: Final = (
+    "pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index --editable ."
+)
+TELL: Final = (
+    "import platform, sqlite3, ssl, sys; print(platform.machine(), *platform.libc_ver(), 'Python', "
+    "sys.version.split()[0], 'SQLite', sqlite3.sqlite_version, ssl.OPENSSL_VERSION)"
+)
+DEMO: Final = "python -m exporter demo --web.listen-address=127.0.0.1:0"
+ARRIVED: Final = "Every record arrived in every output, under one id."
+"""The demo's last line."""
+PYTEST: Final = ("-p", "no:cacheprovider", "--color=no", "--tb=short", "-o", "faulthandler_timeout=600")
+EXAMPLES: Final = "0.1"
+"""PROPERTIES_TIMES: what holds in every world is looked for on amd64; here, whether it holds on arm64 at all."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.arm64", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1), help="Test processes.")
+    parser.add_argument("tests", nargs="*", help="Files and folders of tests, instead of the fast ones.")
+    args = parser.parse_args()
+    began = time.monotonic()
+    try:
+        with step("a Debian for arm64 with Python and the locked wheels"):
+            root = make()
+        good = run(root, "demo", f'{INSTALL} && {DEMO} && python -c "{TELL}"', wanted=ARRIVED)
+        good = run(root, "tests", f"{INSTALL} && {tests(args.workers, args.tests)}") and good
+    except SetUpError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{'as it must be' if good else 'NOT as it must be'} on arm64, in {time.monotonic() - began:.0f} s")
+    return 0 if good else 1
+
+
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    """A line for a step of the set-up, with how long it took."""
+    began = time.monotonic()
+    yield
+    print(f"ok     {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def tests(workers: int, named: list[str]) -> str:
+    """The command that runs the tests that are named, or what the Makefile holds for the fast ones."""
+    if named:
+        return f"python -m pytest --numprocesses {workers} --dist worksteal -m 'not peer' {' '.join(named)}"
+    return f"make --no-print-directory -o {VENV}/.test VENV={VENV} WORKERS={workers} test-fast"
+
+
+def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
+    """Run a script in the root, in the checkout; print how it ended, and what failed. True when all was well.
+
+    Raises SetUpError when it could not be run.
+    """
+    began = time.monotonic()
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{name}.log"
+    environ = {"EMULATED": "QEMU", "PROPERTIES_TIMES": EXAMPLES, "PYTEST_ADDOPTS": " ".join(PYTEST)}
+    with (
+        log.open("wb") as output,
+        entered(root, ("/bin/sh", "-c", script), source=ROOT, environ=environ, output=output) as process,
+    ):
+        code = process.wait()
+    said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    if code == NOT_MADE:
+        raise SetUpError("\n".join(said[-20:]))
+    good = code == 0 and (not wanted or wanted in said)
+    print(f"{'ok    ' if good else 'FAILED'} {name}: {time.monotonic() - began:.0f} s", flush=True)
+    for line in (
+        [line for line in said if line.startswith(("FAILED", "ERROR"))] + ([wanted] if good else []) + said[-1:]
+    ):
+        if line:
+            print(f"       {line.strip('= ')}", flush=True)
+    if not good:
+        print(f"       exit code {code}; all that was said is in {log.relative_to(ROOT)}", flush=True)
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""A Debian for arm64 in a folder, with the agent's and its tests' dependencies, and how a command runs in it.
+
+Debian's packages come by debootstrap, which checks the archive's signatures; the wheels by this machine's pip, the
+agent's own held by the hashes of deploy/constraints.txt, and are installed by the pip of that Debian. Made once, kept
+in `~/.cache`, and made anew when what it is made of has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from packaging.requirements import Requirement
+
+from tests.arm64.inside import INTERPRETER
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CONSTRAINTS: Final = ROOT / "deploy" / "constraints.txt"
+BUILD: Final = ROOT / "deploy" / "build.txt"
+PROJECT: Final = "azure-scheduled-events-exporter"
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / PROJECT / "arm64"
+INSIDE: Final = Path(__file__).with_name("inside.py")
+VENV: Final = "/opt/venv"
+"""The folder of the virtual environment in the root."""
+
+SUITE: Final = "bookworm"
+PYTHON: Final = "3.11"
+"""The version of that suite's Python."""
+PACKAGES: Final = ("python3", "python3-venv", "ca-certificates", "git", "iproute2", "make", "openssl", "procps")
+TOOLS: Final = {"debootstrap": "debootstrap", Path(INTERPRETER).name: "qemu-user-static"}
+"""What this machine needs: the program, and Debian's package of it."""
+
+ARM64: Final = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "platform_machine": "aarch64",
+    "platform_python_implementation": "CPython",
+    "implementation_name": "cpython",
+    "python_version": PYTHON,
+    "python_full_version": f"{PYTHON}.2",
+    "extra": "",
+}
+"""The environment that markers are evaluated in ([PEP 508])."""
+PLATFORMS: Final = tuple(f"manylinux{floor}_aarch64" for floor in ("2014", "_2_17", "_2_28", "_2_34"))
+"""The tags of wheels that a glibc 2.36 takes."""
+NOT_ASKED: Final = ("mypy", "ruff", "import-linter", "types-", "grafana-foundation-sdk")
+"""Requirements of `test` whose answer is the same everywhere: they are asked on the machine of the developer."""
+
+
+class SetUpError(Exception):
+    """The root could not be made; the text says why."""
+
+
+def need_tools() -> None:
+    """What runs here; as root on Debian it is installed with apt. Raises SetUpError."""
+    if os.geteuid() != 0:
+        raise SetUpError("this makes a Debian with files of many owners: run it as root")
+    missing = [package for program, package in TOOLS.items() if not shutil.which(program)]
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        raise SetUpError(f"missing here (Debian and Ubuntu): apt-get install {' '.join(missing)}")
+    for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
+        _run("apt-get", "-qq", *command, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
+
+
+def make() -> Path:
+    """The root; what of it is there is used. Raises SetUpError."""
+    need_tools()
+    name = _made_of()
+    root = CACHE / name
+    if root.is_dir():
+        return root
+    CACHE.mkdir(parents=True, exist_ok=True)
+    for old in CACHE.iterdir():
+        shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=CACHE) as part:
+        made = Path(part) / "root"
+        _debian(made)
+        _environment(made, Path(part) / "wheels")
+        made.rename(root)
+    return root
+
+
+def _made_of() -> str:
+    """What the root depends on, as a name: change one of them, and it is made anew."""
+    files = (Path(__file__), INSIDE, CONSTRAINTS, BUILD, ROOT / "pyproject.toml")
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def _debian(root: Path) -> None:
+    """Unpack the packages here, and let them be set up by their own programs inside."""
+    mirror = [address] if (address := os.environ.get("DEBIAN_MIRROR")) else []
+    asked = ("--foreign", "--arch=arm64", "--variant=minbase", f"--include={','.join(PACKAGES)}")
+    _run("debootstrap", *asked, SUITE, str(root), *mirror)
+    # `container`: a user namespace makes no device nodes, and by this word debootstrap takes those that are there.
+    said = root.with_name("second-stage.log")
+    with (
+        said.open("wb") as log,
+        entered(
+            root, ("/debootstrap/debootstrap", "--second-stage"), environ={"container": "lxc"}, output=log
+        ) as process,
+    ):
+        code = process.wait()
+    if code:
+        raise SetUpError(f"debootstrap's second stage, exit code {code}:\n{_tail(said)}")
+
+
+def _environment(root: Path, wheels: Path) -> None:
+    """The virtual environment: wheels that this machine's pip got, installed by that Debian's own."""
+    locked = (str(CONSTRAINTS), str(BUILD))
+    hashed = [word for path in locked for word in ("--requirement", path)]
+    _download(wheels, "--no-deps", "--require-hashes", *hashed)
+    _download(wheels, "--find-links", str(wheels), "--constraint", str(_versions(wheels)), *requirements())
+    inside = root / "var" / "wheels"
+    shutil.copytree(wheels, inside)
+    for path in locked:
+        shutil.copy(path, inside)
+    pip = f"{VENV}/bin/pip install --quiet --disable-pip-version-check --no-index --find-links /var/wheels --no-compile"
+    asked = " ".join(f"'{line}'" for line in requirements())
+    script = f"""
+        set -eu
+        python3 -m venv {VENV}
+        {pip} --require-hashes --only-binary :all: -r /var/wheels/{CONSTRAINTS.name} -r /var/wheels/{BUILD.name}
+        {pip} {asked}
+        {VENV}/bin/pip check
+        touch {VENV}/.test {VENV}/.run
+    """
+    said = root.with_name("environment.log")
+    with said.open("wb") as log, entered(root, ("/bin/sh", "-c", script), output=log) as process:
+        code = process.wait()
+    if code:
+        raise SetUpError(f"the virtual environment, exit code {code}:\n{_tail(said)}")
+    shutil.rmtree(inside)
+
+
+def _download(wheels: Path, *asked: str) -> None:
+    target = [word for tag in PLATFORMS for word in ("--platform", tag)]
+    target += ["--python-version", PYTHON, "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--abi", "none"]
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
+    _run(*pip, "--dest", str(wheels), *target, *asked)
+
+
+def _versions(wheels: Path) -> Path:
+    """What was downloaded by its hash, as constraints for what is downloaded without."""
+    names = [path.name.split("-")[:2] for path in sorted(wheels.glob("*.whl"))]
+    path = wheels.with_name("versions.txt")
+    path.write_text("".join(f"{name}=={version}\n" for name, version in names), encoding="utf-8")
+    return path
+
+
+def requirements() -> list[str]:
+    """What pyproject.toml asks for on arm64 for the tests, beyond the agent's own dependencies."""
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    asked = [Requirement(line) for line in lines["test"]]
+    return [
+        f"{one.name}{one.specifier}"
+        for one in asked
+        if one.name != PROJECT and not one.name.startswith(NOT_ASKED)
+        if one.marker is None or one.marker.evaluate(ARM64)
+    ]
+
+
+@contextmanager
+def entered(
+    root: Path,
+    command: Sequence[str],
+    *,
+    source: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    output: IO[bytes] | int | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in the root, in a world of its own (`tests.arm64.inside`), killed at the end of the block.
+
+    Its standard output and error go to `output`, its environment is `environ` alone beside what every shell has.
+    Raises SetUpError where that world can't be made.
+    """
+    told_ready, ready = os.pipe()
+    go, tell_go = os.pipe()
+    clean = {"PATH": f"{VENV}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **(environ or {})}
+    places = (str(root), *([str(source)] if source else []))
+    process = subprocess.Popen(
+        [sys.executable, "-S", str(INSIDE), str(ready), str(go), *places, "--", *command],
+        env=clean,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT if output is not None else None,
+        pass_fds=(ready, go),
+    )
+    try:
+        os.close(ready)
+        os.close(go)
+        if os.read(told_ready, 1):  # nothing: it has ended, and said why
+            for kind in ("uid_map", "gid_map"):
+                Path(f"/proc/{process.pid}/{kind}").write_text("0 0 4294967295\n", encoding="ascii")
+            os.write(tell_go, b"1")
+        yield process
+    finally:
+        os.close(told_ready)
+        os.close(tell_go)
+        process.kill()
+        process.wait()
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+
+
+def _run(*command: str, env: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=env)
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise SetUpError(f"{' '.join(command)}, exit code {done.returncode}:\n{said}")
