@@ -144,8 +144,7 @@ NAME := azure-scheduled-events-exporter
 ENGINE ?= $(shell command -v docker || command -v podman)
 
 dist: $(VENV)/.release
-	@rm -rf dist/*.whl dist/*.tar.gz build/lib
-	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m deploy.dist
 	$(BIN)/python -m twine check --strict dist/*.whl dist/azure_scheduled_events_exporter-*.tar.gz
 
 image:
