@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: vm windows systemd cluster pythons arm64
 .PHONY: dist image image-test standalone standalone-test deb rpm packages-test windows-zip msi chart
 .PHONY: manifests rules
-.PHONY: sbom audit licences reproducible checksums notes lock
+.PHONY: sbom audit platforms licences reproducible checksums notes lock
 
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
@@ -49,6 +49,7 @@ help:
 	@echo "make chart       the Helm chart as an archive in dist/"
 	@echo "make sbom        what the build is made of, as CycloneDX JSON in dist/"
 	@echo "make audit       known vulnerabilities of the locked dependencies (asks the network)"
+	@echo "make platforms   whether the locks hold on Linux amd64 and arm64 and on Windows, on each Python (asks the network)"
 	@echo "make licences    the licences of what ships, in dist/; reproducible: two builds, one hash"
 	@echo "make checksums   SHA256SUMS of dist/; notes: a release's notes out of CHANGELOG.md"
 	@echo "make lock        lock the newest dependencies, and tools of a release, in deploy/*.txt"
@@ -190,6 +191,9 @@ audit: $(VENV)/.release
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt \
 		--requirement deploy/build.txt --requirement deploy/standalone.txt --requirement deploy/release.txt
 
+platforms: $(VENV)/.release
+	$(BIN)/python -m deploy.platforms
+
 licences: $(VENV)/.release
 	$(BIN)/python -m deploy.licences
 
@@ -204,6 +208,7 @@ notes:
 
 lock: $(VENV)/.release
 	UV=$(abspath $(BIN))/uv deploy/lock
+	$(BIN)/python -m deploy.platforms
 
 # -- set-up
 

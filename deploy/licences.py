@@ -91,18 +91,20 @@ class Library:
 
 LIBRARIES: Final = (
     Library(r"(lib)?python3\S*", "CPython", "PSF-2.0", ""),
-    Library(r"lib(crypto|ssl)\b\S*", "OpenSSL", "Apache-2.0", "libssl3"),
+    Library(r"lib(crypto|ssl)\b\S*", "OpenSSL", "Apache-2.0", "libssl3*"),
     Library(r"(lib)?sqlite3\S*", "SQLite", "blessing", "libsqlite3-0"),
     Library(r"lib(z|zlib1?)\.\S*|zlib1\.dll", "zlib", "Zlib", "zlib1g"),
     Library(r"libbz2\S*", "bzip2", "bzip2-1.0.6", "libbz2-1.0"),
     Library(r"liblzma\S*", "XZ Utils' liblzma", "LicenseRef-public-domain", "liblzma5"),
-    Library(r"libffi\S*", "libffi", "MIT", "libffi8"),
+    Library(r"libffi\S*", "libffi", "MIT", "libffi[678]"),
     Library(r"libexpat\S*", "Expat", "MIT", "libexpat1"),
     Library(r"libuuid\S*", "libuuid", "BSD-3-Clause", "libuuid1"),
     Library(r"libgcc_s\S*", "GCC's libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1", "libgcc-s1"),
     Library(r"libstdc\+\+\S*", "GCC's libstdc++", "GPL-3.0-or-later WITH GCC-exception-3.1", "libstdc++6"),
     Library(r"vcruntime140\S*", "Visual C++ runtime", "LicenseRef-Microsoft-redistributable", ""),
 )
+WITHIN: Final = LIBRARIES[:9]
+"""What a CPython has in it when it does not bring it as files: they are listed in any case."""
 DOCUMENTS: Final = Path("/usr/share/doc")
 
 
@@ -175,7 +177,7 @@ def in_folder(folder: Path) -> Iterator[Component]:
     wanted = [*locked(), "pyinstaller"]
     yield from (component(installed[name]) for name in wanted if name in installed)
     names = {path.name for path in folder.rglob("*") if path.is_file()}
-    found = {library(name) for name in names if NATIVE.search(name) and not OF_WHEELS.search(name)}
+    found = {library(name) for name in names if NATIVE.search(name) and not OF_WHEELS.search(name)} | {*WITHIN}
     for one in sorted(found, key=lambda one: one.name):
         yield Component(one.name, version_of(one), one.licence, text_of(one))
 
@@ -197,14 +199,13 @@ def version_of(one: Library) -> str:
     return told.get(one.name, "").removeprefix("OpenSSL ")
 
 
-def text_of(one: Library) -> str:
-    """The licence's text: Debian's for its packages, else CPython's own, which names the libraries it comes with."""
-    ours = [Path(sysconfig.get_path("stdlib")) / "LICENSE.txt", Path(sys.base_prefix) / "LICENSE.txt"]
-    places = [DOCUMENTS / one.package / "copyright"] if one.package else ours
-    for place in (*places, *ours):
-        if place.is_file():
-            return place.read_text(encoding="utf-8", errors="replace")
-    return ""
+def text_of(one: Library, documents: Path = DOCUMENTS) -> str:
+    """The licence's text: CPython's own, which on Windows has that of all it brings, or Debian's; empty without it."""
+    places = [Path(sysconfig.get_path("stdlib")) / "LICENSE.txt", Path(sys.base_prefix) / "LICENSE.txt"]
+    if one.package and sys.platform != "win32":
+        places = sorted(documents.glob(f"{one.package}/copyright"))
+    texts = (place.read_text(encoding="utf-8", errors="replace") for place in places if place.is_file())
+    return next(texts, "")
 
 
 def component(one: importlib.metadata.Distribution) -> Component:

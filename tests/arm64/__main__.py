@@ -96,7 +96,7 @@ def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
         if line:
             print(f"       {line.strip('= ')}", flush=True)
     if not good:
-        print(f"       exit code {code}; all that was said is in {log.relative_to(ROOT)}", flush=True)
+        print(f"       exit code {code}; all that was said is in {log}", flush=True)
     return good
 
 

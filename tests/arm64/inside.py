@@ -130,6 +130,7 @@ def main(arguments: list[str]) -> int:
     except NotMade as error:
         print(error, file=sys.stderr)
         return NOT_MADE
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever waits for this does not leave it behind
     first = os.fork()  # the namespace of processes is that of the children
     if first:
         code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])

@@ -1,0 +1,74 @@
+"""The locks on every platform, as far as it can be said without the network: `make platforms` asks for the wheels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from deploy import platforms
+
+ROOT: Final = Path(__file__).parents[2]
+MACHINES: Final = {
+    "Linux amd64": {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+    },
+    "Linux arm64": {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "platform_machine": "aarch64",
+    },
+    "Windows amd64": {
+        "sys_platform": "win32",
+        "platform_system": "Windows",
+        "os_name": "nt",
+        "platform_machine": "AMD64",
+    },
+}
+HASH: Final = re.compile(r"--hash=sha256:[0-9a-f]{64}(?![0-9a-f])")
+
+
+def entries(name: str) -> dict[str, tuple[Requirement, int]]:
+    """Each requirement of a lock by its name, with the number of its hashes."""
+    text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    found = [one for one in re.split(r"\n(?=\S)", text) if not one.startswith("#")]
+    asked = [(Requirement(one.split("\\")[0]), len(HASH.findall(one))) for one in found]
+    return {requirement.name: (requirement, hashes) for requirement, hashes in asked}
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_locks_have_one_version_and_hashes_of_all_that_applies(machine: str, version: str) -> None:
+    """On each platform and Python all that applies is one version with a hash; Windows alone has pywin32."""
+    there = MACHINES[machine] | {
+        "python_version": version,
+        "python_full_version": f"{version}.0",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+    }
+    for lock in platforms.LOCKS:
+        applies = {}
+        for name, (requirement, hashes) in entries(lock).items():
+            if requirement.marker is None or requirement.marker.evaluate(there):
+                applies[name] = hashes
+                (pin,) = requirement.specifier
+                assert pin.operator == "==", requirement
+        assert applies, lock
+        assert min(applies.values()) >= 1, applies
+        assert ("pywin32" in applies) is (machine.startswith("Windows") and lock == "constraints.txt")
+
+
+def test_the_pythons_are_those_that_the_project_names() -> None:
+    """The check asks for every Python of the classifiers, from the oldest that is allowed."""
+    versions = [Version(one) for one in platforms.pythons()]
+    assert versions == sorted(versions)
+    assert str(versions[0]) == "3.11"
+    assert set(platforms.PLATFORMS) == set(MACHINES)
