@@ -1,0 +1,19 @@
+"""Writes what is generated: `python -m deploy.manifests`, which `make manifests` calls."""
+
+from __future__ import annotations
+
+from deploy.manifests import CHART, ROOT
+from deploy.manifests.render import generated
+
+
+def main() -> None:
+    """Write each file that changed, and say so. The schema goes first: Helm reads it when it renders the rest."""
+    (CHART / "values.schema.json").unlink(missing_ok=True)
+    for path, text in generated().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
