@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from deploy.manifests import CHART, ROOT
+from deploy.manifests import ROOT
 from deploy.manifests.render import generated
 
 
 def main() -> None:
-    """Write each file that changed, and say so. The schema goes first: Helm reads it when it renders the rest."""
-    (CHART / "values.schema.json").unlink(missing_ok=True)
-    for path, text in generated().items():
+    """Write each file that changed, and say so."""
+    for path, text in generated():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")

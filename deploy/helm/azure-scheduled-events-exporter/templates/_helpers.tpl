@@ -103,6 +103,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail "windows.image needs a repository and a tag or digest: no image for Windows is published, see docs/kubernetes.md" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.workloadIdentity.clientId (kindIs "map" .Values.settings) (not (dig "event_hubs" "fully_qualified_namespace" "" .Values.settings)) (not .Values.eventHubs.connectionStringSecret.name) -}}
+{{- fail "workloadIdentity.clientId signs in to a namespace of Event Hubs: name it in settings.event_hubs.fully_qualified_namespace" -}}
+{{- end -}}
 {{- if and .Values.workloadIdentity.clientId .Values.eventHubs.connectionStringSecret.name -}}
 {{- fail "Event Hubs is reached by a connection string or by an identity: empty eventHubs.connectionStringSecret.name or workloadIdentity.clientId" -}}
 {{- end -}}
@@ -120,7 +123,9 @@ exec:
   command:
     - python3
     - /opt/agent/healthcheck.py
-    - --path={{ .path }}
+    {{- if eq .path "/-/ready" }}
+    - --ready
+    {{- end }}
     {{- if $web.credentialsSecret }}
     - --credentials=/run/secrets/web-credentials
     {{- end }}

@@ -1,0 +1,151 @@
+"""The chart's probes against a real agent: with TLS, a password, a client certificate, as the web-config file asks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import bcrypt
+import pytest
+
+from deploy import healthcheck
+from deploy.manifests import ROOT
+from exporter.config.load import load
+from exporter.simulator.metadata.scenario import load as load_scenario
+from exporter.simulator.metadata.service import MetadataService
+from tests.project.test_deploy import agent
+from tests.support.certificates import Authority, write
+from tests.support.charts import VALUES, agent_of, environment, render
+
+pytestmark = pytest.mark.linux("is about containers and Kubernetes")
+
+HASH: Final = bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()
+TLS: Final = {"cert_file": "web.crt", "key_file": "web.key"}
+PASSWORD: Final = {"basic_auth_users": {"scraper": HASH}}
+CLIENT: Final = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.crt"}
+ASKED: Final[dict[str, dict[str, Any]]] = {
+    "defaults": {},
+    "tls": {"tls_server_config": TLS},
+    "password": PASSWORD,
+    "tls and password": {"tls_server_config": TLS, **PASSWORD},
+    "client certificate": {"tls_server_config": {**TLS, **CLIENT}},
+}
+"""What the web-config file asks for, by the values that say so."""
+
+
+def secrets(folder: Path, asked: Mapping[str, Any]) -> None:
+    """The Secrets `web` and `scrape` as the kubelet would mount them below /run/secrets."""
+    authority = Authority()
+    (web := folder / "web").mkdir()
+    (shown := folder / "web-credentials").mkdir()
+    write(web, "web", *authority.issue("127.0.0.1"))
+    (web / "ca.crt").write_text(authority.pem)
+    (web / "web.yml").write_text(json.dumps(asked))
+    if "basic_auth_users" in asked:
+        (shown / "username").write_text("scraper")
+        (shown / "password").write_text("password\n")
+    if "client_auth_type" in asked.get("tls_server_config", {}):
+        write(shown, "tls", *authority.issue("scraper"))
+
+
+def ask(probe: Mapping[str, Any], folder: Path, environ: Mapping[str, str], port: int) -> bool:
+    """What the kubelet would find: exit code 0, or an answer from 200 to 399 whoever vouches for the certificate."""
+    if "exec" in probe:
+        command = [
+            word.replace("/run/secrets", str(folder)).replace("/opt/agent/", f"{ROOT}/deploy/")
+            for word in probe["exec"]["command"]
+        ]
+        assert command[0] == "python3"
+        done = subprocess.run(
+            [sys.executable, *command[1:]],
+            cwd=ROOT,
+            env={**os.environ, **environ, "SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": f"127.0.0.1:{port}"},
+            timeout=60,
+            check=False,
+        )
+        return done.returncode == 0
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    scheme, path = probe["httpGet"].get("scheme", "HTTP").lower(), probe["httpGet"]["path"]
+    try:
+        with urllib.request.urlopen(f"{scheme}://127.0.0.1:{port}{path}", timeout=30, context=context):  # noqa: S310  # ours
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("seeing", [True, False], ids=["seeing", "blind"])
+def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> None:
+    """Whatever the web-config file asks for, an agent is alive, and ready where it sees the metadata service."""
+    container = agent_of(render(tmp_path, VALUES[name]))
+    secrets(tmp_path, ASKED[name])
+    environ = {key: value.replace("/run/secrets", str(tmp_path)) for key, value in environment(container).items()}
+    environ = {key: value for key, value in environ.items() if key == "SCHEDULED_EVENTS_WEB_CONFIG_FILE"}
+    assert bool(environ) is bool(ASKED[name])
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        MetadataService(load_scenario("quiet")) as service,
+    ):
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        source = service.url if seeing else "http://127.0.0.1:9"
+        with agent(source, tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
+            port = int(manager.recv(4096).decode().rpartition(" ")[2])
+            for _ in range(2):  # polls
+                manager.recv(4096)
+            assert ask(container["livenessProbe"], tmp_path, environ, port)
+            assert ask(container["readinessProbe"], tmp_path, environ, port) is seeing
+
+
+@pytest.mark.parametrize("name", ["password", "tls and password", "client certificate"])
+def test_what_is_not_taken_ends_a_roll_out_and_restarts_nothing(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With another password or certificate than the agent takes it is alive and not ready; with none, nobody knows."""
+    secrets(tmp_path, ASKED[name])
+    (other := tmp_path / "other").mkdir()
+    if name == "client certificate":
+        write(other, "tls", *Authority("another").issue("scraper"))
+    else:
+        (other / "username").write_text("scraper")
+        (other / "password").write_text("another")
+    environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        with agent("http://127.0.0.1:9", tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
+            environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = (
+                "127.0.0.1:" + manager.recv(4096).decode().rpartition(" ")[2]
+            )
+            assert healthcheck.main(environ, ["--credentials", str(other)]) == 0
+            assert healthcheck.main(environ, ["--credentials", str(other), "--ready"]) == 1
+            assert healthcheck.main(environ, ["--ready"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3
+    assert all("401" in line or "certificate" in line for line in said), said
+    assert "another" not in "".join(said)
+
+
+def test_credentials_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder with a user and no password is a failed probe with a sentence, not a traceback."""
+    (tmp_path / "username").write_text("scraper")
+    assert healthcheck.main({}, ["--credentials", str(tmp_path)]) == 1
+    assert f"the credentials in {tmp_path} cannot be used" in capsys.readouterr().out
+
+
+def test_the_settings_of_the_probes_are_the_agents(tmp_path: Path) -> None:
+    """The health check reads the container's own variables, by which it finds the address."""
+    environ = environment(agent_of(render(tmp_path, VALUES["one address"])))
+    assert load(argparse.Namespace(), environ).web.address == ("127.0.0.1", 9000)

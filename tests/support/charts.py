@@ -1,0 +1,139 @@
+"""The chart as Helm renders it, for the tests: documents by kind and name, and what Helm says where it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from deploy.manifests import CHART, ROOT
+from deploy.manifests.render import helm, template
+from tests.support.peers import need
+
+WEB: Final = {"configSecret": {"name": "web"}}
+
+VALUES: Final[dict[str, dict[str, Any]]] = {
+    "defaults": {},
+    "settings": {
+        "settings": {
+            "approval": {"rules": [{"name": "short", "event_type": ["Freeze"], "max_duration": 8, "settle": "30s"}]},
+            "event_hubs": {"fully_qualified_namespace": "ns.servicebus.windows.net", "event_hub": "events"},
+            "otlp": {"endpoint": "http://collector:4318", "compression": "gzip"},
+            "records": {"scope": "all"},
+            "outbox": {"max_bytes": 2097152},
+        },
+        "approval": {"mode": "enforce", "readyFiles": True},
+        "workloadIdentity": {"clientId": "00000000-0000-0000-0000-000000000000", "tenantId": "t"},
+        "otlp": {"headersSecret": {"name": "otlp"}},
+    },
+    "text": {"settings": '[log]\nlevel = "debug"\n', "eventHubs": {"connectionStringSecret": {"name": "event-hubs"}}},
+    "tls": {
+        "web": {**WEB, "tls": True},
+        "podMonitor": {"enabled": True, "tlsConfig": {"serverName": "agent.example.com"}},
+    },
+    "password": {"web": {**WEB, "password": True, "credentialsSecret": "scrape"}, "podMonitor": {"enabled": True}},
+    "tls and password": {"web": {**WEB, "tls": True, "password": True, "credentialsSecret": "scrape"}},
+    "hash alone": {"web": {**WEB, "tls": True, "password": True}},
+    "client certificate": {"web": {**WEB, "tls": True, "clientCertificate": True, "credentialsSecret": "scrape"}},
+    "one address": {"web": {"host": "127.0.0.1", "port": 9000}},
+    "IPv6": {"web": {"host": "::"}},
+    "operators": {
+        "podMonitor": {"enabled": True, "namespace": "monitoring", "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboards": {
+            "enabled": True,
+            "annotations": {"grafana_folder": "Azure"},
+            "grafanaOperator": {"enabled": True},
+        },
+    },
+    "azure": {"podMonitor": {"enabled": True, "apiVersion": "azmonitoring.coreos.com/v1"}},
+    "windows": {"windows": {"enabled": True, "image": {"repository": "registry.example.com/azse", "tag": "1"}}},
+    "everything of a pod": {
+        "image": {"digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "serviceAccount": {"create": False, "name": "mine"},
+        "resources": {"limits": {"cpu": "1"}},
+        "updateStrategy": {"type": "OnDelete", "rollingUpdate": None},
+        "tolerations": [],
+        "nodeSelector": {"agentpool": "spot"},
+        "affinity": {"nodeAffinity": None},
+        "priorityClassName": "",
+        "labels": {"team": "sre"},
+        "podLabels": {"tier": "node"},
+        "podAnnotations": {"a": "b"},
+        "extraEnv": [{"name": "SCHEDULED_EVENTS_LOG_LEVEL", "value": "debug"}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/run/ca"}],
+        "networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+        "log": {"format": "logfmt"},
+        "outbox": {"hostPath": "/mnt/azse"},
+    },
+}
+"""Sets of values that the chart is rendered with."""
+VALUES["everything"] = {
+    **VALUES["settings"],
+    **VALUES["operators"],
+    **VALUES["windows"],
+    **VALUES["tls and password"],
+    "podMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}},
+    "networkPolicy": {"enabled": True},
+}
+
+
+def need_helm() -> str:
+    """Helm's path; without it the test is skipped with a sentence, or fails under CI=true."""
+    try:
+        return helm()
+    except FileNotFoundError:
+        return need("helm")
+
+
+def render(folder: Path, values: Mapping[str, Any], *arguments: str, release: str = "azse") -> list[dict[str, Any]]:
+    """All documents of the chart with these values; fails with Helm's sentence where it refuses them."""
+    need_helm()
+    (file := folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+    try:
+        text = template("--values", str(file), *arguments, release=release, namespace="ns")
+    except subprocess.CalledProcessError as error:
+        pytest.fail(error.stderr)
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def refusal(folder: Path, values: Mapping[str, Any]) -> str:
+    """What Helm says against these values; fails where it takes them."""
+    need_helm()
+    (file := folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+    try:
+        template("--values", str(file))
+    except subprocess.CalledProcessError as error:
+        said: str = error.stderr
+        return said
+    return pytest.fail(f"{CHART.relative_to(ROOT)} takes {values}")
+
+
+def daemonset(documents: list[dict[str, Any]], system: str = "linux") -> dict[str, Any]:
+    """The DaemonSet of a system."""
+    (found,) = [
+        document
+        for document in documents
+        if document["kind"] == "DaemonSet"
+        and document["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/os"] == system
+    ]
+    return found
+
+
+def agent_of(documents: list[dict[str, Any]], system: str = "linux") -> dict[str, Any]:
+    """The agent's container in it."""
+    (container,) = daemonset(documents, system)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def environment(container: Mapping[str, Any]) -> dict[str, str]:
+    """The variables with a value that stands in the manifest."""
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
