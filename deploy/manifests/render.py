@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deploy.manifests import CHART, KUBERNETES, NAME, NAMESPACE, ROOT
 from deploy.manifests.values import read, schema, table
@@ -33,10 +34,11 @@ def helm() -> str:
     return found
 
 
-def template(*arguments: str, release: str = NAME, namespace: str = NAMESPACE) -> str:
-    """What `helm template` prints. Raises CalledProcessError, with Helm's own sentence in `stderr`."""
-    command = [helm(), "template", release, str(CHART), "--namespace", namespace, *arguments]
-    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=60).stdout
+def template(values: Mapping[str, Any], release: str = NAME, namespace: str = NAMESPACE) -> str:
+    """What `helm template` prints with these values. Raises CalledProcessError, with Helm's sentence in `stderr`."""
+    command = [helm(), "template", release, str(CHART), "--namespace", namespace, "--values", "-"]
+    told = json.dumps(values)  # JSON is YAML
+    return subprocess.run(command, input=told, text=True, capture_output=True, check=True, timeout=60).stdout
 
 
 def by_template(text: str) -> dict[str, str]:
@@ -58,12 +60,12 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield chart, _versions(chart.read_text(encoding="utf-8"))
     yield CHART / "values.schema.json", schema(values)
     yield readme, _TABLE.sub(lambda match: match[1] + table(values) + match[3], readme.read_text(encoding="utf-8"))
-    as_it_is = by_template(template())
+    as_it_is = by_template(template({}))
     for name, path in BASE.items():
         yield path, _marked(name, as_it_is[name])
     yield (
         POD_MONITOR,
-        _marked("podmonitor.yaml", by_template(template("--set", "podMonitor.enabled=true"))["podmonitor.yaml"]),
+        _marked("podmonitor.yaml", by_template(template({"podMonitor": {"enabled": True}}))["podmonitor.yaml"]),
     )
 
 

@@ -25,6 +25,7 @@ from exporter import __version__
 from exporter.config.load import load
 from exporter.config.schema import catalogue
 from tests.support.charts import VALUES, agent_of, daemonset, environment, need_helm, refusal, render
+from tests.support.documentation import Block, blocks
 from tests.support.peers import need
 
 pytestmark = pytest.mark.linux("is about Kubernetes")
@@ -94,10 +95,10 @@ def test_each_value_is_explained() -> None:
     jsonschema.Draft7Validator.check_schema(json.loads(schema(values)))
 
 
-def test_the_event_hubs_component_is_what_the_chart_makes(tmp_path: Path) -> None:
+def test_the_event_hubs_component_is_what_the_chart_makes() -> None:
     """Kustomize's patch for Event Hubs has the variable, the mount and the Secret that the chart has."""
     patch = yaml.safe_load((KUBERNETES / "components" / "event-hubs" / "daemonset.yaml").read_text(encoding="utf-8"))
-    documents = render(tmp_path, VALUES["text"])
+    documents = render(VALUES["text"])
     patched, made = patch["spec"]["template"]["spec"], daemonset(documents)["spec"]["template"]["spec"]
     assert patched["containers"][0]["env"][0] in agent_of(documents)["env"]
     assert patched["containers"][0]["volumeMounts"][0] in agent_of(documents)["volumeMounts"]
@@ -190,15 +191,28 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_value_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_wrong_value_is_refused(name: str) -> None:
     """Helm takes no typo and no contradiction, and names what is wrong."""
     values, told = REFUSED[name]
-    assert told in refusal(tmp_path, values)
+    assert told in refusal(values)
 
 
-def test_another_chart_may_hold_it(tmp_path: Path) -> None:
+def test_another_chart_may_hold_it() -> None:
     """What a parent chart gives to all (`global`) is not refused."""
-    assert render(tmp_path, {"global": {"cluster": "a"}})
+    assert render({"global": {"cluster": "a"}})
+
+
+EXAMPLES: Final = [
+    block for block in blocks(ROOT / "docs" / "kubernetes.md") if block.text.startswith("# values.yaml\n")
+]
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=str)
+def test_the_documentation_shows_values_that_there_are(block: Block) -> None:
+    """Each values.yaml of the page about Kubernetes is taken, and the agent takes the settings in it."""
+    documents = render(yaml.safe_load(block.text))
+    assert daemonset(documents)
+    assert len(EXAMPLES) >= 8
 
 
 # -- Kubernetes
@@ -206,9 +220,9 @@ def test_another_chart_may_hold_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("name", VALUES)
-def test_kubernetes_takes_what_it_renders(tmp_path: Path, name: str, version: str) -> None:
+def test_kubernetes_takes_what_it_renders(name: str, version: str) -> None:
     """Whatever the values, each document of Kubernetes' own kinds holds against the API's schema, in one namespace."""
-    for document in render(tmp_path, VALUES[name]):
+    for document in render(VALUES[name]):
         if document["kind"] in OF_OTHERS:
             assert document["apiVersion"] in OF_OTHERS[document["kind"]]
         else:
@@ -219,9 +233,9 @@ def test_kubernetes_takes_what_it_renders(tmp_path: Path, name: str, version: st
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_pod_holds_together(tmp_path: Path, name: str) -> None:
+def test_a_pod_holds_together(name: str) -> None:
     """Selector and labels fit, each mount has its volume and each volume its mount, and no variable is there twice."""
-    for found in (document for document in render(tmp_path, VALUES[name]) if document["kind"] == "DaemonSet"):
+    for found in (document for document in render(VALUES[name]) if document["kind"] == "DaemonSet"):
         template_ = found["spec"]["template"]
         assert found["spec"]["selector"]["matchLabels"].items() <= template_["metadata"]["labels"].items()
         containers = [*template_["spec"]["containers"], *template_["spec"].get("initContainers", ())]
@@ -235,7 +249,7 @@ def test_a_pod_holds_together(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in VALUES if name != "windows"])
 def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
     """Its settings are valid together: the variables of the pod, and the file in the ConfigMap."""
-    documents = render(tmp_path, VALUES[name])
+    documents = render(VALUES[name])
     environ = environment(agent_of(documents))
     files = [
         document["data"]["config.toml"] for document in documents if document["metadata"]["name"].endswith("-settings")
@@ -254,20 +268,20 @@ def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
         assert (settings.records.scope, settings.outbox.max_bytes) == ("all", 2097152)
 
 
-def test_settings_survive_the_way_through_values(tmp_path: Path) -> None:
+def test_settings_survive_the_way_through_values() -> None:
     """Quotes, backslashes, newlines and letters of all kinds are the same in the file as in the values."""
     told = {"source": {"vm_name": "a\"b'c\\d<é>&\n{{ x }}"}, "recorder": {"path": "/a b", "files": 3}}
     (made,) = (
         document["data"]["config.toml"]
-        for document in render(tmp_path, {"settings": told})
+        for document in render({"settings": told})
         if document["metadata"]["name"].endswith("-settings")
     )
     assert tomllib.loads(made) == told
 
 
-def test_what_the_chart_sets_is_no_setting_beside_it(tmp_path: Path) -> None:
+def test_what_the_chart_sets_is_no_setting_beside_it() -> None:
     """A setting that a value of its own puts into the environment can't be given a second time, without effect."""
-    documents = [*render(tmp_path, VALUES["everything"]), *render(tmp_path, VALUES["text"])]
+    documents = [*render(VALUES["everything"]), *render(VALUES["text"])]
     found = {
         entry["name"]
         for document in documents
@@ -278,26 +292,26 @@ def test_what_the_chart_sets_is_no_setting_beside_it(tmp_path: Path) -> None:
     assert found - secret - {"SCHEDULED_EVENTS_CONFIG_FILE"} == {env_of(name) for name in SET_BY_THE_CHART}
 
 
-def test_a_change_of_settings_rolls_the_pods(tmp_path: Path) -> None:
+def test_a_change_of_settings_rolls_the_pods() -> None:
     """Other settings make another pod template; the same make the same."""
     seen = {
-        json.dumps(daemonset(render(tmp_path, {"settings": {"records": {"scope": scope}}}))["spec"]["template"])
+        json.dumps(daemonset(render({"settings": {"records": {"scope": scope}}}))["spec"]["template"])
         for scope in ("own", "all", "own")
     }
     assert len(seen) == 2
 
 
-def test_two_releases_are_two_things(tmp_path: Path) -> None:
+def test_two_releases_are_two_things() -> None:
     """Two releases in one namespace, each for its node pools, share no name and no pod."""
-    one, two = (daemonset(render(tmp_path, {}, release=name)) for name in ("canary", "rest"))
+    one, two = (daemonset(render({}, release=name)) for name in ("canary", "rest"))
     assert one["metadata"]["name"] != two["metadata"]["name"]
     assert one["spec"]["selector"] != two["spec"]["selector"]
 
 
-def test_what_stays_restricted(tmp_path: Path) -> None:
+def test_what_stays_restricted() -> None:
     """Whatever the values, the agent runs without root, rights, token, or anything to write on but its volumes."""
     for values in VALUES.values():
-        spec = daemonset(render(tmp_path, values))["spec"]["template"]["spec"]
+        spec = daemonset(render(values))["spec"]["template"]["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         (container,) = spec["containers"]
@@ -313,17 +327,17 @@ def test_what_stays_restricted(tmp_path: Path) -> None:
         assert writable in (["outbox"], ["outbox", "ca"])
 
 
-def test_no_secret_is_in_the_manifests(tmp_path: Path) -> None:
+def test_no_secret_is_in_the_manifests() -> None:
     """Secrets are named, never held: no document is one, and the agent's variables point to files or to the Secret."""
-    documents = render(tmp_path, VALUES["everything"])
+    documents = render(VALUES["everything"])
     assert "Secret" not in {document["kind"] for document in documents}
     values = environment(agent_of(documents))
     assert not {setting.env for setting in catalogue() if setting.secret} & set(values)
 
 
-def test_windows_runs_on_the_node_itself(tmp_path: Path) -> None:
+def test_windows_runs_on_the_node_itself() -> None:
     """The second DaemonSet is for Windows alone: a HostProcess pod with the node's network, of the image given."""
-    documents = render(tmp_path, VALUES["windows"])
+    documents = render(VALUES["windows"])
     spec = daemonset(documents, "windows")["spec"]["template"]["spec"]
     assert spec["hostNetwork"] is True
     assert spec["securityContext"]["windowsOptions"]["hostProcess"] is True
@@ -340,9 +354,9 @@ def test_windows_runs_on_the_node_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tls", "password", "operators", "azure", "everything"])
-def test_the_pod_monitor_fits_the_pods(tmp_path: Path, name: str) -> None:
+def test_the_pod_monitor_fits_the_pods(name: str) -> None:
     """It selects the pods of both systems by a port that they name, and asks as the agent wants to be asked."""
-    documents = render(tmp_path, VALUES[name])
+    documents = render(VALUES[name])
     (monitor,) = (document for document in documents if document["kind"] == "PodMonitor")
     sets = [document for document in documents if document["kind"] == "DaemonSet"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
@@ -360,7 +374,7 @@ def test_the_pod_monitor_fits_the_pods(tmp_path: Path, name: str) -> None:
 @pytest.mark.peer("prometheus")
 def test_the_rules_are_the_rules(tmp_path: Path) -> None:
     """The PrometheusRule's groups are those of alerts/rules.yml, and promtool takes them."""
-    (made,) = (document for document in render(tmp_path, VALUES["operators"]) if document["kind"] == "PrometheusRule")
+    (made,) = (document for document in render(VALUES["operators"]) if document["kind"] == "PrometheusRule")
     assert made["spec"] == yaml.safe_load((ROOT / "alerts" / "rules.yml").read_text(encoding="utf-8"))
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(made["spec"]), encoding="utf-8")
     command = [need("promtool"), "check", "rules", str(tmp_path / "rules.yml")]
@@ -368,9 +382,9 @@ def test_the_rules_are_the_rules(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_dashboards_are_the_dashboards(tmp_path: Path) -> None:
+def test_the_dashboards_are_the_dashboards() -> None:
     """Each ConfigMap holds a dashboard as it is, below Kubernetes' bound, and a GrafanaDashboard names it."""
-    documents = render(tmp_path, VALUES["operators"])
+    documents = render(VALUES["operators"])
     maps = {
         document["metadata"]["name"]: document
         for document in documents
@@ -404,7 +418,7 @@ OF_ROOT: Final = {"container-security-context-user-group-id"}
 @pytest.mark.parametrize("name", ["defaults", "everything of a pod", "tls and password"])
 def test_kube_score_finds_nothing_critical(tmp_path: Path, name: str) -> None:
     """Of what kube-score calls critical nothing is left but what is explained, and what is explained is still found."""
-    documents = render(tmp_path, VALUES[name])
+    documents = render(VALUES[name])
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(documents), encoding="utf-8")
     command = [
         need("kube-score"),

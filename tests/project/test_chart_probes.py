@@ -89,7 +89,7 @@ def ask(probe: Mapping[str, Any], folder: Path, environ: Mapping[str, str], port
 @pytest.mark.parametrize("seeing", [True, False], ids=["seeing", "blind"])
 def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> None:
     """Whatever the web-config file asks for, an agent is alive, and ready where it sees the metadata service."""
-    container = agent_of(render(tmp_path, VALUES[name]))
+    container = agent_of(render(VALUES[name]))
     secrets(tmp_path, ASKED[name])
     environ = {key: value.replace("/run/secrets", str(tmp_path)) for key, value in environment(container).items()}
     environ = {key: value for key, value in environ.items() if key == "SCHEDULED_EVENTS_WEB_CONFIG_FILE"}
@@ -145,7 +145,7 @@ def test_credentials_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytes
     assert f"the credentials in {tmp_path} cannot be used" in capsys.readouterr().out
 
 
-def test_the_settings_of_the_probes_are_the_agents(tmp_path: Path) -> None:
+def test_the_settings_of_the_probes_are_the_agents() -> None:
     """The health check reads the container's own variables, by which it finds the address."""
-    environ = environment(agent_of(render(tmp_path, VALUES["one address"])))
+    environ = environment(agent_of(render(VALUES["one address"])))
     assert load(argparse.Namespace(), environ).web.address == ("127.0.0.1", 9000)
