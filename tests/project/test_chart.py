@@ -28,7 +28,7 @@ from tests.support.charts import VALUES, agent_of, daemonset, environment, need_
 from tests.support.documentation import Block, blocks
 from tests.support.peers import need
 
-pytestmark = pytest.mark.linux("is about Kubernetes")
+pytestmark = [pytest.mark.linux("is about Kubernetes"), pytest.mark.peer("helm")]
 
 SETTINGS: Final = {setting.env for setting in catalogue()} | {"SCHEDULED_EVENTS_CONFIG_FILE"}
 OF_OTHERS: Final = {
@@ -149,8 +149,8 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a secret among the settings": ({"settings": {"event_hubs": {"connection_string": "x"}}}, "connection_string"),
     "headers among the settings": ({"settings": {"otlp": {"headers": "a=b"}}}, "headers"),
     "what the chart sets": ({"settings": {"approval": {"mode": "enforce"}}}, "mode"),
-    "a bare off": ({"approval": {"mode": False}}, "approval.mode"),
     "no mode": ({"approval": {"mode": "on"}}, '"off", "dry-run", "enforce"'),
+    "a bare on": ({"approval": {"mode": True}}, "approval.mode"),
     "a port": ({"web": {"port": 70000}}, "65535"),
     "a setting's bound": ({"settings": {"recorder": {"files": 1000}}}, "100"),
     "a number without a unit": ({"settings": {"source": {"poll_interval": 1}}}, "poll_interval"),
@@ -290,6 +290,12 @@ def test_what_the_chart_sets_is_no_setting_beside_it() -> None:
     }
     secret = {setting.env for setting in catalogue() if setting.secret}
     assert found - secret - {"SCHEDULED_EVENTS_CONFIG_FILE"} == {env_of(name) for name in SET_BY_THE_CHART}
+
+
+def test_a_bare_off_is_off() -> None:
+    """What YAML makes of `mode: off` is the mode off."""
+    documents = render({"approval": yaml.safe_load("mode: off")})
+    assert environment(agent_of(documents))["SCHEDULED_EVENTS_APPROVAL_MODE"] == "off"
 
 
 def test_a_change_of_settings_rolls_the_pods() -> None:

@@ -27,7 +27,7 @@ from tests.project.test_deploy import agent
 from tests.support.certificates import Authority, write
 from tests.support.charts import VALUES, agent_of, environment, render
 
-pytestmark = pytest.mark.linux("is about containers and Kubernetes")
+pytestmark = [pytest.mark.linux("is about containers and Kubernetes"), pytest.mark.peer("helm")]
 
 HASH: Final = bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()
 TLS: Final = {"cert_file": "web.crt", "key_file": "web.key"}
@@ -85,8 +85,9 @@ def ask(probe: Mapping[str, Any], folder: Path, environ: Mapping[str, str], port
         return False
 
 
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("seeing", [True, False], ids=["seeing", "blind"])
+@pytest.mark.parametrize(
+    ("name", "seeing"), [*((name, True) for name in ASKED), ("tls", False), ("tls and password", False)]
+)
 def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> None:
     """Whatever the web-config file asks for, an agent is alive, and ready where it sees the metadata service."""
     container = agent_of(render(VALUES[name]))

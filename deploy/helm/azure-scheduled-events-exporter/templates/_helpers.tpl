@@ -42,6 +42,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
+{{/* A bare off is YAML's false. */}}
+{{- define "agent.mode" -}}
+{{- .Values.approval.mode | default "off" -}}
+{{- end -}}
+
 {{- define "agent.listenAddress" -}}
 {{- if contains ":" .Values.web.host -}}[{{ .Values.web.host }}]{{- else -}}{{ .Values.web.host }}{{- end -}}:{{ int .Values.web.port }}
 {{- end -}}
