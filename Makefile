@@ -201,7 +201,7 @@ reproducible: $(VENV)/.release
 	deploy/reproducible
 
 checksums:
-	deploy/checksums
+	$(or $(PYTHON),python3) -m deploy.checksums $(if $(RELEASE),--release)
 
 notes:
 	@$(or $(PYTHON),python3) -m deploy.notes
