@@ -7,16 +7,14 @@ import struct
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 
 from deploy.windows import NAME, PROGRAM, STEM, archive, build, folder, msi
 from tests.support.peers import need
 
 ROOT: Final = Path(__file__).parents[2]
-WORKFLOW: Final = ROOT / ".github" / "workflows" / "windows.yml"
 SIGNED: Final = b"\x30\x82" + b"CN=Python Software Foundation"
 
 
@@ -297,38 +295,3 @@ def test_an_msi_is_made_of_a_checked_zip_alone(made: Path, tmp_path: Path) -> No
     archive.pack(made, refused := tmp_path / "refused.zip")
     assert msi.main([str(refused)]) == 1
     assert not refused.with_suffix(".msi").exists()
-
-
-# -- the workflow
-
-
-def steps() -> list[dict[str, Any]]:
-    jobs = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
-    return [step for job in jobs.values() for step in job["steps"]]
-
-
-def test_the_workflow_may_read_and_no_more() -> None:
-    """Its token reads the repository, no job asks for more, and no step keeps it."""
-    told = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
-    assert told["permissions"] == {"contents": "read"}
-    assert not any("permissions" in job for job in told["jobs"].values())
-    checkouts = [step for step in steps() if step.get("uses", "").startswith("actions/checkout@")]
-    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
-
-
-def test_the_workflow_names_actions_by_commit() -> None:
-    """A tag can be moved; the commit can't."""
-    text = WORKFLOW.read_text(encoding="utf-8")
-    used = re.findall(r"uses: (\S+)", text)
-    assert used
-    assert len(used) == len(re.findall(r"uses: [\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", text, re.MULTILINE))
-
-
-def test_the_workflow_builds_as_anybody_does() -> None:
-    """The zip, the MSI and the try of it are commands of the repository."""
-    commands = {step["run"] for step in steps() if "run" in step}
-    assert {"python -m deploy.windows.build", "make msi", "deploy/windows/try-msi.ps1"} <= commands
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "-m deploy.windows.build" in makefile
-    assert "-m deploy.windows.msi" in makefile
-    assert (ROOT / "deploy" / "windows" / "try-msi.ps1").is_file()

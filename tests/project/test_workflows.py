@@ -1,0 +1,236 @@
+"""What GitHub runs: the workflows are valid, may do little, pin what they use, and do what anybody can do with make."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tests.support.peers import need
+
+pytestmark = pytest.mark.linux("GitHub's files; the checkers are tools of Linux here")
+
+ROOT: Final = Path(__file__).parents[2]
+GITHUB: Final = ROOT / ".github"
+WORKFLOWS: Final = tuple(sorted((GITHUB / "workflows").glob("*.yml")))
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OUTSIDE: Final = {".git", ".venv", ".venv-standalone", "build", "dist", "node_modules"}
+"""Folders that hold nothing of ours."""
+
+WRITES: Final = {
+    "sign": {"id-token", "attestations"},
+    "image": {"packages", "id-token", "attestations"},
+    "chart": {"packages", "id-token"},
+    "pypi": {"id-token"},
+    "page": {"contents"},
+}
+"""What each job of a release may write; no other job may write anything."""
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    """A workflow. YAML 1.1 reads its key `on` as true."""
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+def jobs() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each job: the workflow's file, its id, what it is."""
+    for path in WORKFLOWS:
+        for name, job in loaded(path)["jobs"].items():
+            yield path.name, name, job
+
+
+def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each step: where it stands, the operating system's runner, what it is."""
+    for file, name, job in jobs():
+        for step in job.get("steps", ()):
+            yield f"{file}: {name}", str(job["runs-on"]), step
+
+
+def run(*command: str) -> str:
+    """Both outputs of a checker, which has to be content."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.peer("actionlint")
+def test_the_workflows_are_valid() -> None:
+    """actionlint finds nothing: syntax, expressions, types, and by shellcheck every script in them."""
+    run(need("actionlint"), "-shellcheck", need("shellcheck"), "-pyflakes", "", *map(str, WORKFLOWS))
+
+
+def test_the_workflows_leave_no_known_way_in() -> None:
+    """zizmor finds nothing that .github/zizmor.yml does not explain: injection, credentials, caches that lie."""
+    zizmor = Path(sys.executable).parent / "zizmor"
+    run(str(zizmor), "--offline", "--quiet", "--no-progress", "--config", str(GITHUB / "zizmor.yml"), str(GITHUB))
+
+
+def test_dependabot_understands_its_file() -> None:
+    """The file holds against Dependabot's schema, and names a folder for every kind of file that pins something."""
+    path = GITHUB / "dependabot.yml"
+    run(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.dependabot", str(path))
+    places = {
+        (update["package-ecosystem"], place)
+        for update in loaded(path)["updates"]
+        for place in update.get("directories", [update.get("directory")])
+    }
+    pinned = {("github-actions", "/"), ("docker", "/")}
+    for name, ecosystem in (("go.mod", "gomod"), ("package-lock.json", "npm"), ("compose.yaml", "docker-compose")):
+        pinned |= {(ecosystem, f"/{found.parent.relative_to(ROOT)}") for found in ours(name)}
+    locks = (path for path in ours("*.txt") if "--hash=" in path.read_text(encoding="utf-8"))
+    pinned |= {("pip", f"/{lock.parent.relative_to(ROOT)}") for lock in locks} | {("pip", "/")}
+    assert places == pinned
+
+
+def ours(pattern: str) -> Iterator[Path]:
+    """The repository's files of this name, in an order that does not change."""
+    folders = sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name not in OUTSIDE)
+    for found in (found for folder in folders for found in sorted(folder.rglob(pattern))):
+        if found.is_file() and not OUTSIDE & set(found.relative_to(ROOT).parts):
+            yield found
+
+
+@pytest.mark.peer("shellcheck")
+def test_every_script_of_ours_is_clean() -> None:
+    """shellcheck finds nothing in any file that a shell runs."""
+    first = re.compile(rb"^#!\S*[/ ](?:env )?(?:ba|da)?sh\b")
+    scripts = [path for path in ours("*") if first.match(path.read_bytes()[:80])]
+    assert {".ci/run", "deploy/standalone"} <= {path.relative_to(ROOT).as_posix() for path in scripts}
+    run(need("shellcheck"), *map(str, scripts))
+
+
+def test_every_action_is_named_by_its_commit() -> None:
+    """Forty hex digits, since a tag can be moved, and a comment with the version; the same one everywhere."""
+    pinned: dict[str, set[str]] = {}
+    for path in WORKFLOWS:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            used = re.match(r"\s*(?:- )?uses: (\S+)(.*)$", line)
+            if used is None or used[1].startswith("./"):
+                continue
+            told = re.fullmatch(r"([\w./-]+)@([0-9a-f]{40})( # v\d+\.\d+\.\d+)", used[1] + used[2])
+            assert told, f"{path.name}: {line.strip()}"
+            pinned.setdefault(told[1], set()).add(told[2] + told[3])
+    assert pinned
+    assert {name: pins for name, pins in pinned.items() if len(pins) > 1} == {}
+
+
+def test_containers_are_the_image_that_the_dockerfile_names() -> None:
+    """One digest of the base image, in the Dockerfile; jobs in a container run in that."""
+    base = re.search(
+        r"^ARG PYTHON_IMAGE=docker\.io/library/(\S+@sha256:[0-9a-f]{64})$", text("Dockerfile"), re.MULTILINE
+    )
+    assert base
+    containers = [job["container"] for _, _, job in jobs() if "container" in job]
+    assert {one["image"] if isinstance(one, dict) else one for one in containers} == {base[1]}
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_no_job_may_do_more_than_it_needs() -> None:
+    """Each workflow's token reads the repository; only the jobs that publish may write, each its own."""
+    for path in WORKFLOWS:
+        assert loaded(path)["permissions"] == {"contents": "read"}, path.name
+    writes = {
+        (file, name): {scope for scope, right in job["permissions"].items() if right == "write"}
+        for file, name, job in jobs()
+        if "permissions" in job
+    }
+    assert writes == {("release.yml", name): scopes for name, scopes in WRITES.items()}
+
+
+def test_no_checkout_keeps_the_token() -> None:
+    """Scripts of the repository and of its dependencies find no credentials in .git/config."""
+    checkouts = [step for _, _, step in steps() if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_no_script_has_an_expression_in_it() -> None:
+    """What comes from outside reaches a script by its environment: `${{ }}` in it would be run."""
+    assert [where for where, _, step in steps() if "${{" in step.get("run", "")] == []
+
+
+def test_every_job_ends() -> None:
+    """Each job that has steps has a limit of its own in minutes."""
+    assert [(file, name) for file, name, job in jobs() if "steps" in job and "timeout-minutes" not in job] == []
+
+
+def test_every_target_that_is_called_exists() -> None:
+    """`make TARGET` in a workflow is a target of the Makefile, and a script of ours that it names is there."""
+    targets = set(re.findall(r"^([\w$()./-]+):", text("Makefile"), re.MULTILINE))
+    called, scripts = set(), set()
+    for _, _, step in steps():
+        script = str(step.get("run", ""))
+        for words in re.findall(r"\bmake ([^\n|&;>#]+)", script):
+            called |= {word for word in re.findall(r"(?<!\S)[\w./-]+(?!\S)", words) if not word.startswith("-")}
+        scripts |= set(re.findall(r"(?<![\w./-])(?:deploy|\.ci)/[\w./-]+", script))
+    for _, _, job in jobs():
+        rows = job.get("strategy", {}).get("matrix", {}).get("include", ())
+        called |= {row["target"] for row in rows if "target" in row}
+    assert {"deb", "rpm", "soak"} <= called
+    assert {name.replace(".venv", "$(VENV)") for name in called} - targets == set()
+    assert [script for script in sorted(scripts) if not (ROOT / script).is_file() and not script.endswith(".txt")] == []
+
+
+def test_ci_runs_what_anybody_can_run() -> None:
+    """CI knows no commands of its own: after a runner is set up, each is a script or a make target of ours."""
+    setting_up = ("apt-get update", "git config --global --add safe.directory", "docker run --rm ")
+    ours_alone = (".ci/run", "make ", "python -m deploy.", "python -m pytest ", "python -m pip install ", "deploy/")
+    said = [step["run"] for where, _, step in steps() if "run" in step and not where.startswith("release.yml")]
+    assert [script for script in said if not script.startswith(setting_up + ours_alone)] == []
+    assert {".ci/run", "make docs", "python -m deploy.windows.build", "deploy/windows/try-msi.ps1"} <= set(said)
+
+
+def test_the_night_has_the_long_proofs() -> None:
+    """Each target that is not part of `make test` and proves something runs every night."""
+    rows = loaded(GITHUB / "workflows" / "nightly.yml")["jobs"]["make"]["strategy"]["matrix"]["include"]
+    proofs = "properties soak fuzz audit pythons arm64 systemd cluster vm scale windows image-test"
+    assert {row["target"] for row in rows} == set(proofs.split())
+
+
+def test_each_python_that_is_promised_is_tried() -> None:
+    """The classifiers name each version from requires-python on, and both systems; CI runs the tests on just those."""
+    named = [one.rpartition(" :: ")[2] for one in PROJECT["classifiers"] if "Python :: 3." in one]
+    minors = [Version(one).minor for one in named]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    wanted = SpecifierSet(PROJECT["requires-python"])
+    assert f"3.{minors[0]}" in wanted
+    assert f"3.{minors[0] - 1}.99" not in wanted
+    ubuntu = loaded(GITHUB / "workflows" / "ci.yml")["jobs"]["ubuntu"]["strategy"]["matrix"]
+    windows = loaded(GITHUB / "workflows" / "windows.yml")["jobs"]["test"]["strategy"]["matrix"]
+    assert ubuntu["python"] == windows["python"] == named
+    assert {one for one in PROJECT["classifiers"] if one.startswith("Operating System")} == {
+        "Operating System :: Microsoft :: Windows",
+        "Operating System :: POSIX :: Linux",
+    }
+
+
+def test_a_release_publishes_last_and_only_what_passed() -> None:
+    """Nothing writes before the whole of CI has passed, PyPI and the page wait for all else, and no cache gets in."""
+    release = loaded(GITHUB / "workflows" / "release.yml")["jobs"]
+
+    def before(name: str) -> set[str]:
+        needs = release[name].get("needs", [])
+        direct = {needs} if isinstance(needs, str) else set(needs)
+        return direct.union(*(before(one) for one in direct))
+
+    assert all({"judge", "ci", "assemble"} <= before(name) for name in WRITES)
+    assert release["ci"]["uses"] == "./.github/workflows/ci.yml"
+    assert {"sign", "image", "chart"} <= before("pypi")
+    assert "pypi" in before("page")
+    assert "actions/cache" not in text(".github/workflows/release.yml")
+    cached = [where for where, _, step in steps() if "cache" in step.get("uses", "")]
+    assert cached == ["ci.yml: debian"]  # tests alone; it leaves nothing that is handed out
