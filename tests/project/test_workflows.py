@@ -188,7 +188,8 @@ def test_every_target_that_is_called_exists() -> None:
 def test_ci_runs_what_anybody_can_run() -> None:
     """CI knows no commands of its own: after a runner is set up, each is a script or a make target of ours."""
     setting_up = ("apt-get update", "git config --global --add safe.directory", "docker run --rm ")
-    ours_alone = (".ci/run", "make ", "python -m deploy.", "python -m pytest ", "python -m pip install ", "deploy/")
+    modules = ("python -m deploy.", ".venv/bin/python -m deploy.", "python -m pytest ", "python -m pip install ")
+    ours_alone = (".ci/run", "deploy/", "make ", *modules)
     said = [step["run"] for where, _, step in steps() if "run" in step and not where.startswith("release.yml")]
     assert [script for script in said if not script.startswith(setting_up + ours_alone)] == []
     assert {".ci/run", "make docs", "python -m deploy.windows.build", "deploy/windows/try-msi.ps1"} <= set(said)
