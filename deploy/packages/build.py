@@ -1,7 +1,7 @@
-"""Make a deb or an rpm of the self-contained folder: `python -m deploy.packages.build deb|rpm` (`make deb`, `make rpm`).
+"""Make a deb or an rpm of the self-contained folder: `python -m deploy.packages.build deb|rpm`, `make deb`, `make rpm`.
 
-The folder is dist/azure-scheduled-events-exporter, made anew by `deploy/standalone` where it is missing or older than the
-sources. The package needs the C library that the folder needs, so the folder is made on the oldest host to be served.
+The folder is dist/azure-scheduled-events-exporter, made anew by `deploy/standalone` where it is missing or older than
+the sources. The package needs the C library that the folder needs: an old interpreter makes it for old hosts, too.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def build(form: Format, version: str, folder: Path, output: Path, *, quick: bool
     for name, content in files(form, numbered, now).items():
         (made / name).write_bytes(content)
     needs = measure(folder)
-    told = configuration(form, numbered, needs, folder, made, now.isoformat(), quick=quick)
+    told = configuration(form, numbered, needs, folder, made, mtime=now.isoformat(), quick=quick)
     (made / "nfpm.yaml").write_text(json.dumps(told, indent=1))  # JSON is YAML
     output.mkdir(parents=True, exist_ok=True)
     package = output / file_name(form, numbered, needs.architecture)
-    nfpm = Path(sys.executable).parent / "nfpm"
-    command = [nfpm, "package", "--config", made / "nfpm.yaml", "--packager", form, "--target", package]
+    nfpm = str(Path(sys.executable).parent / "nfpm")
+    command = [nfpm, "package", "--config", str(made / "nfpm.yaml"), "--packager", form, "--target", str(package)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return package
 
@@ -120,7 +120,7 @@ def packed(text: str) -> bytes:
 
 
 def source_date(environ: Mapping[str, str]) -> datetime:
-    """The time that every file is given: SOURCE_DATE_EPOCH, else that of the last commit, so that two builds are equal."""
+    """The time that every file is given, so that two builds are equal: SOURCE_DATE_EPOCH, else the last commit's."""
     if epoch := environ.get("SOURCE_DATE_EPOCH"):
         return datetime.fromtimestamp(int(epoch), UTC)
     told = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, text=True, capture_output=True, check=True)

@@ -19,7 +19,8 @@ def bash() -> str:
         "    COMPREPLY=()",
         # Readline splits --flag=value at the sign.
         '    if [[ $cur == "=" ]]; then cur="" prev=${COMP_WORDS[COMP_CWORD-1]}',
-        "    elif ((COMP_CWORD >= 2)) && [[ ${COMP_WORDS[COMP_CWORD-1]} == '=' ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}",
+        "    elif ((COMP_CWORD >= 2)) && [[ ${COMP_WORDS[COMP_CWORD-1]} == '=' ]]; then",
+        "        prev=${COMP_WORDS[COMP_CWORD-2]}",
         "    else prev=${COMP_WORDS[COMP_CWORD-1]}; fi",
         "    for ((index = 1; index < COMP_CWORD; index++)); do",
         "        word=${COMP_WORDS[index]}",
@@ -61,7 +62,9 @@ def _bash_command(command: Command) -> Iterator[str]:
             yield f"        {flag.spelling}) ;;"
     words = " ".join(flag.spelling for flag in command.flags)
     # A path is what a command with arguments takes where no flag was begun.
-    other = f'if [[ $cur == -* ]]; then words="{words}"; else paths=yes; fi' if command.arguments else f'words="{words}"'
+    other = (
+        f'if [[ $cur == -* ]]; then words="{words}"; else paths=yes; fi' if command.arguments else f'words="{words}"'
+    )
     yield f"        *) {other} ;;"
     yield "        esac"
 

@@ -88,7 +88,7 @@ def file_name(form: Format, version: str, architecture: str) -> str:
 
 
 def entries(form: Format, folder: Path, made: Path) -> Iterator[Entry]:
-    """Everything in a package. `folder` is the self-contained program, `made` has what `build` made for this package."""
+    """Everything in a package. `folder` is the self-contained program, `made` has what `build` made for it."""
     systemd = ROOT / "deploy" / "systemd"
     document = "doc" if form == "rpm" else ""  # nfpm leaves out of a deb what it knows of rpm alone
     yield Entry(PROGRAM_FOLDER, str(folder), "tree")
@@ -115,7 +115,7 @@ def entries(form: Format, folder: Path, made: Path) -> Iterator[Entry]:
 
 
 def configuration(
-    form: Format, version: str, needs: Needs, folder: Path, made: Path, mtime: str, *, quick: bool = False
+    form: Format, version: str, needs: Needs, folder: Path, made: Path, *, mtime: str, quick: bool = False
 ) -> dict[str, Any]:
     """All that nfpm is told. `version` is the package's, `mtime` that of every file in it, by RFC 3339.
 
@@ -143,5 +143,10 @@ def configuration(
         "contents": [entry.told() for entry in entries(form, folder, made)],
         "scripts": {key: str(made / name) for key, name in SCRIPTS[form].items()},
         "deb": {"compression": compression},
-        "rpm": {"compression": compression, "summary": SUMMARY, "buildhost": "localhost", "group": "System Environment/Daemons"},
+        "rpm": {
+            "compression": compression,
+            "summary": SUMMARY,
+            "buildhost": "localhost",
+            "group": "System Environment/Daemons",
+        },
     }

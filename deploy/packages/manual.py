@@ -1,7 +1,7 @@
 """The manual page azure-scheduled-events-exporter(1), made of the parsers and of the catalogue of settings.
 
-Not by help2man or argparse-manpage: the program gives only the command that was called its flags, and a setting is a flag of
-up to four commands. Here each is told once, with its variable, its key in the file and its default.
+Not by help2man or argparse-manpage: the program gives only the command that was called its flags, and a setting is a
+flag of up to four commands. Here each is told once, with its variable, its key in the file and its default.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 EXIT_CODES: Final = {
     DONE: "Done: the command did what it was asked for, or was asked to end.",
     FAILED: "Failed: standard error says why.",
-    BAD_USAGE: "Bad usage or bad configuration: all errors are told at once, each with its file and key, flag or variable. "
-    "The unit is not restarted after it.",
+    BAD_USAGE: "Bad usage or bad configuration: all errors are told at once, each with its file and key, flag or "
+    "variable. The unit is not restarted after it.",
 }
 FILES: Final = {
     f"{SETTINGS}/config.toml": "The settings that the packages' unit reads. An upgrade keeps what was changed in it.",
@@ -56,18 +56,18 @@ def page(version: str, day: date) -> str:
         "[\\fB\\-h\\fR] [\\fB\\-\\-version\\fR] \\fICOMMAND\\fR [\\fIOPTION\\fR]...",
         ".SH DESCRIPTION",
         *paragraph(
-            "An agent that tells operators what Azure is about to do to their VM. It polls Scheduled Events once a second, "
-            "publishes every change as Prometheus metrics, OpenTelemetry logs and Event Hubs messages out of a durable "
-            "outbox, and approves events under a conservative set of rules: only with approval.mode = enforce is anything "
-            "ever sent to Azure but the polls."
+            "An agent that tells operators what Azure is about to do to their VM. It polls Scheduled Events once a "
+            "second, publishes every change as Prometheus metrics, OpenTelemetry logs and Event Hubs messages out of a "
+            "durable outbox, and approves events under a conservative set of rules: only with approval.mode = enforce "
+            "is anything ever sent to Azure but the polls."
         ),
         ".SH COMMANDS",
         *(line for command in commands() for line in _command(command)),
         ".SH SETTINGS",
         *paragraph(
-            "Each is a flag, a variable and a key of the settings file, TOML. A flag beats the variable, that beats the "
-            "standard OTEL_* variables, those beat the file. Durations are written as Prometheus writes them: 100ms, 1s, "
-            "2m. Rules are a list in the file alone, approval.rules; secrets are never a flag."
+            "Each is a flag, a variable and a key of the settings file, TOML. A flag beats the variable, that beats "
+            "the standard OTEL_* variables, those beat the file. Durations are written as Prometheus writes them: "
+            "100ms, 1s, 2m. Rules are a list in the file alone, approval.rules; secrets are never a flag."
         ),
         *(line for section in SECTIONS for line in _section(section)),
         ".SH ENVIRONMENT",

@@ -1,7 +1,7 @@
 """What a self-contained folder needs from the host: which libraries, and in which version of their symbols.
 
-Read from every ELF file in it: NEEDED of the dynamic section, and .gnu.version_r, which names the versions of the symbols
-that are used [LSB, Symbol Versioning]. A package states this, and nothing that somebody believed to be so.
+Read from every ELF file in it: NEEDED of the dynamic section, and .gnu.version_r, which names the versions of the
+symbols that are used [LSB, Symbol Versioning]. A package states this, and nothing that somebody believed to be so.
 
 `python -m deploy.packages.needs FOLDER` prints it.
 """
@@ -132,7 +132,7 @@ def _read(path: Path) -> _File | None:
 def _needed(elf: ELFFile) -> Iterator[str]:
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
-            yield from (str(tag.needed) for tag in section.iter_tags("DT_NEEDED"))
+            yield from (str(getattr(tag, "needed")) for tag in section.iter_tags("DT_NEEDED"))  # noqa: B009  # set by its kind
 
 
 def _symbols(elf: ELFFile) -> dict[str, set[str]]:
@@ -140,7 +140,7 @@ def _symbols(elf: ELFFile) -> dict[str, set[str]]:
     for section in elf.iter_sections():
         if isinstance(section, GNUVerNeedSection):
             for library, uses in section.iter_versions():
-                symbols[library.name] |= {str(use.name) for use in uses}
+                symbols[str(library.name)] |= {str(use.name) for use in uses}
     return symbols
 
 

@@ -61,7 +61,9 @@ def commands() -> tuple[Command, ...]:
 
 
 def _command(name: str, summary: str, parser: argparse.ArgumentParser) -> Command:
-    entries = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # argparse tells them nowhere else
+    entries = [
+        action for action in parser._actions if action.help != argparse.SUPPRESS
+    ]  # argparse tells them nowhere else
     hidden = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     flags = tuple(_flag(action) for action in entries if action.option_strings)
     arguments = tuple(_flag(action) for action in entries if not action.option_strings and action not in hidden)

@@ -1,10 +1,10 @@
 """The deb and the rpm in fresh Debian roots without Python: `python -m tests.packages` (`make packages-test`).
 
-Builds both, and a later version of each; installs, runs and scrapes the agent, lets records pile up in its outbox, upgrades,
-tries to downgrade, removes, installs again and purges, and looks at what is there after each step. Also lintian, the manual page
-by mandoc and man, and the completions in zsh and fish. As root on a Debian; installs what it needs with apt. Takes some minutes.
-No systemd runs in these roots: `make systemd` is about that. The rpm is installed by Debian's rpm, which knows no packages of RHEL:
-what it needs is judged against the symbols of this C library, and no more.
+Builds both, and a later version of each; installs, runs and scrapes the agent, lets records pile up in its outbox,
+upgrades, tries to downgrade, removes, installs again and purges, and looks at what is there after each step. Also
+lintian, the manual page by mandoc and man, and the completions in zsh and fish. As root on a Debian; installs what it
+needs with apt. Takes some minutes. No systemd runs in these roots: `make systemd` is about that. The rpm is installed
+by Debian's rpm, which knows no packages of RHEL: what it needs is judged against the symbols of this C library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -48,7 +49,9 @@ TOOLS: Final = {
 LATER: Final = ".".join(map(str, (*Version(__version__).release[:2], Version(__version__).release[2] + 1)))
 CONFIG: Final = f"{SETTINGS}/config.toml"
 EDIT: Final = 'poll_interval = "500ms" # changed by hand'
-REFUSAL: Final = f"version {LATER} is installed, and {__version__} is older, so it is not installed and nothing was changed."
+REFUSAL: Final = (
+    f"version {LATER} is installed, and {__version__} is older, so it is not installed and nothing was changed."
+)
 PILE: Final = 4
 """Records that shall wait in the outbox before an upgrade."""
 ELSEWHERE: Final = re.compile(
@@ -60,16 +63,29 @@ ELSEWHERE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """A format's package of this version, of a later one, and of the later one with another shipped configuration."""
+    """A format's package of this version, and of a later one."""
 
     this: Path
     later: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An installed agent that is tried: its unit, its port, and that of its metadata service. Logs go to `work`."""
+
+    root: Root
+    unit: Unit
+    web: int
+    source: int
+    work: Path
+
+
 def main() -> int:
     """Run all. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.packages", description=__doc__.partition("\n")[0])
-    parser.add_argument("--packages", type=Path, help=f"folder with debs and rpms of {__version__} and of {LATER}, as they are")
+    parser.add_argument(
+        "--packages", type=Path, help=f"folder with debs and rpms of {__version__} and of {LATER}, as they are"
+    )
     given: Path | None = parser.parse_args().packages
     os.chdir(ROOT)
     if os.getuid() != 0:
@@ -90,8 +106,9 @@ def main() -> int:
         with fresh_root() as root:
             _rpm_story(root, rpm, Path(work))
     _say(
-        f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, refuse to go back, and leave "
-        "nothing behind when purged. Not judged here: systemd (make systemd), RHEL's own rpm database, SELinux"
+        f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, refuse to go "
+        "back, and leave nothing behind when purged. Not judged here: systemd (make systemd), RHEL's own rpm database, "
+        "SELinux"
     )
     return 0
 
@@ -106,7 +123,9 @@ def _install_tools() -> None:
         _say(f"installing {', '.join(missing)} with apt")
         subprocess.run(["apt-get", "update", "-qq"], check=True)
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+        subprocess.run(
+            install, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        )
 
 
 def _build(folder: Path, output: Path) -> None:
@@ -130,7 +149,9 @@ def _packages(form: Format, output: Path, needs: Needs) -> Packages:
 def _output(*command: str, **environ: str) -> str:
     """Both outputs of a command on this machine that has to succeed."""
     variables = {**os.environ, **environ}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables
+    )
     if done.returncode:
         raise CommandError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
@@ -149,7 +170,12 @@ def _documents(deb: Path, work: Path) -> None:
     _say("the manual page is read by mandoc and man without a warning")
 
     fish = here / f"usr/share/fish/vendor_completions.d/{NAME}.fish"
-    for line, expected in (("tail --fo", "--follow"), ("tail --format ", "timeline"), ("re", "replay"), ("service ", "install")):
+    for line, expected in (
+        ("tail --fo", "--follow"),
+        ("tail --format ", "timeline"),
+        ("re", "replay"),
+        ("service ", "install"),
+    ):
         completed = _output("fish", "--no-config", "-c", f"source {fish}; complete -C '{NAME} {line}'")
         assert any(word.split("\t")[0] == expected for word in completed.splitlines()), (line, completed)
     _zsh(here / f"usr/share/zsh/vendor-completions/_{NAME}")
@@ -228,22 +254,21 @@ def _deb_story(root: Root, deb: Packages, work: Path) -> None:
     _edit(root)
     with reserved_port() as web, reserved_port() as source, reserved_port() as destination:
         _tell(root, web, source, destination)
-        unit = installed(root, f"/lib/systemd/system/{NAME}.service")
+        trial = Trial(root, installed(root, f"/lib/systemd/system/{NAME}.service"), web, source, work)
         later = _with_another_default(deb.later, work)
-        _upgraded_while_it_runs(
-            root, unit, web, source, work, lambda: _install(root, later, "--option", "Dpkg::Options::=--force-confold")
-        )
+        keeping = ("--option", "Dpkg::Options::=--force-confold")
+        _upgraded_while_it_runs(trial, lambda: _install(root, later, *keeping))
         assert _status(root) == f"ii{LATER}"
         assert root.lexists(f"{CONFIG}.dpkg-dist"), "the new default is not beside the kept file"
-        kept = _restarted_after_upgrade(root, unit, web, source, work)
-        _say(f"upgraded to {LATER}: the changed config.toml stayed, and {kept} records waited in the outbox all the while")
+        kept = _restarted_after_upgrade(trial)
+        _say(f"upgraded to {LATER}: the changed config.toml stayed, and {kept} records waited all the while")
 
     _deb_refusal(root, deb)
     _deb_removal(root, deb, before)
 
 
 def _edit(root: Root) -> None:
-    """As an operator changes the settings: a line of the shipped file, and a folder's other files."""
+    """As an operator changes the settings: a line of the shipped file."""
     config = root.path(CONFIG)
     text = config.read_text(encoding="utf-8")
     assert "# poll_interval" in text
@@ -259,45 +284,47 @@ def _tell(root: Root, web: int, source: int, destination: int) -> None:
     )
 
 
-def _simulate(source: int) -> tuple[str, ...]:
-    """A story that is told again and again, by the installed program."""
-    listen = f"127.0.0.1:{source}"
-    return (NAME, "simulate", "--scenario", "demo", "--speed", "20", "--repeat", "--listen", listen)
-
-
-def _upgraded_while_it_runs(
-    root: Root, unit: Unit, web: int, source: int, work: Path, upgrade: Callable[[], object]
-) -> None:
+def _upgraded_while_it_runs(trial: Trial, upgrade: Callable[[], object]) -> None:
     """Run and scrape the agent until records wait in its outbox, and upgrade with it running."""
-    assert unit.start == (COMMAND, "run")
-    with root.running(*_simulate(source), environ={}, log=work / "simulator"), agent(root, unit, work / "agent"):
-        waits(web, "azure_scheduled_events_up", 1)
-        assert scraped(web, "azure_scheduled_events_poll_interval_seconds") == 0.5, "config.toml is not read"
-        waits(web, "azure_scheduled_events_outbox_records", PILE, "otlp")
+    assert trial.unit.start == (COMMAND, "run")
+    with _running(trial):
+        waits(trial.web, "azure_scheduled_events_up", 1)
+        assert scraped(trial.web, "azure_scheduled_events_poll_interval_seconds") == 0.5, "config.toml is not read"
+        waits(trial.web, "azure_scheduled_events_outbox_records", PILE, "otlp")
         _say("the agent runs as its unit starts it, was scraped, and records wait in its outbox")
-        before = queued(root)
+        before = queued(trial.root)
         upgrade()
-        polls = scraped(web, "azure_scheduled_events_polls_total")
-        until(lambda: scraped(web, "azure_scheduled_events_polls_total") > polls)
-        assert queued(root)[: len(before)] == before
-    assert f'"{EDIT.split(chr(34))[1]}"' in root.path(CONFIG).read_text(encoding="utf-8")
+        polls = scraped(trial.web, "azure_scheduled_events_polls_total")
+        until(lambda: scraped(trial.web, "azure_scheduled_events_polls_total") > polls)
+        assert queued(trial.root)[: len(before)] == before
+    assert EDIT in trial.root.path(CONFIG).read_text(encoding="utf-8"), "config.toml was not kept"
 
 
-def _restarted_after_upgrade(root: Root, unit: Unit, web: int, source: int, work: Path) -> int:
+def _restarted_after_upgrade(trial: Trial) -> int:
     """Start the agent of the later version on the same outbox. Returns how many records had waited, all still there."""
-    before = queued(root)
+    before = queued(trial.root)
     assert len(before) >= PILE
-    with root.running(*_simulate(source), environ={}, log=work / "simulator"), agent(root, unit, work / "agent"):
-        waits(web, "azure_scheduled_events_outbox_records", len(before), "otlp")
-    after = queued(root)
-    assert after[: len(before)] == before
-    aside = [entry.name for entry in root.path(PRIVATE).iterdir() if "-20" in entry.name]
+    with _running(trial):
+        waits(trial.web, "azure_scheduled_events_outbox_records", len(before), "otlp")
+    assert queued(trial.root)[: len(before)] == before
+    aside = [entry.name for entry in trial.root.path(PRIVATE).iterdir() if "-20" in entry.name]
     assert aside == [], "the outbox was set aside"
     return len(before)
 
 
+@contextmanager
+def _running(trial: Trial) -> Iterator[None]:
+    """The agent beside a simulated metadata service of the same program, which tells its story again and again."""
+    story = (NAME, "simulate", "--scenario", "demo", "--speed", "20", "--repeat", f"--listen=127.0.0.1:{trial.source}")
+    with (
+        trial.root.running(*story, environ={}, log=trial.work / "simulator"),
+        agent(trial.root, trial.unit, trial.work / "agent"),
+    ):
+        yield
+
+
 def _with_another_default(deb: Path, work: Path) -> Path:
-    """The package with a line more in its config.toml, so that dpkg has to choose between the file and the changed one."""
+    """The package with a line more in its config.toml, so that dpkg has to choose between it and the changed file."""
     folder = work / "another"
     _output("dpkg-deb", "--raw-extract", str(deb), str(folder))
     with (folder / CONFIG.lstrip("/")).open("a", encoding="utf-8") as config:
@@ -343,7 +370,9 @@ def _deb_removal(root: Root, deb: Packages, before: set[str]) -> None:
     assert _status(root) == f"ii{__version__}"
     root.path("/run/systemd/system").rmdir()
     assert queued(root) == waiting
-    _say("installed again in an older version, which a removal allows; wrong settings are told and fail no installation")
+    _say(
+        "installed again in an older version, which a removal allows; wrong settings are told and fail no installation"
+    )
 
     root.path(f"{SETTINGS}/hold").touch()
     code, said = _apt(root, "purge", NAME)
@@ -371,7 +400,9 @@ def _rpm(root: Root, *arguments: str) -> tuple[int, str]:
 def _rpm_queries(rpm: Path, folder: Path, needs: Needs) -> None:
     """What the package says of itself, and what it needs as rpm's own generators read it from the same files."""
     architecture = {"amd64": "x86_64", "arm64": "aarch64"}[needs.architecture]
-    told = _output("rpm", "--query", "--package", "--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE}", str(rpm))
+    told = _output(
+        "rpm", "--query", "--package", "--queryformat", "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE}", str(rpm)
+    )
     assert told == f"{NAME} {__version__} 1 {architecture} MIT", told
     assert _output("rpm", "--query", "--package", "--configfiles", str(rpm)).split() == [CONFIG]
     flags = _output("rpm", "--query", "--package", "--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]", str(rpm))
@@ -381,18 +412,23 @@ def _rpm_queries(rpm: Path, folder: Path, needs: Needs) -> None:
     required = set(_output("rpm", "--query", "--package", "--requires", str(rpm)).splitlines())
     libraries = {line for line in required if line.startswith("lib")}
     assert libraries == set(needs.rpm())
-    binaries = "\n".join(str(path) for path in folder.rglob("*") if path.is_file())
+    binaries = [path for path in folder.rglob("*") if path.is_file() and _is_elf(path)]
     generated = _generated("--requires", binaries)
     assert libraries <= generated, libraries - generated
-    host = [str(path) for path in Path("/lib/x86_64-linux-gnu").glob("lib[cmdpz]*.so.[0-9]*")]
-    provided = _generated("--provides", "\n".join(host))
+    host = [found for library in needs.symbols for found in Path("/lib").glob(f"*-linux-gnu/{library}")]
+    provided = _generated("--provides", host)
     assert libraries <= provided, libraries - provided
     _say("rpm reads the package, and its own generators find the same needs in the same files")
 
 
-def _generated(what: str, files: str) -> set[str]:
-    """What rpm's generator for ELF files prints of files, one path on a line."""
-    done = subprocess.run(["/usr/lib/rpm/elfdeps", what], input=files, text=True, capture_output=True, check=True)
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"\x7fELF"
+
+
+def _generated(what: str, files: Sequence[Path]) -> set[str]:
+    """What rpm's generator for ELF files prints of files."""
+    done = subprocess.run(["/usr/lib/rpm/elfdeps", what, *files], text=True, capture_output=True, check=True)
     return set(done.stdout.splitlines())
 
 
@@ -405,9 +441,9 @@ def _rpm_story(root: Root, rpm: Packages, work: Path) -> None:
     _edit(root)
     with reserved_port() as web, reserved_port() as source, reserved_port() as destination:
         _tell(root, web, source, destination)
-        unit = installed(root, f"/usr/lib/systemd/system/{NAME}.service")
-        _upgraded_while_it_runs(root, unit, web, source, work, lambda: _upgrade(root, rpm.later))
-        kept = _restarted_after_upgrade(root, unit, web, source, work)
+        trial = Trial(root, installed(root, f"/usr/lib/systemd/system/{NAME}.service"), web, source, work)
+        _upgraded_while_it_runs(trial, lambda: _upgrade(root, rpm.later))
+        kept = _restarted_after_upgrade(trial)
     code, said = _rpm(root, "--verify", "--nodeps", NAME)
     assert [line.split()[-1] for line in said.splitlines()] == [CONFIG], said
     _say(f"rpm installed and upgraded it: the changed config.toml stayed, and {kept} records waited all the while")

@@ -60,7 +60,7 @@ def agent(root: Root, unit: Unit, log: Path) -> Iterator[None]:
     link = root.path(f"/var/lib/{NAME}")
     if not os.path.lexists(link):
         link.symlink_to(f"private/{NAME}")
-    # An agent below /var/lib/private, which is root's alone, has that of its own mount namespace: here it is opened a crack.
+    # systemd shows the unit a /var/lib/private of its own, since only root passes this one: here it is opened a crack.
     state.parent.chmod(0o711)
     drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
     with root.running(*drop, *unit.start, environ=unit.environ, log=log) as process:
@@ -83,7 +83,9 @@ def scraped(port: int, family: str, label: str = "") -> float:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).raise_for_status().text
     except httpx.TransportError:
         return -1
-    found = [line.rsplit(" ", 1)[1] for line in text.splitlines() if re.match(rf"{family}[{{ ]", line) and label in line]
+    found = [
+        line.rsplit(" ", 1)[1] for line in text.splitlines() if re.match(rf"{family}[{{ ]", line) and label in line
+    ]
     return sum(map(float, found)) if found else -1
 
 

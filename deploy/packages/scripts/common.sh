@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2034  # each script uses some of what is here
+# shellcheck shell=sh disable=SC2034,SC2317  # each script uses some of what is here
 # The beginning of every script of the packages: `deploy.packages.build` puts it before each and writes the version in.
 set -eu
 name=azure-scheduled-events-exporter

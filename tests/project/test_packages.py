@@ -1,0 +1,414 @@
+"""The deb and the rpm: what is in them, their scripts, what they need, and what is made of the commands for them.
+
+`make packages-test` installs them in fresh roots; here is what a change of settings, commands or paths would break.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from deploy.packages import NAME, completion, manual
+from deploy.packages.build import SCRIPTS_FOLDER, files, script
+from deploy.packages.contents import COMMAND, SCRIPTS, SETTINGS, Entry, Format, entries, file_name, package_version
+from deploy.packages.needs import Needs, NeedsError, measure
+from deploy.packages.program import Command, commands
+from exporter import __version__
+from exporter.cli import COMMANDS
+from exporter.config.load import load
+from exporter.config.places import hold_place, ready_place
+from exporter.config.schema import SECTIONS, catalogue, settings_of
+from tests.support.peers import need
+
+pytestmark = pytest.mark.linux("is about packages for Linux")
+
+ROOT: Final = Path(__file__).parents[2]
+UNIT: Final = ROOT / "deploy" / "systemd" / f"{NAME}.service"
+CONFIG: Final = ROOT / "deploy" / "systemd" / "config.toml"
+FORMATS: Final[tuple[Format, ...]] = ("deb", "rpm")
+MAINTAINER_SCRIPTS: Final = [(form, name) for form in FORMATS for name in SCRIPTS[form].values()]
+
+
+# -- what goes where
+
+
+def made(form: Format, folder: Path) -> list[Entry]:
+    """The entries of a package, with what `build` makes for it in `folder`."""
+    for name, content in files(form, package_version(__version__), datetime(2026, 1, 2, tzinfo=UTC)).items():
+        (folder / name).write_bytes(content)
+    (folder / "program").mkdir()
+    return list(entries(form, folder / "program", folder))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_unit_starts_what_the_package_installs(form: Format, tmp_path: Path) -> None:
+    """Command, settings and folders of the unit are those of the package, and every source is there."""
+    held = {entry.target: entry for entry in made(form, tmp_path)}
+    unit = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE))
+    assert unit["ExecStart"] == f"{COMMAND} run"
+    assert held[COMMAND].source == f"/opt/{NAME}/{NAME}"
+    told = re.findall(
+        r"^Environment=SCHEDULED_EVENTS_CONFIG_FILE=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert told == [f"{SETTINGS}/config.toml"]
+    assert held[told[0]].kind == "config|noreplace"
+    assert held[SETTINGS].kind == "dir"
+    assert f"/etc/{unit['ConfigurationDirectory']}" == SETTINGS == os.path.dirname(hold_place("linux"))
+    assert unit["EnvironmentFile"] == f"-{SETTINGS}/environment"
+    # DynamicUser= makes the state folder, and a package that owned it would be in its way.
+    state = f"/var/lib/{unit['StateDirectory']}"
+    assert [target for target in held if target.startswith("/var")] == []
+    assert all(place in script("deb", "postrm", "1") for place in (state, f"/var/lib/private/{unit['StateDirectory']}"))
+    assert [
+        entry for entry in held.values() if entry.kind not in ("symlink", "dir") and not Path(entry.source).exists()
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.1.0", "0.1.0"),
+        ("1.0rc1", "1.0~rc1"),
+        ("1.0.dev3", "1.0~dev3"),
+        ("1.0a2.dev3", "1.0~a2~dev3"),
+        ("1.0.post1", "1.0+post1"),
+    ],
+)
+def test_a_version_is_ordered_as_python_orders_it(version: str, expected: str) -> None:
+    """What comes before a release in Python's order comes before it in dpkg's and rpm's: behind a tilde."""
+    assert package_version(version) == expected
+
+
+def test_the_files_are_named_as_their_tools_name_them() -> None:
+    """deb and rpm name architectures differently."""
+    assert file_name("deb", "0.1.0", "amd64") == f"{NAME}_0.1.0_amd64.deb"
+    assert file_name("rpm", "0.1.0", "arm64") == f"{NAME}-0.1.0-1.aarch64.rpm"
+
+
+def test_what_is_packed_is_the_same_every_time(tmp_path: Path) -> None:
+    """Nothing that is made for a package tells when or where it was made."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    made("deb", tmp_path / "one")
+    made("deb", tmp_path / "other")
+    for path in sorted((tmp_path / "one").iterdir()):
+        assert path.is_dir() or path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name
+    assert gzip.decompress((tmp_path / "one" / "changelog.gz").read_bytes()).startswith(
+        f"{NAME} ({__version__})".encode()
+    )
+
+
+# -- the configuration
+
+
+def test_the_configuration_names_every_section() -> None:
+    """Each section has its head in the shipped file, so that a line is all that has to be uncommented."""
+    heads = re.findall(r"^\[(\w+)\]", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)
+    assert heads == list(SECTIONS)
+
+
+def test_what_the_configuration_keeps_behind_a_sign_is_valid(tmp_path: Path) -> None:
+    """With every setting uncommented the file is valid, and those said to be defaults are."""
+    text = CONFIG.read_text(encoding="utf-8")
+    uncommented, count = re.subn(r"^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE)
+    assert count > 10
+    (tmp_path / "config.toml").write_text(uncommented, encoding="utf-8")
+    (mounts := tmp_path / "mountinfo").write_text("")
+    flags = argparse.Namespace(**{"config.file": str(tmp_path / "config.toml")})
+    settings = load(flags, {}, mounts=mounts)
+    assert settings.warnings == ()
+    assert settings.approval.mode == "dry-run"
+    assert settings.approval.hold_file == hold_place("linux")
+    for section, key in (
+        ("source", "poll_interval"),
+        ("outbox", "max_bytes"),
+        ("web", "listen_address"),
+        ("log", "format"),
+    ):
+        assert getattr(getattr(settings, section), key) == settings_of(section)[key].default
+
+
+# -- the scripts
+
+
+@pytest.mark.peer("shellcheck")
+@pytest.mark.parametrize(("form", "name"), MAINTAINER_SCRIPTS)
+def test_shellcheck_has_nothing_to_say_about_a_script(form: Format, name: str) -> None:
+    """Each script as it is packed, with what all have in common before it."""
+    command = [need("shellcheck"), "--shell=sh", "-"]
+    done = subprocess.run(command, input=script(form, name, "1.0"), text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_script_is_packed() -> None:
+    """The folder has what the formats call for, and no other."""
+    named = {f"{form}-{name}.sh" for form, name in MAINTAINER_SCRIPTS} | {"common.sh"}
+    assert {path.name for path in SCRIPTS_FOLDER.iterdir()} == named
+    assert all("@VERSION@" not in script(form, name, "1.0") for form, name in MAINTAINER_SCRIPTS)
+
+
+def run_script(text: str, *arguments: str, **environ: str) -> tuple[int, str]:
+    """A script's exit code, and what it says."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", text, "script", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PATH": os.environ["PATH"], **environ},
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_downgrade_is_refused_before_anything_changes() -> None:
+    """preinst compares as dpkg does: a pre-release is older, and the version that is there may be installed again."""
+    if shutil.which("dpkg") is None:
+        pytest.skip("dpkg is not installed here")
+    text = script("deb", "preinst", "1.10.0")
+    for older in ("1.9.0", "1.10.0~rc1", "1.10.0"):
+        assert run_script(text, "upgrade", older, "1.10.0") == (0, "")
+    for newer in ("1.10.1", "1.11.0~rc1", "2.0"):
+        code, said = run_script(text, "upgrade", newer, "1.10.0")
+        assert code == 1
+        assert (
+            f"version {newer} is installed, and 1.10.0 is older, so it is not installed and nothing was changed" in said
+        )
+        assert "remove the package first, which keeps configuration and outbox" in said
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "arguments"),
+    [
+        ("deb", "prerm", ("upgrade", "2.0")),
+        ("deb", "postrm", ("upgrade", "2.0")),
+        ("deb", "postinst", ("triggered", "x")),
+    ],
+)
+def test_an_upgrade_lets_the_old_agent_run(form: Format, name: str, arguments: tuple[str, ...]) -> None:
+    """Until postinst restarts it no script touches the service."""
+    assert run_script(script(form, name, "1.0"), *arguments) == (0, "")
+
+
+def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
+    """What the scripts say of settings in a folder, by this checkout's program, without setpriv, which needs root."""
+    (tools := tmp_path / "bin").mkdir()
+    for tool in ("grep", "sed"):
+        (tools / tool).symlink_to(shutil.which(tool) or "")
+    common = (SCRIPTS_FOLDER / "common.sh").read_text(encoding="utf-8")
+    program = Path(sys.executable).with_name(NAME)
+    return run_script(f"{common}\nsettings={settings}\nprogram={program}\nis_valid started", PATH=str(tools))
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "expected"),
+    [
+        ("", None, ""),
+        ('[approval]\nmode = "always"\n', None, '[approval] mode: expected one of "off", "dry-run", "enforce"'),
+        ("", 'SCHEDULED_EVENTS_APPROVAL_MODE="always"\n', "SCHEDULED_EVENTS_APPROVAL_MODE: expected"),
+        ('[approval]\nmode = "always"\n', "SCHEDULED_EVENTS_APPROVAL_MODE=off\n", ""),
+        ("", "# x\nPATH=/nowhere\nSCHEDULED_EVENTS_SOURCE_VM_NAME=$(touch {folder}/run)`touch {folder}/run`\n", ""),
+        # What systemd hands over is not there yet: the unit says itself what is wrong.
+        ('[event_hubs]\nconnection_string_file = "/run/credentials/azse.service/event-hubs"\n', None, ""),
+    ],
+    ids=["valid", "wrong file", "wrong variable", "variable before file", "nothing is run", "credential"],
+)
+def test_the_service_is_started_with_valid_settings_alone(
+    config: str, environment: str | None, expected: str, tmp_path: Path
+) -> None:
+    """The scripts check what the unit would read, run nothing of it, and say what is wrong and what to do."""
+    (settings := tmp_path / "settings").mkdir()
+    (settings / "config.toml").write_text(config, encoding="utf-8")
+    if environment is not None:
+        (settings / "environment").write_text(environment.format(folder=tmp_path), encoding="utf-8")
+    code, said = valid(settings, tmp_path)
+    assert not (tmp_path / "run").exists()
+    if not expected:
+        assert (code, said) == (0, "")
+        return
+    assert code == 1
+    assert said.startswith(f"{NAME}: the configuration is not valid, so the service is not started:\n")
+    assert expected in said
+    assert f"then: systemctl restart {NAME}" in said
+
+
+# -- what they need
+
+
+def compiled(name: str) -> tuple[Path, tuple[int, int]]:
+    """A compiled module of a wheel, and the glibc that its tag promises to do with."""
+    wheel = distribution(name)
+    tags = re.findall(r"manylinux_(\d+)_(\d+)", wheel.read_text("WHEEL") or "")
+    if not tags:
+        pytest.skip(f"{name} was not installed from a manylinux wheel here")
+    (module, *_) = [file for file in wheel.files or () if ".so" in file.name]
+    return Path(str(wheel.locate_file(module))), min((int(one), int(other)) for one, other in tags)
+
+
+@pytest.mark.parametrize("name", ["msgspec", "aiohttp", "multidict"])
+def test_the_c_library_is_measured(name: str, tmp_path: Path) -> None:
+    """A module of a manylinux wheel needs no newer glibc than its tag says, and an older one than none."""
+    module, promised = compiled(name)
+    shutil.copy(module, tmp_path / "module.so")
+    needs = measure(tmp_path)
+    assert (2, 0) < tuple(map(int, needs.glibc.split(".")))[:2] <= promised
+    assert needs.debian() == [f"libc6 (>= {needs.glibc})"]
+    assert any(re.fullmatch(r"libc\.so\.6\(GLIBC_[\d.]+\)\(64bit\)", line) for line in needs.rpm())
+
+
+def test_a_library_that_is_brought_is_not_needed_but_by_the_program(tmp_path: Path) -> None:
+    """The program starts before anything says where its libraries are; the modules come later."""
+    module, _ = compiled("msgspec")
+    (inside := tmp_path / "_internal").mkdir()
+    shutil.copy(module, inside / "module.so")
+    needed = set(measure(tmp_path).symbols)
+    assert "libc.so.6" in needed
+    for library in needed:
+        shutil.copy(module, inside / library)
+    assert measure(tmp_path).symbols == {}
+    with pytest.raises(NeedsError, match="no file in the folder uses a symbol"):
+        _ = measure(tmp_path).glibc
+    shutil.copy(module, tmp_path / "program")
+    assert set(measure(tmp_path).symbols) == needed
+
+
+def test_needs_are_told_to_each_format() -> None:
+    """Versions are ordered as numbers, and a library of no known package is an error."""
+    needs = Needs("amd64", {"libc.so.6": "GLIBC_2.9", "libm.so.6": "GLIBC_2.27", "libz.so.1": ""})
+    assert needs.glibc == "2.27"
+    assert needs.debian() == ["libc6 (>= 2.27)", "zlib1g"]
+    assert needs.rpm() == ["libc.so.6(GLIBC_2.9)(64bit)", "libm.so.6(GLIBC_2.27)(64bit)", "libz.so.1()(64bit)"]
+    with pytest.raises(NeedsError, match=r"libX11\.so\.6 is needed"):
+        Needs("amd64", {"libc.so.6": "GLIBC_2.9", "libX11.so.6": ""}).debian()
+
+
+def test_a_folder_without_programs_is_refused(tmp_path: Path) -> None:
+    """Nothing is measured of nothing."""
+    (tmp_path / "text").write_text("no ELF file")
+    with pytest.raises(NeedsError, match="expected files of one machine"):
+        measure(tmp_path)
+
+
+# -- manual page and completions
+
+
+def all_commands() -> Iterator[Command]:
+    for command in commands():
+        yield command
+        yield from command.actions
+
+
+def test_the_manual_page_tells_every_command_flag_and_setting() -> None:
+    """Each command, each flag of its own, each setting with its variable, and what the shipped files are."""
+    page = manual.page(__version__, date(2026, 1, 2)).replace("\\-", "-").replace("\\(aq", "'")
+    assert [command.name for command in commands()] == list(COMMANDS)
+    for command in commands():
+        assert f".SS \\fB{command.name}\\fR " in page
+        assert all(
+            f"\\fB{flag.spelling}\\fR" in page
+            for flag in command.flags
+            if not flag.setting and flag.spelling != "--help"
+        )
+    for setting in catalogue():
+        assert f"\\fB{setting.key}\\fR\n" in page
+        assert setting.env in page
+        assert setting.secret or f"{setting.flag}, {setting.env}" in page
+    for heading in (
+        "NAME",
+        "SYNOPSIS",
+        "COMMANDS",
+        "SETTINGS",
+        "ENVIRONMENT",
+        "FILES",
+        "EXIT STATUS",
+        "EXAMPLES",
+        "SEE ALSO",
+    ):
+        assert f"\n.SH {heading}\n" in page
+    assert ready_place("linux").replace("{event_id}", "EVENT-ID") in page
+    assert [line for line in page.splitlines() if re.match(r"[.'](?!(TH|SH|SS|TP|PP|B|br|nh|UR|UE)\b)", line)] == []
+
+
+def completed(*words: str) -> set[str]:
+    """What the function for bash offers for the last of the words."""
+    shown = " ".join(f"'{word}'" for word in (NAME, *words))
+    call = f"COMP_WORDS=({shown}); COMP_CWORD={len(words)}; _azure_scheduled_events_exporter"
+    call += "; printf '%s\\n' \"${COMPREPLY[@]}\""
+    done = subprocess.run(
+        [need("bash"), "-c", f"{completion.bash()}\n{call}"], text=True, capture_output=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_bash_completes_every_command_and_flag() -> None:
+    """What is offered is what the parsers know, and nothing that they refuse."""
+    assert completed("") == {*COMMANDS, "--help", "--version"}
+    assert completed("re") == {"replay"}
+    for command in commands():
+        expected = {action.name for action in command.actions} | {"--help"}
+        assert completed(command.name, "-") == (
+            {flag.spelling for flag in command.flags} if not command.actions else {"--help"}
+        )
+        assert not command.actions or completed(command.name, "") == expected
+    assert completed("service", "install", "--na") == {"--name"}
+    assert "--event-hubs.connection-string" not in completed("run", "--event-hubs.")
+    assert completed("run", "--approval.mode", "") == {"off", "dry-run", "enforce"}
+    assert completed("tail", "--format", "=", "js") == {"json"}
+
+
+def test_zsh_and_fish_know_every_flag() -> None:
+    """Their files name each flag of each command (`make packages-test` asks the shells themselves)."""
+    zsh, fish = completion.zsh(), completion.fish()
+    for command in all_commands():
+        for flag in command.flags:
+            assert f"{flag.spelling}[" in zsh or f"{flag.spelling}=[" in zsh
+            assert flag.spelling == "--help" or f"-l {flag.spelling.removeprefix('--')} " in fish
+
+
+def test_a_real_bash_completes(tmp_path: Path) -> None:
+    """On a terminal the tabulator brings a flag, its value behind a sign, and the name of a file."""
+    (tmp_path / "recording.jsonl").touch()
+    (tmp_path / "completion").write_text(completion.bash(), encoding="utf-8")
+    leader, terminal = pty.openpty()
+    environ = {"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "", "INPUTRC": "/dev/null", "COLUMNS": "500"}
+    command = [need("bash"), "--norc", "--noprofile", "-i"]
+    shell = subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, env=environ, start_new_session=True
+    )
+    os.close(terminal)
+    try:
+        os.write(leader, b"source completion; echo rea''dy\n")
+        heard(leader, "ready")
+        os.write(leader, f"{NAME} tail --form\t=time\t".encode())
+        heard(leader, "tail --format =timeline")
+        os.write(leader, f"\x15{NAME} replay rec\t".encode())
+        heard(leader, "replay recording.jsonl")
+    finally:
+        shell.kill()
+        shell.wait(30)
+        os.close(leader)
+
+
+def heard(terminal: int, expected: str, seconds: float = 30.0) -> None:
+    """Read what a terminal shows until it shows this."""
+    shown = ""
+    end = time.monotonic() + seconds
+    while expected not in shown and time.monotonic() < end:
+        if select.select([terminal], [], [], 1.0)[0]:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+    assert expected in shown, shown
