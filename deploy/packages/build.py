@@ -38,7 +38,8 @@ Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: {NAME}
 Source: {HOMEPAGE}
 Comment: /opt/{NAME}/_internal also holds CPython and the libraries that
- the program uses, each under its own licence.
+ the program uses, each under its own licence: THIRD-PARTY-LICENCES.txt in
+ /opt/{NAME} has them.
 
 Files: *
 Copyright: 2026 The {NAME} authors
