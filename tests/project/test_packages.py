@@ -222,7 +222,7 @@ def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
         ('[approval]\nmode = "always"\n', None, '[approval] mode: expected one of "off", "dry-run", "enforce"'),
         ("", 'SCHEDULED_EVENTS_APPROVAL_MODE="always"\n', "SCHEDULED_EVENTS_APPROVAL_MODE: expected"),
         ('[approval]\nmode = "always"\n', "SCHEDULED_EVENTS_APPROVAL_MODE=off\n", ""),
-        ("", "# x\nPATH=/nowhere\nSCHEDULED_EVENTS_SOURCE_VM_NAME=$(touch {folder}/run)`touch {folder}/run`\n", ""),
+        ("", "# x\nPATH=/nowhere\nSCHEDULED_EVENTS_SOURCE_VM_NAME=$(:>{folder}/run)`:>{folder}/run`\n", ""),
         # What systemd hands over is not there yet: the unit says itself what is wrong.
         ('[event_hubs]\nconnection_string_file = "/run/credentials/azse.service/event-hubs"\n', None, ""),
     ],
