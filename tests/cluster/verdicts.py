@@ -1,0 +1,32 @@
+"""A line for each thing that must hold, with what was seen, and the sum of them."""
+
+from __future__ import annotations
+
+import time
+
+
+class Verdicts:
+    """Prints as it goes; `bad` holds the sentences of what does not hold."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self.good = 0
+        self.bad: list[str] = []
+
+    def say(self, holds: object, sentence: str, seen: object = "") -> bool:
+        """`sentence` says what must hold, `seen` what was seen."""
+        holds = bool(holds)
+        if holds:
+            self.good += 1
+        else:
+            self.bad.append(sentence)
+        told = f": {seen}" if str(seen) else ""
+        print(f"{'ok ' if holds else 'BAD'} {sentence}{told}", flush=True)
+        return holds
+
+    def heading(self, name: str) -> None:
+        """Begin a group, with the seconds since the beginning."""
+        print(f"\n== {name} ({time.monotonic() - self._began:.0f} s)", flush=True)
+
+    def __str__(self) -> str:
+        return f"{self.good} ok, {len(self.bad)} BAD, {time.monotonic() - self._began:.0f} s"
