@@ -42,7 +42,7 @@ def main() -> int:
             print(missing, file=sys.stderr)
             return 2
         except ClusterError as error:
-            verdicts.say(False, "the control plane works", error)
+            verdicts.say(False, "the proofs come to their end", error)
         left = left_behind(folder)
         verdicts.say(not left, "no process is left behind", "; ".join(left))
     print(f"\n{verdicts}")

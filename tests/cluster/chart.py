@@ -23,6 +23,7 @@ from tests.cluster.verdicts import Verdicts
 from tests.cluster.watch import Watch, most_unavailable
 
 CHART: Final = ROOT / "deploy" / "helm" / NAME
+DOCUMENTATION: Final = ROOT / "docs" / "kubernetes.md"
 RELEASE: Final = "agent"
 NAMESPACE: Final = "monitoring"
 SECONDS: Final = 60.0
@@ -49,7 +50,9 @@ class Chart:
             self._agents.land(self.verdicts, "its pods land")
         with self._installed(values.WINDOWS, "with Windows pools"):
             self._windows()
+        self._side_by_side()
         crds.make(self._kubectl, self.programs)
+        self._documented()
         with self._installed(values.EVERYTHING, "with everything on"):
             everywhere = nodes.names("linux") | nodes.names("windows")
             self._agents.land(self.verdicts, "its pods land on Linux and on Windows", everywhere)
@@ -173,6 +176,29 @@ class Chart:
         systems = {node.name: node.system for node in nodes.NODES}
         hosted = {systems[pod["spec"]["nodeName"]]: _is_host_process(pod) for pod in agents.pods()}
         say(hosted == {"linux": False, "windows": True}, "Windows' pods, and they alone, are HostProcess ones", hosted)
+
+    def _side_by_side(self) -> None:
+        """Two releases in a namespace, each for nodes of its own, know nothing of each other's pods."""
+        before = self._everything()
+        for name, own in values.POOLS.items():
+            path = self.folder / f"{name}.json"
+            path.write_text(json.dumps(own), encoding="utf-8")
+            self.helm.must("install", name, self.archive, "--values", path, "--namespace", NAMESPACE, "--wait")
+        self._agents.land(
+            self.verdicts, "two releases for different nodes: one ready pod on each Linux VM, of one of them"
+        )
+        for name in values.POOLS:
+            self.helm.must("uninstall", name, "--namespace", NAMESPACE, "--wait")
+        wait_for(lambda: not self._everything() - before, SECONDS)
+
+    def _documented(self) -> None:
+        """What the documentation shows, with the CRDs that it names."""
+        for heading, own in values.documented(DOCUMENTATION):
+            template = self._helm("template", own=own)
+            strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
+            good = template.good and strict.good and not strict.warnings
+            what = f"the values under “{heading}” of docs/{DOCUMENTATION.name}: valid, strictly"
+            self.verdicts.say(good, what, template.refusal or strict.refusal)
 
     def _selected(self, group: str) -> None:
         """The PodMonitor finds the pods that there are."""

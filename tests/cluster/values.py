@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from tests.cluster import crds
 
@@ -58,6 +63,22 @@ AZURE: Final[Values] = {
 }
 """Azure's managed Prometheus, and a managed identity."""
 
+POOLS: Final[dict[str, Values]] = {
+    "amd64": {"nodeSelector": {"kubernetes.io/arch": "amd64"}},
+    "arm64": {"nodeSelector": {"kubernetes.io/arch": "arm64"}, "approval": {"mode": "dry-run"}},
+}
+"""Two releases side by side, by their names."""
+
+DOCUMENTED: Final = re.compile(r"^```yaml\n(# values\.yaml\n.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def documented(page: Path) -> Iterator[tuple[str, Values]]:
+    """The values that a page of the documentation shows, each by the page's heading above it."""
+    text = page.read_text(encoding="utf-8")
+    for found in DOCUMENTED.finditer(text):
+        heading = re.findall(r"^##+ (.*)$", text[: found.start()], re.MULTILINE)[-1]
+        yield heading, yaml.safe_load(found[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -72,7 +93,7 @@ REFUSED: Final = (
     Refused("a misspelt key", {"podMonitr": {"enabled": True}}, "podMonitr"),
     Refused("a misspelt key within a section", {"web": {"prt": 10170}}, "prt"),
     Refused("an approval mode that there isn't", {"approval": {"mode": "on"}}, "mode"),
-    Refused("YAML's bare off", {"approval": {"mode": False}}, "mode"),
+    Refused("YAML's bare on", {"approval": {"mode": True}}, "mode"),
     Refused("a port that there isn't", {"web": {"port": 70000}}, "port"),
     Refused("a digest that is none", {"image": {"digest": "latest"}}, "digest"),
     Refused("a setting that the agent doesn't have", {"settings": {"source": {"intervall": "1s"}}}, "intervall"),
