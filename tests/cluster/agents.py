@@ -69,6 +69,8 @@ class Agents:
         seen = f"{len(ready)} pods ready"
         if missing := wanted.difference(ready):
             seen += f", none on {', '.join(sorted(missing))}"
+        if unscheduled := sorted({why for pod in self.pods() for why in _unscheduled(pod)}):
+            seen += f"; {'; '.join(unscheduled)}"
         if others := sorted(set(landed) - wanted):
             seen += f", one on {', '.join(others)}"
         return verdicts.say(rolled_out and sorted(landed) == sorted(wanted) == ready, sentence, seen)
@@ -80,3 +82,9 @@ def _is_rolled_out(daemon_set: Json) -> bool:
         return False
     desired = status["desiredNumberScheduled"]
     return bool(status.get("updatedNumberScheduled", 0) == desired == status.get("numberAvailable", 0))
+
+
+def _unscheduled(pod: Json) -> list[str]:
+    """Why the scheduler finds no node for it."""
+    conditions = pod["status"].get("conditions", [])
+    return [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]
