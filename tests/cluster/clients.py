@@ -14,6 +14,8 @@ from tests.cluster.daemons import ClusterError
 
 SECONDS: Final = 180.0
 """The longest that a single command may take."""
+TOLD: Final = 320
+"""Characters of a refusal that are shown."""
 
 Json = dict[str, Any]
 
@@ -37,9 +39,9 @@ class Answer:
 
     @property
     def refusal(self) -> str:
-        """The last sentence of a failure, or nothing."""
-        lines = [line.strip() for line in self.err.splitlines() if line.strip() and not line.startswith("Warning: ")]
-        return lines[-1][:300] if lines and not self.good else ""
+        """The words of a failure, as far as a line takes them, or nothing."""
+        lines = [line.strip() for line in self.err.splitlines() if not line.startswith("Warning: ")]
+        return "" if self.good else " ".join(lines)[:TOLD]
 
 
 @dataclass(frozen=True, slots=True)
