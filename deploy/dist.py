@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -44,9 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def epoch(checkout: Path) -> int:
+def epoch(checkout: Path, environ: Mapping[str, str] = os.environ) -> int:
     """The time of everything that is packed, in seconds since 1970. Raises NotBuilt."""
-    told = os.environ.get("SOURCE_DATE_EPOCH") or git(checkout, "log", "-1", "--format=%ct").strip()
+    told = environ.get("SOURCE_DATE_EPOCH") or git(checkout, "log", "-1", "--format=%ct").strip()
     if not told.isdigit() or int(told) < FIRST_OF_ZIP:
         raise NotBuilt(f"SOURCE_DATE_EPOCH is {told!r}, and has to be a number of seconds from 1980 on")
     return int(told)
