@@ -183,9 +183,7 @@ chart: $(VENV)/.test
 	$(BIN)/helm package --destination dist deploy/helm/$(NAME)
 
 sbom: $(VENV)/.release
-	@mkdir -p dist
-	$(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml --output-file dist/$(NAME).cdx.json \
-		deploy/constraints.txt
+	$(BIN)/python -m deploy.sbom
 
 audit: $(VENV)/.release
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt \

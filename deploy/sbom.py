@@ -1,0 +1,102 @@
+"""What the agent is made of, as CycloneDX JSON: `python -m deploy.sbom` writes dist/….cdx.json (`make sbom`).
+
+Of deploy/constraints.txt: each distribution with its version, its licence, the hashes of its files, and who asked for
+it, as uv noted it in the lock. Python itself and what a self-contained folder has beside it are not in there: their
+list is in that folder (`deploy.licences`). The same commit gives the same bytes. Exit code 0: written, and valid by
+CycloneDX' own schema; 1: not so.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
+
+from deploy import dist, licences
+from exporter import __version__
+
+NAME: Final = "azure-scheduled-events-exporter"
+OUTPUT: Final = licences.ROOT / "dist" / f"{NAME}.cdx.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """An entry of the lock: `hashes` are SHA-256 of its files, `wanted_by` names distributions or this project."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+    wanted_by: tuple[str, ...]
+
+
+def main() -> int:
+    """Write it; the exit code."""
+    told = {licences.normal(one.name): one.licence for one in licences.in_lock()}
+    made_at = datetime.fromtimestamp(dist.epoch(licences.ROOT), UTC)
+    text = JsonV1Dot6(made_of([*locked(licences.LOCK)], told, made_at)).output_as_string(indent=2)
+    if fault := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
+        print(fault, file=sys.stderr)
+        return 1
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(text + "\n", encoding="utf-8", newline="\n")
+    print(OUTPUT)
+    return 0
+
+
+def locked(lock: Path) -> Iterator[Locked]:
+    """The entries of a lock of uv's, with its notes of who asked for them."""
+    for entry in re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8")):
+        if match := re.match(r"([A-Za-z0-9._-]+)==([^ ;\\]+)", entry):
+            notes = " ".join(re.findall(r"^ +# +(.*)$", entry, re.MULTILINE)).removeprefix("via ").split()
+            wanted_by = tuple(word for word in notes if not word.startswith("("))
+            yield Locked(match[1], match[2], tuple(re.findall(r"sha256:([0-9a-f]{64})", entry)), wanted_by)
+
+
+def made_of(entries: list[Locked], told: dict[str, str], made_at: datetime) -> Bom:
+    """The bill of materials; `told` has the licence of each name as an SPDX expression."""
+    root = Component(name=NAME, version=__version__, type=ComponentType.APPLICATION, bom_ref=NAME)
+    root.licenses.add(LicenseFactory().make_from_string("MIT"))
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, repr((__version__, entries))))  # it is random otherwise
+    bom.metadata.timestamp = made_at
+    bom.metadata.component = root
+    made = {entry.name: _component(entry, told[entry.name]) for entry in entries}
+    for component in made.values():
+        bom.components.add(component)
+    for one in (root, *made.values()):
+        bom.register_dependency(one, [made[entry.name] for entry in entries if one.name in entry.wanted_by])
+    return bom
+
+
+def _component(entry: Locked, licence: str) -> Component:
+    files = ExternalReference(
+        type=ExternalReferenceType.DISTRIBUTION,
+        url=XsUri(f"https://pypi.org/simple/{entry.name}/"),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in entry.hashes],
+    )
+    return Component(
+        name=entry.name,
+        version=entry.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"{entry.name}=={entry.version}",
+        purl=PackageURL("pypi", name=entry.name, version=entry.version),
+        licenses=[LicenseFactory().make_from_string(licence)],
+        external_references=[files],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
