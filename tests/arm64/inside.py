@@ -111,7 +111,7 @@ def attend(root: Path, folder: str, command: list[str]) -> int:
         try:
             os.chroot(root)
             os.chdir(folder)
-            os.execvp(command[0], command)  # noqa: S606 - it takes this process' place
+            os.execvp(command[0], command)  # noqa: S606  # it takes this process' place
         except OSError as error:
             print(f"{command[0]}: {error}", file=sys.stderr, flush=True)
         os._exit(NOT_MADE)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from exporter.http.deadline import SLICE_SECONDS
+from exporter.http.tls import default_context
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError
 from tests.support.certificates import self_signed
@@ -91,7 +92,11 @@ def test_a_stuck_lookup_keeps_the_deadline() -> None:
 
 
 def test_an_https_url_against_plain_http() -> None:
-    """A TLS URL at a plain port is a TLS error, and the deadline covers a handshake that never ends."""
+    """A TLS URL at a plain port is a TLS error, and the deadline covers a handshake that never ends.
+
+    The authorities are read before: under emulation that takes seconds.
+    """
+    context = default_context()
 
     def refuses(peer: Peer) -> None:
         peer.sock.recv(1)
@@ -100,7 +105,10 @@ def test_an_https_url_against_plain_http() -> None:
 
     with RawServer(refuses) as server, client_of(server.url.replace("http:", "https:")) as client:
         assert failure(client.fetch).reason == "tls"
-    with RawServer(Peer.linger) as server, client_of(server.url.replace("http:", "https:"), **CUT) as client:
+    with (
+        RawServer(Peer.linger) as server,
+        client_of(server.url.replace("http:", "https:"), tls=lambda: context, **CUT) as client,
+    ):
         began = time.monotonic()
         assert failure(client.fetch).reason == "timeout"
         assert time.monotonic() - began < QUICK + SLACK
