@@ -204,11 +204,12 @@ def test_every_flag_that_is_named_exists() -> None:
 def test_every_make_target_that_is_named_exists() -> None:
     """`make TARGET` in the pages is a target of the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = {name for line in re.findall(r"^([a-z][a-z -]*):", makefile, re.MULTILINE) for name in line.split()}
+    targets = {name for line in re.findall(r"^([a-z][a-z0-9 -]*):", makefile, re.MULTILINE) for name in line.split()}
     named = set()
     for page in PAGES:
-        named |= set(re.findall(r"`make ([a-z-]+)", prose(page)))
-        named |= {name for block in blocks(page) for name in re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE)}
+        named |= set(re.findall(r"`make ([a-z0-9-]+)", prose(page)))
+        for block in blocks(page):
+            named |= set(re.findall(r"^make ([a-z0-9-]+)", block.text, re.MULTILINE))
     assert {"demo", "test", "docs"} <= named
     assert named - targets == set()
 
