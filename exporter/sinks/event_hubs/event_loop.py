@@ -61,7 +61,9 @@ class LoopThread:
     def abort_connections(self) -> None:
         """Close every connection made on this loop. To be called on the loop, when nobody needs any of them."""
         for transport in list(self._loop.transports):
-            transport.abort()
+            # CPython 3.11.2, which is Debian 12's, stumbles over TLS that was closed twice; aiohttp does that.
+            with contextlib.suppress(AttributeError):
+                transport.abort()
 
     def stop(self, patience: float) -> None:
         """End the thread; after `patience` seconds it is abandoned and ends when it can."""

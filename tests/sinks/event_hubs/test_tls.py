@@ -22,6 +22,7 @@ from exporter.commands.check.report import Verdict
 from exporter.errors import Retryable
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.address import Address
+from exporter.sinks.event_hubs.event_loop import LoopThread
 from tests.support.certificates import Authority, write
 from tests.support.configuration import errors, loaded
 from tests.support.eventhubs_broker import FORGETFUL, collected
@@ -236,3 +237,23 @@ def test_credentials_in_clear_to_a_collector_are_warned_of(url: str, headers: st
         assert bool(found) is warned, environ
         assert "hunter2" not in "".join(found)
         assert "abcdef" not in "".join(found)
+
+
+def test_a_connection_that_was_closed_twice_ends_quietly(network: Inspected) -> None:
+    """Nothing is left to abort of it; CPython 3.11.2 has an AttributeError for that, which `tail` ended with."""
+    thread = LoopThread("connections")
+
+    async def close_twice() -> bool:
+        loop = asyncio.get_running_loop()
+        trusting = ssl.create_default_context(cafile=network.ca)
+        port = network.broker.port
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port, ssl=trusting)
+        transport.close()
+        transport.close()
+        thread.abort_connections()
+        return transport.is_closing()
+
+    try:
+        assert thread.run(close_twice(), 60)
+    finally:
+        thread.stop(60)
