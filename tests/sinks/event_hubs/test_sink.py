@@ -150,7 +150,9 @@ def test_the_sample_format(broker: Broker) -> None:
 
 def test_websocket(broker: Broker) -> None:
     """The same arrives over websocket, also at the port of an emulator."""
-    target = destination(broker, transport="websocket")
+    target = destination(
+        broker, transport="websocket", deadline=60
+    )  # the first one imports aiohttp: under emulation, 5 s
     target.send([a_record()])
     target.close()
     assert len(broker.messages()) == 1

@@ -78,7 +78,7 @@ def test_each_answer_has_its_failure(
 ) -> None:
     """Every kind of answer is the record's own fault, transient, or for an operator to mend, by its type and reason."""
     with Receiver(action) as receiver:
-        error = refused(receiver)
+        error = refused(receiver, timeout=60)  # not the 2 s of the default: to read 20,000 interim answers takes longer
     assert len(receiver.requests) == 1, "neither the SDK nor we try again inside a send, nor follow a redirect"
     assert type(error) is failure
     assert error.reason == reason

@@ -20,6 +20,7 @@ from exporter.sinks.otlp.sink import OtlpDestination
 from tests.sinks.otlp.test_sink import a_record
 from tests.support.certificates import self_signed, write
 from tests.support.otlp_receiver import Drip, Hang, Receiver
+from tests.support.systems import AWAY_SECONDS
 
 
 def make_certificate(
@@ -112,12 +113,12 @@ def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, url: str) -> None:
     netrc.chmod(0o600)
     program = (
         "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
-        "made = OtlpDestination(sys.argv[1]); made.probe(); made.send([a_record()])"
+        "made = OtlpDestination(sys.argv[1], timeout=60); made.probe(); made.send([a_record()])"
     )
     with Receiver() as receiver:
         address = url.format(receiver.url.split("/")[2])
         environ = os.environ | {"NETRC": str(netrc), "HOME": str(tmp_path)}
-        subprocess.run([sys.executable, "-c", program, address], env=environ, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", program, address], env=environ, check=True, timeout=AWAY_SECONDS)
         sent = [request.headers.get("authorization") for request in receiver.requests]
     own = f"Basic {base64.b64encode(b'user:own').decode()}" if "own" in url else None
     assert sent == [own, own]
@@ -128,17 +129,17 @@ def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) 
     certificate, key = make_certificate(tmp_path, "collector")
     program = (
         "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
-        "OtlpDestination(sys.argv[1]).send([a_record()])"
+        "OtlpDestination(sys.argv[1], timeout=60).send([a_record()])"
     )
     environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     with Receiver(tls=server_context(certificate, key)) as receiver:
         trusting = environ | {"REQUESTS_CA_BUNDLE": certificate}
-        subprocess.run([sys.executable, "-c", program, receiver.url], env=trusting, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", program, receiver.url], env=trusting, check=True, timeout=AWAY_SECONDS)
         assert len(receiver.logs) == 1
     with Receiver() as proxy:
         through = environ | {"http_proxy": "/".join(proxy.url.split("/")[:3]), "no_proxy": ""}
         command = [sys.executable, "-c", program, "http://collector.invalid/v1/logs"]
-        subprocess.run(command, env=through, check=True, timeout=30)
+        subprocess.run(command, env=through, check=True, timeout=AWAY_SECONDS)
         assert len(proxy.requests) == 1
 
 
