@@ -4,7 +4,6 @@ In a Debian bookworm for arm64 whose programs QEMU runs one by one (user emulati
 architecture's C library, Python, SQLite and OpenSSL, and its wheels by deploy/constraints.txt). The Debian is made once
 and kept in `~/.cache` (1 GB); the checkout is seen through a layer in memory, so that nothing of it is changed. As root
 on a Debian it installs debootstrap and QEMU with apt-get. Linux 6.7 or newer.
-What QEMU's user emulation can't judge is marked `not_emulated`, with the reason.
 Exit code 0: all passed; 1: something failed; 2: something is missing.
 """
 
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.arm64.inside import NOT_MADE
-from tests.arm64.root import ROOT, VENV, SetUpError, entered, make
+from tests.arm64.root import ROOT, VENV, SetUpError, alone, entered, make
 
 LOGS: Final = ROOT / "build" / "arm64"
 INSTALL: Final = (
@@ -45,10 +44,11 @@ def main() -> int:
     args = parser.parse_args()
     began = time.monotonic()
     try:
-        with step("a Debian for arm64 with Python and the locked wheels"):
-            root = make()
-        good = run(root, "demo", f'{INSTALL} && {DEMO} && python -c "{TELL}"', wanted=ARRIVED)
-        good = run(root, "tests", f"{INSTALL} && {tests(args.workers, args.tests)}") and good
+        with alone():
+            with step("a Debian for arm64 with Python and the locked wheels"):
+                root = make()
+            good = run(root, "demo", f'{INSTALL} && {DEMO} && python -c "{TELL}"', wanted=ARRIVED)
+            good = run(root, "tests", f"{INSTALL} && {tests(args.workers, args.tests)}") and good
     except SetUpError as error:
         print(error, file=sys.stderr)
         return 2
@@ -79,7 +79,7 @@ def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
     began = time.monotonic()
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
-    environ = {"EMULATED": "QEMU", "PROPERTIES_TIMES": EXAMPLES, "PYTEST_ADDOPTS": " ".join(PYTEST)}
+    environ = {"PROPERTIES_TIMES": EXAMPLES, "PYTEST_ADDOPTS": " ".join(PYTEST)}
     with (
         log.open("wb") as output,
         entered(root, ("/bin/sh", "-c", script), source=ROOT, environ=environ, output=output) as process,

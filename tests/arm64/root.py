@@ -7,6 +7,7 @@ in `~/.cache`, and made anew when what it is made of has changed.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -75,15 +76,15 @@ def need_tools() -> None:
 
 
 def make() -> Path:
-    """The root; what of it is there is used. Raises SetUpError."""
+    """The root; what of it is there is used. To be called while `alone`. Raises SetUpError."""
     need_tools()
     name = _made_of()
     root = CACHE / name
     if root.is_dir():
         return root
-    CACHE.mkdir(parents=True, exist_ok=True)
     for old in CACHE.iterdir():
-        shutil.rmtree(old)
+        if old.is_dir():
+            shutil.rmtree(old)
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=CACHE) as part:
         made = Path(part) / "root"
         _debian(made)
@@ -94,8 +95,21 @@ def make() -> Path:
 
 def _made_of() -> str:
     """What the root depends on, as a name: change one of them, and it is made anew."""
-    files = (Path(__file__), INSIDE, CONSTRAINTS, BUILD, ROOT / "pyproject.toml")
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    files = (Path(__file__), CONSTRAINTS, BUILD)
+    parts = [path.read_bytes() for path in files] + [line.encode() for line in requirements()]
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()[:16]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nobody else makes, uses or clears away a root of this cache in the block. Raises SetUpError where one does."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetUpError(f"another `make arm64` is under way: it holds {file.name}") from None
+        yield
 
 
 def _debian(root: Path) -> None:
