@@ -23,9 +23,9 @@ NAME: Final = "azure-scheduled-events-exporter"
 
 
 def paragraphs(page: Path) -> Iterator[str]:
-    """The paragraphs and list entries of a page, without the sections about systemd."""
+    """The paragraphs and list entries of a page, without the sections that are about systemd, or about Linux' packages."""
     for section in re.split(r"^(?=#)", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
-        if "systemd" not in section.partition("\n")[0]:
+        if not re.search("systemd|Debian", section.partition("\n")[0]):
             yield from re.split(r"\n\n|\n(?=- )|\n(?=\*\*)", section)
 
 
