@@ -68,8 +68,8 @@ class Manifests:
         with self._applied(KUSTOMIZE, "the base"):
             self._land()
             self._outlive()
+            self._refuse_unknown()
             self._roll_out()
-        self._refuse_unknown()
         with self._applied(KUSTOMIZE / "overlays" / "example", "the example overlay, without any CRD,"):
             self._agents.land(self.verdicts, "its pods land as those of the base")
         self._components()
