@@ -93,9 +93,9 @@ class Chart:
         say, before = self.verdicts.say, self._everything()
         template = self._helm("template", "--api-versions", f"{crds.OPERATOR}/v1", own=own)
         strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
-        say(strict.good and not strict.warnings, f"{name}: valid, strictly", strict.refusal or template.refusal)
+        say(strict.good and not strict.warnings, f"{name}: valid, strictly", template.refusal or strict.told)
         answer = self._install(own)
-        say(answer.good and not answer.warnings, f"{name}: installed", answer.refusal or "; ".join(answer.warnings))
+        say(answer.good and not answer.warnings, f"{name}: installed", answer.told)
         yield
         gone = self._helm("uninstall", "--wait")
         left = wait_for(lambda: not self._everything() - before, SECONDS)
@@ -198,7 +198,7 @@ class Chart:
             strict = self._kubectl("apply", STRICT, "--dry-run=server", "-f", "-", stdin=template.out)
             good = template.good and strict.good and not strict.warnings
             what = f"the values under “{heading}” of docs/{DOCUMENTATION.name}: valid, strictly"
-            self.verdicts.say(good, what, template.refusal or strict.refusal)
+            self.verdicts.say(good, what, template.refusal or strict.told)
 
     def _selected(self, group: str) -> None:
         """The PodMonitor finds the pods that there are."""

@@ -43,6 +43,11 @@ class Answer:
         lines = [line.strip() for line in self.err.splitlines() if not line.startswith("Warning: ")]
         return "" if self.good else " ".join(lines)[:TOLD]
 
+    @property
+    def told(self) -> str:
+        """The refusal, or else the warnings, or nothing."""
+        return self.refusal or "; ".join(self.warnings)
+
 
 @dataclass(frozen=True, slots=True)
 class Client:

@@ -89,7 +89,7 @@ class Manifests:
         """Applied while the block lasts; judges that it is accepted, is the same a second time, and goes."""
         say, kubectl = self.verdicts.say, self._kubectl
         answer = kubectl("apply", STRICT, "-k", folder)
-        told = answer.refusal or "; ".join(answer.warnings) or f"{len(answer.out.splitlines())} objects, no warning"
+        told = answer.told or f"{len(answer.out.splitlines())} objects, no warning"
         say(answer.good and not answer.warnings, f"{name} is accepted, validated strictly", told)
         again = kubectl("diff", "-k", folder)
         say(again.good, f"{name} applied again changes nothing", again.refusal or again.out[:300])
