@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from typing import Final
 
@@ -30,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     elsewhere = ["linux"] if WINDOWS else ["windows"]
     if under_wine():
         elsewhere.append("not_wine")
+    if os.environ.get("EMULATED"):
+        elsewhere.append("not_emulated")
     for item in items:
         for name in elsewhere:
             if (mark := item.get_closest_marker(name)) is not None:
@@ -40,6 +43,7 @@ SKIPPED: Final = {
     "linux": "Linux alone:",
     "windows": "runs on Windows alone: make windows",
     "not_wine": "not judged under Wine:",
+    "not_emulated": "not judged under QEMU's emulation:",
 }
 
 

@@ -4,6 +4,7 @@ In a Debian bookworm for arm64 whose programs QEMU runs one by one (user emulati
 architecture's C library, Python, SQLite and OpenSSL, and its wheels by deploy/constraints.txt). The Debian is made once
 and kept in `~/.cache` (1 GB); the checkout is seen through a layer in memory, so that nothing of it is changed. As root
 on a Debian it installs debootstrap and QEMU with apt-get. Linux 6.7 or newer.
+What a processor that is emulated can't judge is marked `not_emulated`, with the reason.
 Exit code 0: all passed; 1: something failed; 2: something is missing.
 """
 
@@ -79,7 +80,7 @@ def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
     began = time.monotonic()
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
-    environ = {"PROPERTIES_TIMES": EXAMPLES, "PYTEST_ADDOPTS": " ".join(PYTEST)}
+    environ = {"EMULATED": "QEMU", "PROPERTIES_TIMES": EXAMPLES, "PYTEST_ADDOPTS": " ".join(PYTEST)}
     with (
         log.open("wb") as output,
         entered(root, ("/bin/sh", "-c", script), source=ROOT, environ=environ, output=output) as process,

@@ -128,6 +128,7 @@ def _debian(root: Path) -> None:
         code = process.wait()
     if code:
         raise SetUpError(f"debootstrap's second stage, exit code {code}:\n{_tail(said)}")
+    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n", encoding="ascii")
 
 
 def _environment(root: Path, wheels: Path) -> None:

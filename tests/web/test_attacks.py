@@ -73,6 +73,7 @@ def test_the_limits_as_shipped_keep_the_promise() -> None:
 
 
 @pytest.mark.linux("measures the server in /proc")
+@pytest.mark.not_emulated("judges seconds and memory of the server")
 def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
     """With the limits as shipped: 400 silent, half-sent, dripping, greedy and never reading clients, and those that
     fall silent once they were served, are all closed; no scrape waits for one of them meanwhile, threads and memory
@@ -108,6 +109,7 @@ def test_four_hundred_hostile_connections_delay_no_scrape() -> None:
     ],
 )
 @pytest.mark.linux("measures the server in /proc")
+@pytest.mark.not_emulated("judges seconds and memory of the server")
 def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes) -> None:
     """400 clients whose request is wrong from the start are gone long before the limit, at bounded memory."""
     with target("--seconds", "600") as running:
@@ -148,6 +150,7 @@ def test_idle_connections_are_evicted_before_those_that_send_a_request() -> None
 
 
 @pytest.mark.linux("limits the descriptors of a process")
+@pytest.mark.not_emulated("judges seconds and memory of the server")
 def test_the_file_descriptor_limit_is_survived_quietly() -> None:
     """With 64 file descriptors and 150 connections scrapes go on, the processor idles and the log stays short."""
     with target("--nofile", "64") as running:

@@ -231,7 +231,7 @@ def test_a_full_queue_gives_up_a_password_of_the_address_with_the_most() -> None
 def test_what_a_full_queue_gives_up_is_answered_busy() -> None:
     """The oldest password that waits is given up for a new one, so that the queue is bounded."""
     compare = Comparison()
-    passwords = Passwords(compare=compare, clock=lambda: 0.0)
+    passwords = Passwords(compare=compare, clock=lambda: 0.0, wait_seconds=60.0)
 
     async def ask() -> list[str]:
         compare.may_return.clear()
