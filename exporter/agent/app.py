@@ -46,6 +46,7 @@ from exporter.outbox.store import Outbox
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
+from exporter.text.journal import is_journal
 from exporter.web.config import WebConfig
 from exporter.web.responses import Accept, Response
 from exporter.web.server import WebServer
@@ -298,5 +299,11 @@ def _word(status: int, text: str) -> Response:
 
 
 def make_log(settings: Settings) -> Log:
-    """The agent's own log, on standard error, without any of the configured secrets."""
-    return Log(sys.stderr, level=settings.log.level, format=settings.log.format, hide=settings.secrets)
+    """The agent's own log, on standard error, without any of the configured secrets; with priorities for a journal."""
+    return Log(
+        sys.stderr,
+        level=settings.log.level,
+        format=settings.log.format,
+        hide=settings.secrets,
+        priorities=is_journal(sys.stderr),
+    )

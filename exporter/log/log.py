@@ -36,10 +36,11 @@ from typing import Final, TextIO
 from exporter.choices import LogFormat, LogLevel
 from exporter.log.writer import BackgroundWriter, LineWriter, Stream
 from exporter.secrets import Secret, Sieve
+from exporter.text.journal import PREFIXES
 from exporter.text.terminal import printable
 
 MAX_LINE: Final = 4000
-"""Bytes. A pipe takes PIPE_BUF (4096 on Linux) as a whole, without mixing two writers."""
+"""Bytes, without a priority. A pipe takes PIPE_BUF (4096 on Linux) as a whole, without mixing two writers."""
 MAX_VALUE: Final = 1000
 """Characters of one value."""
 CLOSE_SECONDS: Final = 1.0
@@ -100,11 +101,14 @@ class Log:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         hide: Iterable[Secret] = (),
+        priorities: bool = False,
     ) -> None:
         """`stream` None writes nothing and starts no thread. `clock` gives POSIX seconds for `ts`, `monotonic` those of
-        a monotonic clock for durations. `hide` are secrets that are replaced in every line."""
+        a monotonic clock for durations. `hide` are secrets that are replaced in every line. With `priorities` each line
+        begins with its own for the journal, which takes it away (`text.journal`)."""
         self._rank = _RANK[level]
-        self._renderer = _Renderer(_json if format == "json" else _logfmt, clock, Sieve(hide, _SHORTEST_HIDDEN))
+        render = _json if format == "json" else _logfmt
+        self._renderer = _Renderer(render, clock, Sieve(hide, _SHORTEST_HIDDEN), PREFIXES if priorities else {})
         self._monotonic = monotonic
         self._failures: dict[str, _Failure] = {}
         self._lock = threading.RLock()  # a signal handler may log while its thread is logging
@@ -196,9 +200,14 @@ class _Renderer:
     """Makes a line of an event and its fields. It does not know the log: the thread that writes holds it."""
 
     def __init__(
-        self, render: Callable[[Mapping[str, object]], bytes], clock: Callable[[], float], redact: Sieve
+        self,
+        render: Callable[[Mapping[str, object]], bytes],
+        clock: Callable[[], float],
+        redact: Sieve,
+        prefixes: Mapping[LogLevel, str],
     ) -> None:
         self._render = render
+        self._prefixes = prefixes
         self._clock = clock
         self._redact = redact
         self._window = 4 * MAX_VALUE + redact.longest  # no secret is cut before it is hidden
@@ -208,7 +217,7 @@ class _Renderer:
         shown = {"ts": _timestamp(self._clock()), "level": level, "event": self._clean(event)}
         for key, value in fields.items():
             shown[f"{key}_" if key in _RESERVED else _key(key)] = self._clean(value)
-        return self._render(shown)
+        return self._prefixes.get(level, "").encode() + self._render(shown)
 
     def lines_lost(self, count: int) -> bytes:
         """The line that reports how many are missing in its place."""

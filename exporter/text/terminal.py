@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Final, TextIO
 
 from exporter.secrets import redact
+from exporter.text.journal import PREFIXES, is_journal
 
 _COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
 """The colour sequences that the commands use themselves."""
@@ -56,9 +57,10 @@ def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
 
 
 def complain(text: str) -> None:
-    """Print an error message to standard error, line by line, without credentials."""
+    """Print an error message to standard error, line by line, without credentials; to the journal as errors."""
+    prefix = PREFIXES["error"] if is_journal(sys.stderr) else ""
     for line in redact(text).split("\n"):
-        say(line, sys.stderr)
+        say(prefix + line, sys.stderr)
 
 
 def supports_colour(out: TextIO | None, environ: Mapping[str, str]) -> bool:
