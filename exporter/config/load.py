@@ -16,7 +16,7 @@ from typing import Any
 from exporter.capped_file import read_capped
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
-from exporter.config.places import MOUNTS, unseen
+from exporter.config.places import HOST_MOUNTS, MOUNTS, unseen
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
     ApprovalSettings,
@@ -116,8 +116,10 @@ def _check_together(settings: Settings, sources: Sources) -> None:
 
 
 def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:
-    """Add files that a person makes from outside where this process may not see them: errors where that is sure."""
+    """Add what is to be said of files that a person makes from outside: this process may not see them."""
     approval = settings.approval
     hold = sources.pick(settings_of("approval")["hold_file"]).origin if approval.hold_file else ""
-    sentences, sure = unseen(approval, hold, sources.key("approval", "rules"), mounts)
-    (sources.errors if sure else sources.warnings).extend(sentences)
+    host = sources.environ.get(HOST_MOUNTS, "")
+    found = unseen(approval, hold, sources.key("approval", "rules"), mounts, host)
+    sources.errors.extend(found.errors)
+    sources.warnings.extend(found.warnings)

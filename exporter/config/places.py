@@ -1,7 +1,10 @@
 """Files that a person makes for the agent to see, in folders of which a service may have its own.
 
 systemd's PrivateTmp= gives a service its own /tmp and /var/tmp. `touch /tmp/hold` then holds nothing, and an approval
-goes out that somebody believes to have stopped.
+goes out that somebody believes to have stopped. So do PrivateDevices= with /dev, DynamicUser= with /var/lib/private,
+TemporaryFileSystem= and BindPaths= with whatever they name. The shipped unit therefore notes what everybody else has
+mounted, and names that file in `HOST_MOUNTS`: a folder that is not on the same file system, at the same place of it,
+here and there is the service's own, whatever made it so. Without that file the marks of PrivateTmp= are looked for.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ import contextlib
 import ntpath
 import os
 import posixpath
+import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +27,12 @@ from exporter.text.values import describe
 from exporter.windows.places import HOLD_FILE, HOLD_FOLDER, READY_FOLDER, program_data
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
+HOST_MOUNTS: Final = "HOST_MOUNTINFO"
+"""The variable by which a unit names the file with /proc/self/mountinfo of a process outside of the service."""
 TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # named to be refused
+SERVICE_OWN: Final = ("/dev", "/home", "/root", "/run/user", "/var/lib/private")
+"""Further folders of which the shipped unit has its own, or is kept out of."""
+_SHARED: Final = "/dev/shm"  # noqa: S108  # the one below them that systemd leaves as it is
 _RESOLVE_SECONDS: Final = 2.0
 """For all links to be followed: one on a network mount that hangs must not keep the agent from starting."""
 
@@ -41,18 +51,45 @@ def ready_place(platform: str = sys.platform, environ: Mapping[str, str] = os.en
     return "/run/azure-scheduled-events-exporter/ready/{event_id}"
 
 
-def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, mounts: Path) -> tuple[list[str], bool]:
-    """Sentences about files that the agent may never see, and whether that is sure, which makes them errors.
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Sentences about files that the agent may never see, or that another process does not see as it does."""
 
-    Each begins with where the file was set: `hold_origin`, or `rules_origin` and the rule's name. `mounts` is what this
-    process has mounted, as /proc/self/mountinfo tells it.
+    errors: tuple[str, ...] = ()
+    """Of those that are surely elsewhere: the agent would take the file for absent."""
+    warnings: tuple[str, ...] = ()
+
+
+def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, mounts: Path, host: str = "") -> Unseen:
+    """What there is to say about the files that approvals wait for.
+
+    Each sentence begins with where the file was set: `hold_origin`, or `rules_origin` and the rule's name. `mounts` is
+    what this process has mounted, as /proc/self/mountinfo tells it; `host` the path of what others have, "" for none.
     """
     if not sys.platform.startswith("linux"):
-        return [], False
+        return Unseen()
     files = list(_files(approval.hold_file, approval.rules, hold_origin, rules_origin))
+    if not files:
+        return Unseen()
+    if not host:
+        return _temporary(files, mounts)
+    outside = _mounted(Path(host))
+    if not outside:
+        marked = _temporary(files, mounts)
+        doubt = f"{HOST_MOUNTS}: expected what is mounted outside of this service, found nothing of it in {host}"
+        return Unseen(marked.errors, (*marked.warnings, f"{doubt}: make files to hold with in {_folder(hold_place())}"))
+    return _compared(files, _mounted(mounts), outside)
+
+
+_File = tuple[str, str, str]
+"""Where a file was set, its path, and the place that we ship for it."""
+
+
+def _temporary(files: Sequence[_File], mounts: Path) -> Unseen:
+    """Sentences about those in a temporary folder: errors where this process is known to have its own."""
     hidden = _below_temporary([path for _, path, _ in files])
     if not hidden:
-        return [], False
+        return Unseen()
     if sure := has_private_tmp(mounts):
         reason = "of which this service has its own (PrivateTmp)"
     else:
@@ -60,17 +97,135 @@ def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, moun
             "of which a service may have its own (PrivateTmp, as in the shipped unit) and then never sees this file"
         )
     outside = f"expected a path outside of {' and '.join(TEMPORARY)}, {reason}"
-    return [
+    sentences = tuple(
         f'{origin}: {outside}, such as "{instead}", found {describe(path)}'
         for origin, path, instead in files
         if path in hidden
-    ], sure
+    )
+    return Unseen(sentences) if sure else Unseen(warnings=sentences)
 
 
-def _files(
-    hold_file: str, rules: Iterable[Rule], hold_origin: str, rules_origin: str
-) -> Iterator[tuple[str, str, str]]:
-    """Where each file was set, its path, and the place that we ship for it."""
+def _compared(files: Sequence[_File], inside: Sequence[_Mount], outside: Sequence[_Mount]) -> Unseen:
+    """Sentences about those whose folder is another one for other processes.
+
+    A folder that this process is kept out of (ProtectHome=) is a warning: its files are not known to be absent, so that
+    approvals are held; the agent's other work goes on.
+    """
+    errors: list[str] = []
+    warnings: list[str] = []
+    resolved = _resolved(_folder(path) for _, path, _ in files if path.startswith("/"))
+    for origin, path, instead in files:
+        written = _folder(path)
+        meant = {written, resolved.get(written, written)} if path.startswith("/") else set()
+        own = next((point for folder in sorted(meant) if (point := _own(folder, inside, outside))), "")
+        if not own:
+            continue
+        wanted = f'expected a path outside of {own}, of which this service has its own, such as "{instead}"'
+        if _is_closed(path):
+            warnings.append(f"{origin}: {wanted}, found {describe(path)}: what can't be looked at is never clear")
+        else:
+            errors.append(f"{origin}: {wanted}, found {describe(path)}")
+    return Unseen(tuple(errors), tuple(warnings))
+
+
+def hidden_from_service(path: str, platform: str = sys.platform) -> str:
+    """That of `SERVICE_OWN` which the file is in, "" for none: who looks from outside sees another folder."""
+    if not platform.startswith("linux") or not path.startswith("/"):
+        return ""
+    folder = _folder(path)
+    if posixpath.commonpath((_SHARED, folder)) == _SHARED:
+        return ""
+    return next((own for own in SERVICE_OWN if posixpath.commonpath((own, folder)) == own), "")
+
+
+def _folder(path: str) -> str:
+    """The folder of a file as it is written, without doubled slashes and `..`."""
+    return posixpath.dirname(posixpath.normpath("/" + path.lstrip("/")))
+
+
+def _own(folder: str, inside: Sequence[_Mount], outside: Sequence[_Mount]) -> str:
+    """Where that is mounted which makes the folder another one here; "" when it is the same one outside.
+
+    Not judged is what is mounted when somebody first looks (autofs): it may have been there for one of both alone.
+    """
+    here, there = _mount_of(folder, inside), _mount_of(folder, outside)
+    if here is None or there is None or "autofs" in (here.kind, there.kind):
+        return ""
+    return "" if here.place(folder) == there.place(folder) else here.point
+
+
+def _is_closed(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """One line of /proc/PID/mountinfo [proc(5)]."""
+
+    number: str
+    parent: str
+    device: str
+    root: str
+    """The folder of the file system that is mounted."""
+    point: str
+    kind: str
+
+    def holds(self, folder: str) -> bool:
+        """Whether the folder is at the mount point or below it."""
+        return posixpath.commonpath((self.point, folder)) == self.point
+
+    def place(self, folder: str) -> tuple[str, str]:
+        """The file system's device, and the folder's path within it."""
+        return self.device, posixpath.normpath(posixpath.join(self.root, posixpath.relpath(folder, self.point)))
+
+
+_FIELDS_BEFORE: Final = 6
+"""Of a line, up to the options; then tags, a hyphen, and the kind."""
+
+
+def _mounted(path: Path) -> list[_Mount]:
+    """What a file such as /proc/self/mountinfo tells; nothing where it can't be read."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    mounts: list[_Mount] = []
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")[0]
+        if len(fields) >= _FIELDS_BEFORE and fields[4].startswith("/"):
+            number, parent, device, root, point = (_unescaped(field) for field in fields[:5])
+            mounts.append(_Mount(number, parent, device, root, point, kind))
+    return mounts
+
+
+def _unescaped(field: str) -> str:
+    """A field without the octal escapes of space, tab, line feed and backslash."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def _mount_of(folder: str, mounts: Sequence[_Mount]) -> _Mount | None:
+    """The mount that the kernel comes to on its way to the folder: a later one may hide others below its point."""
+    numbers = {mount.number for mount in mounts}
+    found = next((mount for mount in mounts if mount.point == "/" and mount.parent not in numbers), None)
+    seen: set[str] = set()
+    while found is not None and found.number not in seen:
+        seen.add(found.number)
+        crossed = [mount for mount in mounts if mount.parent == found.number and mount.holds(folder)]
+        crossed = [mount for mount in crossed if mount.number not in seen]
+        if not crossed:
+            return found
+        found = min(crossed, key=lambda mount: len(mount.point))
+    return found
+
+
+def _files(hold_file: str, rules: Iterable[Rule], hold_origin: str, rules_origin: str) -> Iterator[_File]:
     if hold_file:
         yield hold_origin, hold_file, hold_place()
     for rule in rules:

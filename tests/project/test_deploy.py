@@ -27,7 +27,7 @@ from packaging.version import Version
 
 from deploy import healthcheck
 from exporter.config.load import load
-from exporter.config.places import hold_place, ready_place
+from exporter.config.places import HOST_MOUNTS, hold_place, ready_place
 from exporter.config.schema import catalogue
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
@@ -100,6 +100,26 @@ def directives(text: str) -> dict[str, str]:
     return dict(re.findall(r"^([A-Za-z]+)=(.*)$", text, re.MULTILINE))
 
 
+def before_the_start() -> list[str]:
+    """What the unit runs before the agent, each with all rights and allowed to fail: the folders, then the mounts."""
+    commands = re.findall(r"^ExecStartPre=-\+(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) == 2, commands
+    return commands
+
+
+def test_the_agent_learns_what_others_have_mounted(tmp_path: Path) -> None:
+    """The unit notes it where the agent can read it under the unit's own umask, and names that file to the agent."""
+    unit = UNIT.read_text(encoding="utf-8")
+    file = before_the_start()[1].split()[-1]
+    assert f"\nEnvironment={HOST_MOUNTS}={file}\n" in unit
+    assert posixpath.dirname(file) in before_the_start()[0].split()
+    command = before_the_start()[1].replace(file, str(tmp_path / "mounts"))
+    subprocess.run(["/bin/sh", "-c", f"umask {directives(unit)['UMask']} && {command}"], check=True, timeout=30)
+    assert (tmp_path / "mounts").stat().st_mode & 0o777 == 0o644
+    own = load(argparse.Namespace(**{"approval.hold_file": "/tmp/hold"}), {HOST_MOUNTS: str(tmp_path / "mounts")})
+    assert own.warnings == ()
+
+
 def test_a_hold_file_has_a_place_that_is_seen_from_inside(tmp_path: Path) -> None:
     """The unit makes the folders of the example's hold file and ready files, and no /tmp of its own hides them."""
     unit = directives(UNIT.read_text(encoding="utf-8"))
@@ -115,14 +135,14 @@ def test_a_hold_file_has_a_place_that_is_seen_from_inside(tmp_path: Path) -> Non
     assert int(unit["ConfigurationDirectoryMode"], 8) & 0o005 == 0o005
     (ready,) = [rule.require_file for rule in settings.approval.rules if rule.require_file]
     assert ready == ready_place("linux")
-    assert posixpath.dirname(ready) in unit["ExecStartPre"].split()
+    assert posixpath.dirname(ready) in before_the_start()[0].split()
     assert "RuntimeDirectory" not in unit
 
 
 def test_the_folder_of_ready_files_is_open_and_left_to_its_owner(tmp_path: Path) -> None:
     """What the unit runs first makes both folders readable under its own umask, and changes none that is there."""
     unit = directives(UNIT.read_text(encoding="utf-8"))
-    command = unit["ExecStartPre"].lstrip("-+").replace("/run/", f"{tmp_path}/")
+    command = before_the_start()[0].replace("/run/", f"{tmp_path}/")
     ready = tmp_path / "azure-scheduled-events-exporter" / "ready"
     script = f"umask {unit['UMask']} && {command}"
     subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)

@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from exporter.agent.files import presence
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
-from exporter.config.places import hold_place
+from exporter.config.places import HOST_MOUNTS, hidden_from_service, hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
 from exporter.core.state_codec import load_state
@@ -233,8 +233,13 @@ def _content_of(db: sqlite3.Connection) -> _Content:
 
 def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Whether the hold file is there, or can't be told not to be, and so holds every approval."""
-    del environment
     path = settings.approval.hold_file
+    if (hidden := hidden_from_service(path)) and HOST_MOUNTS not in environment.environ:
+        elsewhere = (
+            f"{path} is seen from here; the service is kept out of {hidden}, or has its own (so the shipped unit), "
+            f"and then approves nothing, or does not start: name a file such as {hold_place()}"
+        )
+        return Report((warn("hold_file", elsewhere),))
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:
