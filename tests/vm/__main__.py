@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.vm import initrd
-from tests.vm.machine import QEMU, Machine, MachineError
+from tests.vm.control import MachineError
+from tests.vm.machine import QEMU, Machine
 
 KERNELS: Final = ("linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64")
 """Debian's, Ubuntu's: packages whose kernel has serial lines and unpacks a disk without any module."""

@@ -14,13 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.vm.control import ANSWER_SECONDS, Control, MachineError
+
 QEMU: Final = "qemu-system-x86_64"
 BOOT_SECONDS: Final = 90.0
-ANSWER_SECONDS: Final = 15.0
-
-
-class MachineError(Exception):
-    """The machine did not do what it was told; the text has its last words."""
 
 
 class Machine:
@@ -45,18 +42,15 @@ class Machine:
         try:
             self.hear("ready", BOOT_SECONDS)
             self._commands = self._connect("commands")
-            self._control = self._connect("control")
-            self._answers = self._control.makefile("r", encoding="utf-8")
-            self._answers.readline()
-            self.control("qmp_capabilities")
+            self._control = Control(self._sockets["control"])
         except BaseException:
             self._end()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for connection in (self._answers, self._control, self._commands):
-            connection.close()
+        self._control.close()
+        self._commands.close()
         self._end()
 
     def _connect(self, name: str) -> socket.socket:
@@ -86,24 +80,13 @@ class Machine:
         """Sets the guest's time of day to the host's, or so many seconds ahead, as a time service does."""
         self.tell(f"clock {time.time_ns() + round(ahead * 1e9)}")
 
-    def control(self, command: str) -> None:
-        """A command to QEMU, such as `stop` and `cont`; returns when it is done."""
-        self._control.sendall(json.dumps({"execute": command}).encode() + b"\n")
-        while line := self._answers.readline():
-            answer = json.loads(line)
-            if "error" in answer:
-                raise MachineError(f"{command}: {answer['error']}")
-            if "return" in answer:
-                return
-        raise MachineError(f"{command}: QEMU has gone\n{self._last_words()}")
-
     def pause(self, seconds: float) -> float:
         """All of the machine, its clocks too, stands still; the seconds that it did in truth."""
-        self.control("stop")
+        self._control.execute("stop")
         began = time.monotonic()
         time.sleep(seconds)
         lasted = time.monotonic() - began
-        self.control("cont")
+        self._control.execute("cont")
         return lasted
 
     def starve(self, seconds: float) -> float:
