@@ -30,8 +30,8 @@ def make(target: Path, guest: Path) -> int:
         archive = _Archive(file.write)
         for path in _python(python):
             archive.file(path, path.read_bytes(), path.stat().st_mode & 0o111 != 0)
-        for path in sorted(PACKAGE.glob("*.py")):
-            archive.file(Path("/app/exporter") / path.name, path.read_bytes())
+        for path in sorted(PACKAGE.rglob("*.py")):
+            archive.file(Path("/app/exporter") / path.relative_to(PACKAGE), path.read_bytes())
         archive.file(Path("/app/guest.py"), guest.read_bytes())
         archive.file(Path("/init"), INIT.format(python=python).encode(), executable=True)
         archive.end()
