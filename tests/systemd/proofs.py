@@ -227,7 +227,8 @@ def explained(world: World) -> None:
         good = not started and (code, restarts) == ("2", "0") and named in said
         world.say(good, f"{what}: exit code {code}, {restarts} restarts; {said}")
     guest.run(f"mv {ETC}/event-hubs {ETC}/elsewhere")
-    world.start(drop_in=guest.run("cat /mnt/files/event-hubs.conf").text)
+    world.start(drop_in=guest.run("cat /mnt/files/event-hubs.conf").text, wait=False)
+    until(lambda: "redential" in world.log())
     said = _last(world.log(), "redential")
     code = world.shown("ExecMainStatus")
     world.say("redential" in said and code == "243", f"a credential's file that is missing: exit code {code}; {said}")

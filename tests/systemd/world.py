@@ -159,21 +159,19 @@ class World:
         """Whether the agent says so, to who asks from outside."""
         return self.get("/-/ready").strip() == "Ready"
 
-    def start(self, environ: str = "", drop_in: str = "", config: str = "") -> bool:
-        """Start the unit with these lines of the environment file, of a drop-in and of the settings file; whether it
-        came to be ready."""
-        settings = f"SCHEDULED_EVENTS_SOURCE_URL={self.source}\n{environ}"
+    def start(self, environ: str = "", drop_in: str = "", wait: bool = True) -> bool:
+        """Start the unit with these lines of the environment file and of a drop-in; whether it is ready, once it is or
+        has failed for good, or now when it is not to `wait`."""
         self.guest.run(f"systemctl stop {NAME}; systemctl reset-failed {NAME}; rm -rf {DROP_INS}")
-        if config:
-            self.guest.write(f"{ETC}/proof.toml", config)
-            settings += f"SCHEDULED_EVENTS_CONFIG_FILE={ETC}/proof.toml\n"
         if drop_in:
             self.guest.write(f"{DROP_INS}/proof.conf", drop_in)
-        self.guest.write(f"{ETC}/environment", settings)
+        self.guest.write(f"{ETC}/environment", f"SCHEDULED_EVENTS_SOURCE_URL={self.source}\n{environ}")
         self.guest.run("systemctl daemon-reload")
         self._began = self.now()
         self.guest.run(f"systemctl start {NAME}")
-        return until(lambda: self.ready or self.shown("ActiveState") == "failed") < PATIENCE and self.ready
+        if wait:
+            until(lambda: self.ready or self.shown("ActiveState") == "failed")
+        return self.ready
 
     def now(self) -> float:
         """The guest's time of day, in seconds."""
