@@ -123,6 +123,7 @@ def test_what_can_be_refused_at_once_is_not_waited_for(first: bytes, more: bytes
         attack(running, socks, insist)
 
 
+@pytest.mark.not_emulated("judges how many seconds a scrape takes")
 def test_beyond_the_cap_the_oldest_connections_are_evicted() -> None:
     """Three times the cap: new connections are served, the oldest are closed first."""
     with serving(limits=Limits(connections=20)) as address:
@@ -170,6 +171,7 @@ def test_the_file_descriptor_limit_is_survived_quietly() -> None:
 
 
 @pytest.mark.linux("limits the descriptors of a process")
+@pytest.mark.not_emulated("judges how many seconds a scrape takes")
 def test_descriptors_used_up_by_others_are_survived_too() -> None:
     """When the rest of the process leaves almost none, idle connections give theirs and the warning comes once."""
     with target("--nofile", "24", "--waste", "8") as running:
