@@ -219,6 +219,7 @@ def explained(world: World) -> None:
         "a settings file that is missing": (f"SCHEDULED_EVENTS_CONFIG_FILE={ETC}/missing.toml\n", "", "missing.toml"),
     }
     guest.write(f"{ETC}/closed.toml", "", "0600")
+    guest.write(f"{ETC}/event-hubs", world.connection_string, "0600")
     for what, (environ, drop_in, named) in cases.items():
         started = world.start(environ, drop_in)
         time.sleep(7)  # longer than RestartSec=
