@@ -23,7 +23,7 @@ NAME: Final = "azure-scheduled-events-exporter"
 
 
 def paragraphs(page: Path) -> Iterator[str]:
-    """The paragraphs and list entries of a page, without the sections that are about systemd, or about Linux' packages."""
+    """The paragraphs and list entries of a page, without the sections about systemd and Linux' packages."""
     for section in re.split(r"^(?=#)", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         if not re.search("systemd|Debian", section.partition("\n")[0]):
             yield from re.split(r"\n\n|\n(?=- )|\n(?=\*\*)", section)
@@ -49,9 +49,9 @@ def texts_of(value: object) -> Iterator[str]:
 
 
 def messages() -> Iterator[str]:
-    """Every text in the code, but for the room that speaks with systemd; one with places for values as a whole."""
+    """Every text in the code, but for what speaks with systemd; one with places for values as a whole."""
     for path in sorted((ROOT / "exporter").rglob("*.py")):
-        if path.name == "systemd.py":
+        if path.name in {"systemd.py", "journal.py"}:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
