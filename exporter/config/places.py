@@ -114,17 +114,18 @@ def _compared(files: Sequence[_File], inside: Sequence[_Mount], outside: Sequenc
     errors: list[str] = []
     warnings: list[str] = []
     resolved = _resolved(_folder(path) for _, path, _ in files if path.startswith("/"))
-    for origin, path, instead in files:
+    for origin, path, place in files:
         written = _folder(path)
         meant = {written, resolved.get(written, written)} if path.startswith("/") else set()
         own = next((point for folder in sorted(meant) if (point := _own(folder, inside, outside))), "")
         if not own:
             continue
-        wanted = f'expected a path outside of {own}, of which this service has its own, such as "{instead}"'
+        instead = f'such as "{place}", found {describe(path)}'
         if _is_closed(path):
-            warnings.append(f"{origin}: {wanted}, found {describe(path)}: what can't be looked at is never clear")
+            kept_out = f"expected a path outside of {own}, which this service is kept out of"
+            warnings.append(f"{origin}: {kept_out}, {instead}: a file that can't be looked for approves nothing")
         else:
-            errors.append(f"{origin}: {wanted}, found {describe(path)}")
+            errors.append(f"{origin}: expected a path outside of {own}, of which this service has its own, {instead}")
     return Unseen(tuple(errors), tuple(warnings))
 
 

@@ -189,5 +189,7 @@ def test_a_folder_that_the_service_is_kept_out_of_is_a_warning() -> None:
         (outside := Path(name) / "outside").write_text(HOST)
         command = [sys.executable, "-c", KEPT_OUT, f"{closed}/hold", str(inside), str(outside)]
         done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True, cwd=ROOT)
-    assert done.stdout.startswith(f"--approval.hold-file: expected a path outside of {closed}, of which this service")
-    assert done.stdout.endswith("what can't be looked at is never clear\n")
+    assert done.stdout.startswith(
+        f"--approval.hold-file: expected a path outside of {closed}, which this service is kept"
+    )
+    assert done.stdout.endswith("a file that can't be looked for approves nothing\n")

@@ -240,9 +240,9 @@ def explained(world: World) -> None:
 
 def has_priorities(world: World) -> None:
     """`journalctl -p warning` shows the warnings, and no more."""
-    world.azure.fault("500")
     for name in ("logfmt", "json"):
         world.start(f"SCHEDULED_EVENTS_LOG_FORMAT={name}\n")
+        world.azure.fault("500")
         until(lambda: "poll.failed" in world.log("-p warning"))
         own = f"_PID={world.shown('MainPID')}"
         warned, rest = world.log(f"-p warning {own}").splitlines(), world.log(f"-p 7..5 {own}").splitlines()
@@ -250,7 +250,7 @@ def has_priorities(world: World) -> None:
         good = good and not any(re.search('level"?[=:] ?"?(warn|error)', line) for line in rest)
         good = good and not any(line.startswith("<") for line in (*warned, *rest))
         world.say(good, f"journal, {name}: {len(warned)} lines of priority warning, {len(rest)} of info; {warned[:1]}")
-    world.azure.fault()
+        world.azure.fault()
 
 
 def takes_over_from_root(world: World) -> None:
