@@ -1,6 +1,6 @@
 """systemd's journal behind standard error: each line begins with its priority (sd-daemon(3)).
 
-Without it every line of a service has priority 6, info, and `journalctl -p warning` shows none of them.
+Without it every line of a service has priority 6, info, and who asks the journal for warnings sees none of them.
 """
 
 from __future__ import annotations
