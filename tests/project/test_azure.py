@@ -14,6 +14,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -105,6 +106,14 @@ def test_the_settings_of_the_user_data_are_valid(tmp_path: Path) -> None:
     assert loaded.event_hubs.fully_qualified_namespace == PLACES["@NAMESPACE@"]
     assert loaded.approval.mode == "dry-run"
     assert loaded.warnings == ()
+
+
+def test_the_user_data_holds_where_the_package_does() -> None:
+    """The hold file of the package's settings, which the pages name, holds here too: those settings are not read."""
+    package = tomllib.loads((ROOT / "deploy" / "systemd" / "config.toml").read_text(encoding="utf-8"))
+    fleet = tomllib.loads(FILES["fleet.toml"]["content"])
+    assert package["approval"]["hold_file"]
+    assert fleet["approval"]["hold_file"] == package["approval"]["hold_file"]
 
 
 def test_the_user_data_names_settings_that_exist() -> None:
