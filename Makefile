@@ -116,7 +116,7 @@ systemd: $(VENV)/.test
 cluster: $(VENV)/.test
 	@$(BIN)/python -m tests.cluster $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 
-pythons: $(VENV)/.test
+pythons: peers
 	@$(BIN)/python -m tests.pythons $(VERSIONS)
 
 arm64: $(VENV)/.test
