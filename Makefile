@@ -144,14 +144,14 @@ docs: $(VENV)/.docs
 NAME := azure-scheduled-events-exporter
 ENGINE ?= $(shell command -v docker || command -v podman)
 
-dist: $(VENV)/.release
+dist: $(VENV)/.locked
 	$(BIN)/python -m deploy.dist
 	$(BIN)/python -m twine check --strict dist/*.whl dist/azure_scheduled_events_exporter-*.tar.gz
 
 image:
 	$(or $(ENGINE),$(error needs docker or podman; `make image-test` builds it without)) build --tag $(NAME) .
 
-image-test: $(VENV)/.release
+image-test: $(VENV)/.locked
 	HADOLINT=$(BIN)/hadolint deploy/image-test
 
 standalone:
@@ -160,10 +160,10 @@ standalone:
 standalone-test:
 	deploy/standalone-test
 
-deb: $(VENV)/.release
+deb: $(VENV)/.locked
 	$(BIN)/python -m deploy.packages.build deb
 
-rpm: $(VENV)/.release
+rpm: $(VENV)/.locked
 	$(BIN)/python -m deploy.packages.build rpm
 
 packages-test: $(VENV)/.release
@@ -179,23 +179,23 @@ windows-zip:
 msi:
 	$(or $(PYTHON),python3) -m deploy.windows.msi $(or $(wildcard dist/$(NAME)-*-windows-amd64.zip),$(error no zip in dist/))
 
-chart: $(VENV)/.test
+chart: $(VENV)/.locked
 	$(BIN)/helm package --destination dist deploy/helm/$(NAME)
 
-sbom: $(VENV)/.release
+sbom: $(VENV)/.locked
 	$(BIN)/python -m deploy.sbom
 
-audit: $(VENV)/.release
+audit: $(VENV)/.locked
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/constraints.txt \
 		--requirement deploy/build.txt --requirement deploy/standalone.txt --requirement deploy/release.txt
 
-platforms: $(VENV)/.release
+platforms: $(VENV)/.locked
 	$(BIN)/python -m deploy.platforms
 
-licences: $(VENV)/.release
+licences: $(VENV)/.locked
 	$(BIN)/python -m deploy.licences
 
-reproducible: $(VENV)/.release
+reproducible: $(VENV)/.locked
 	deploy/reproducible
 
 checksums:
@@ -204,7 +204,7 @@ checksums:
 notes:
 	@$(or $(PYTHON),python3) -m deploy.notes
 
-lock: $(VENV)/.release
+lock: $(VENV)/.locked
 	UV=$(abspath $(BIN))/uv deploy/lock
 	$(BIN)/python -m deploy.platforms
 
@@ -228,9 +228,16 @@ $(VENV)/.docs: pyproject.toml
 	@$(PIP) install --editable ".[docs]"
 	@touch $@ $(VENV)/.run
 
-$(VENV)/.release: $(VENV)/.test deploy/build.txt deploy/release.txt
-	@echo "== installing the tools of a release into $(VENV)" >&2
-	@$(PIP) install --require-hashes --only-binary :all: --requirement deploy/build.txt --requirement deploy/release.txt
+# What builds what is handed out, all of it by its hash. The tests' own tools are not locked, so a job that builds or
+# publishes asks for nothing else.
+LOCKS := deploy/constraints.txt deploy/build.txt deploy/release.txt
+$(VENV)/.locked: $(LOCKS)
+	@.ci/venv $(VENV)
+	@echo "== installing the locked tools of a release into $(VENV)" >&2
+	@$(PIP) install --require-hashes --only-binary :all: $(LOCKS:%=--requirement %)
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.test $(VENV)/.locked
 	@touch $@
 
 tests/grafana/node_modules/.package-lock.json: tests/grafana/package-lock.json

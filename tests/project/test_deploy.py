@@ -437,7 +437,7 @@ def test_the_locks_fit_the_project() -> None:
             version = versions[wanted.name.lower()]
             assert wanted.specifier.contains(version), f"{line} is locked at {version}: make lock"
     for source in DEPLOY.glob("*.in"):
-        named = {Requirement(line).name for line in source.read_text(encoding="utf-8").split()}
+        named = {Requirement(line).name for line in source.read_text(encoding="utf-8").splitlines()}
         assert named <= set(locked(source.with_suffix(".txt"))), f"{source.name}: make lock"
 
 
