@@ -3,7 +3,8 @@
 What git tracks is copied with one mode and one time, so that neither the builder's umask nor what lies about in their
 checkout gets in; setuptools makes the sdist of it, which is packed anew without the builder's name and clock, and the
 wheel is built from that sdist alone. The time is SOURCE_DATE_EPOCH ([reproducible-builds.org]) or that of the last
-commit. `make dist` calls it, `make reproducible` proves it.
+commit. `make dist` calls it, `make reproducible` proves it. Links of the README lead to the files of the version's tag,
+since PyPI shows it without them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import gzip
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from deploy.notes import version
+
 ROOT: Final = Path(__file__).parents[1]
+HOME: Final = "https://github.com/azure-scheduled-events-exporter/azure-scheduled-events-exporter"
 UMASK: Final = 0o022
 FIRST_OF_ZIP: Final = 315_532_800
 """1 January 1980, in seconds: an archive of zip knows no earlier time."""
@@ -70,6 +75,10 @@ def build(checkout: Path, outdir: Path, seconds: int) -> tuple[Path, Path]:
         with tempfile.TemporaryDirectory(prefix="dist-") as name:
             folder = Path(name)
             stage(checkout, folder / "source", seconds)
+            readme = folder / "source" / "README.md"
+            text = linked(readme.read_text(encoding="utf-8"), f"{HOME}/raw/v{version(checkout)}")
+            readme.write_text(text, encoding="utf-8", newline="\n")
+            os.utime(readme, (seconds, seconds))
             _pyproject(folder / "source", "--sdist", folder / "made", seconds)
             (made,) = (folder / "made").glob("*.tar.gz")
             repack(made, folder / made.name, seconds)
@@ -98,6 +107,16 @@ def stage(checkout: Path, folder: Path, seconds: int) -> None:
         shutil.copyfile(source, target)
         target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
         os.utime(target, (seconds, seconds))
+
+
+def linked(text: str, place: str) -> str:
+    """A page whose links within the checkout lead to a place of GitHub's: pictures as files, the rest as shown."""
+
+    def absolute(match: re.Match[str]) -> str:
+        shown = place if match[1] else place.replace("/raw/", "/blob/")
+        return f"{match[1]}[{match[2]}]({shown}/{match[3]})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)", absolute, text)
 
 
 def repack(made: Path, path: Path, seconds: int) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,19 @@ def test_only_what_git_tracks_is_built(checkout: Path, tmp_path: Path) -> None:
     found = {path.name: path.stat() for path in (tmp_path / "staged").iterdir()}
     assert {name: status.st_mode & 0o777 for name, status in found.items()} == {"script": 0o755, "text": 0o644}
     assert {int(status.st_mtime) for status in found.values()} == {SECONDS}
+
+
+def test_the_page_of_pypi_leads_somewhere() -> None:
+    """PyPI has no files beside the README: its links are those of the tag, pictures as they are."""
+    text = "[a](docs/a.md#b), [c](LICENSE), ![d](d.png), [e](#e), [f](https://example.com/f)"
+    assert dist.linked(text, f"{dist.HOME}/raw/v1.0.0") == (
+        f"[a]({dist.HOME}/blob/v1.0.0/docs/a.md#b), [c]({dist.HOME}/blob/v1.0.0/LICENSE), "
+        f"![d]({dist.HOME}/raw/v1.0.0/d.png), [e](#e), [f](https://example.com/f)"
+    )
+    readme = dist.linked((ROOT / "README.md").read_text(encoding="utf-8"), f"{dist.HOME}/raw/v1.0.0")
+    assert "](docs/" not in readme
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls["Source"] == dist.HOME
 
 
 def test_the_time_is_the_last_commits(checkout: Path, tmp_path: Path) -> None:
