@@ -211,8 +211,9 @@ def text_of(one: Library, documents: Path = DOCUMENTS) -> str:
 def component(one: importlib.metadata.Distribution) -> Component:
     """What a distribution says about itself."""
     told = one.metadata
+    classifiers = [line for line in told.get_all("Classifier") or [] if line.startswith("License ::")]
     licence = _first(told, "License-Expression") or stated(
-        [_first(told, "License"), *(line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or [])]
+        _first(told, "License"), [line.rpartition(" :: ")[2] for line in classifiers]
     )
     files = [path for path in one.files or () if ".dist-info" in str(path) and LICENCE_FILE.search(path.name)]
     texts = [one.read_text(str(path).partition(".dist-info/")[2]) or "" for path in sorted(files, key=str)]
@@ -224,14 +225,13 @@ def _first(told: importlib.metadata.PackageMetadata, name: str) -> str:
     return next(iter(told.get_all(name) or ()), "")
 
 
-def stated(words: Iterable[str]) -> str:
-    """The expression of the first words that are one, or that are known; empty for none."""
-    for word in words:
-        if word in ALLOWED:
-            return word
-        if word in WORDS:
-            return WORDS[word]
-    return ""
+def stated(field: str, classifiers: Iterable[str]) -> str:
+    """The expression of the field `License`, or where it has none or the whole text, of all classifiers of licences.
+
+    Words that nobody read stay as they are, and so are not allowed; empty where nothing is told.
+    """
+    told = [field.strip()] if field.strip() and "\n" not in field.strip() else classifiers
+    return " AND ".join(dict.fromkeys(WORDS.get(word, word) for word in told))
 
 
 def rendered(components: list[Component]) -> str:

@@ -61,8 +61,21 @@ def test_words_mean_allowed_licences() -> None:
     """What is read out of a distribution's own words is an expression, and one of those that may ship."""
     assert set(WORDS.values()) <= ALLOWED
     assert {one.licence for one in LIBRARIES} <= ALLOWED
-    assert stated(["", "Something of our own", "MIT License"]) == "MIT"
-    assert stated(["Something of our own"]) == ""
+    assert stated("", ["MIT License"]) == "MIT"
+    assert (
+        stated("MIT\n\nPermission is hereby granted", ["MIT License", "Apache Software License"])
+        == "MIT AND Apache-2.0"
+    )
+    assert stated("", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "classifiers"),
+    [("GPLv3", ["MIT License"]), ("", ["GNU General Public License v3 (GPLv3)", "MIT License"]), ("Of our own", [])],
+)
+def test_a_word_that_nobody_read_is_not_passed_over(field: str, classifiers: list[str]) -> None:
+    """An allowed licence beside it does not make it one: it is named as what may not ship."""
+    assert "not allowed" in replace(GOOD, licence=stated(field, classifiers)).fault
 
 
 def test_a_library_that_nobody_knows_is_refused() -> None:
