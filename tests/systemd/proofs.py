@@ -254,7 +254,7 @@ def has_priorities(world: World) -> None:
 
 
 def takes_over_from_root(world: World) -> None:
-    """What root's `run` left in the state folder is the service's afterwards, and nobody else's."""
+    """What root's own `run` left in the state folder is private; the service says so until it may use it."""
     guest = world.guest
     _stop(world)
     guest.run(
@@ -266,15 +266,20 @@ def takes_over_from_root(world: World) -> None:
     world.say(
         good, f"files of root's own run: {', '.join(line.split()[0] + ' ' + line.rsplit('/', 1)[1] for line in left)}"
     )
-    guest.run(f"chmod 644 {STATE}/*")
+    guest.run(f"chmod 644 {STATE}/*")  # as an older version left them
     started = world.start()
+    said = _last(world.log("-p warning"), "outbox.db")
+    world.say(started and "Permission denied" in said, f"the service can't use them, goes on and says so: {said}")
+    guest.run(f"chown --reference={STATE} {STATE}/*")
     uid = guest.run(f"stat -c %u /proc/{world.shown('MainPID')}").text
-    files = guest.run(f"stat -c '%a %u %n' {STATE}/outbox.db*").text.splitlines()
-    good = started and bool(files) and all(line.startswith(f"600 {uid} ") for line in files)
-    world.say(
-        good,
-        f"the service takes them over: {', '.join(line.split(' /')[0] for line in files)}; {_last(world.log('-p 4'))}",
-    )
+
+    def narrowed() -> bool:
+        return set(guest.run(f"stat -c '%a %u' {STATE}/outbox.db*").text.splitlines()) == {f"600 {uid}"}
+
+    took = until(narrowed)
+    found = guest.run(f"stat -c '%a %u' {STATE}/outbox.db*").text.splitlines()
+    good = took < PATIENCE and world.metric("outbox_writable") == 1
+    world.say(good, f"given to it by chown, they are used {took:.0f} s later, and narrowed: {', '.join(found)}")
     if not good:
         guest.run(f"systemctl stop {NAME}; rm -rf {STATE}/*")
 
