@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 from typing import Final
+from urllib.parse import quote
 
 from exporter.core.state_codec import load_state
 from exporter.outbox.errors import result_code
@@ -62,7 +63,8 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
 
 def file_uri(path: PurePath) -> str:
     """The absolute path as a URI for SQLite, which knows no server but a path that begins with one [URI Filenames]."""
-    return re.sub(r"\Afile://(?=[^/])", "file:////", path.as_uri())
+    place = path.as_posix()
+    return "file://" + ("" if place.startswith("/") else "/") + quote(os.fsencode(place), safe="/:")
 
 
 def fault(db: sqlite3.Connection) -> str:

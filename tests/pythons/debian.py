@@ -96,23 +96,25 @@ def make(release: str, version: str, folder: Path) -> Place:
         raise MissingError(f"Debian {release} in a root of its own needs root and a Debian")
     root = folder / release
     place = Place(f"/usr/bin/python{version}", f"of Debian {release} in {root}", root)
-    if not (root / "made").exists():
-        _bootstrap(release, root, version)
+    packages = f"python{version},python{version}-venv,ca-certificates,binutils,make,git"
+    made = root / "made"
+    if not made.exists() or made.read_text(encoding="utf-8") != packages:
+        _bootstrap(release, root, packages)
     for name in NETWORK:
         if Path(name).is_file():
             (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
             (root / name[1:]).unlink(missing_ok=True)
             shutil.copy(name, root / name[1:])
     _copy_checkout(root)
-    if not (root / "made").exists():
+    if not made.exists():
         done = place.run(".ci/peers")
         if done.returncode:
             print(f"       {release} has not all peers: {done.stderr.strip().splitlines()[-1]}", flush=True)
-        (root / "made").touch()
+        made.write_text(packages, encoding="utf-8")
     return place
 
 
-def _bootstrap(release: str, root: Path, version: str) -> None:
+def _bootstrap(release: str, root: Path, packages: str) -> None:
     if not shutil.which("debootstrap"):
         _do("apt-get", "update", "-qq")
         _do("apt-get", "install", "-y", "-qq", "--no-install-recommends", "debootstrap")
@@ -120,13 +122,12 @@ def _bootstrap(release: str, root: Path, version: str) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
     # A host's debootstrap does not know the releases after it; what makes sid makes each of them.
     script = SCRIPTS / (release if (SCRIPTS / release).exists() else "sid")
-    packages = f"python{version},python{version}-venv,ca-certificates,binutils"
     _do("debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), MIRROR, str(script))
     shutil.rmtree(root / "var" / "cache" / "apt" / "archives", ignore_errors=True)
 
 
 def _copy_checkout(root: Path) -> None:
-    """The files that git knows or would take, as they are now; the root's own environments stay."""
+    """The files that git knows or would take, as they are now, and what git knows; the root's own environments stay."""
     target = root / INSIDE[1:]
     target.mkdir(parents=True, exist_ok=True)
     for entry in target.iterdir():
@@ -143,6 +144,8 @@ def _copy_checkout(root: Path) -> None:
         if (CHECKOUT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(CHECKOUT / name, target / name, follow_symlinks=False)
+    if (CHECKOUT / ".git").is_dir():
+        shutil.copytree(CHECKOUT / ".git", target / ".git")
 
 
 def _do(*command: str) -> None:
