@@ -107,6 +107,7 @@ def schema(values: tuple[Value, ...]) -> str:
         "properties": {
             **{_name(value): _schema_of(value) for value in values},
             "global": {"type": "object", "description": "What a parent chart gives to all; not looked at."},
+            "enabled": {"type": "boolean", "description": "For the `condition` of a parent chart; not looked at."},
         },
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

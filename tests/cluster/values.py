@@ -34,7 +34,12 @@ EVERYTHING: Final[Values] = {
         "enabled": True,
         "interval": "10s",
         "labels": {"release": "prometheus"},
-        "tlsConfig": {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}, "serverName": "agent.example.com"},
+        "tlsConfig": {
+            "ca": {"secret": {"name": "ca", "key": "ca.crt"}},
+            "serverName": "agent.example.com",
+            "cert": {"secret": {"name": "credentials", "key": "tls.crt"}},
+            "keySecret": {"name": "credentials", "key": "tls.key"},
+        },
         "relabelings": [{"sourceLabels": ["__meta_kubernetes_namespace"], "targetLabel": "namespace"}],
         "metricRelabelings": [{"action": "drop", "sourceLabels": ["__name__"], "regex": "python_.*"}],
     },
@@ -97,6 +102,11 @@ REFUSED: Final = (
     Refused("a port that there isn't", {"web": {"port": 70000}}, "port"),
     Refused("a digest that is none", {"image": {"digest": "latest"}}, "digest"),
     Refused("a setting that the agent doesn't have", {"settings": {"source": {"intervall": "1s"}}}, "intervall"),
+    Refused(
+        "a hold file of another kind",
+        {"extraEnv": [{"name": "SCHEDULED_EVENTS_APPROVAL_HOLD_FILE", "value": "/hold"}]},
+        "extraEnv",
+    ),
     Refused("TLS without its Secret", {"web": {"tls": True}}, "web.configSecret.name"),
     Refused("Windows without an image", {"windows": {"enabled": True}}, "windows.image"),
 )

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from deploy.manifests import CHART, KUBERNETES, NAME, ROOT
-from deploy.manifests.render import generated, helm
+from deploy.manifests.render import generated, helm, template
 from deploy.manifests.values import SET_BY_THE_CHART, Value, read, schema
 from exporter import __version__
 from exporter.config.load import load
@@ -181,6 +181,40 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"dashboards": {"grafanaOperator": {"enabled": True}}},
         "needs dashboards.enabled=true",
     ),
+    "a client certificate that nobody shows": (
+        {
+            "web": {"configSecret": {"name": "web"}, "tls": True, "clientCertificate": True},
+            "podMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}},
+        },
+        "podMonitor.tlsConfig needs cert and keySecret",
+    ),
+    "a PodMonitor of what only the node reaches": (
+        {"web": {"host": "127.0.0.1"}, "podMonitor": {"enabled": True}},
+        "does not answer",
+    ),
+    "a host in brackets": ({"web": {"host": "[::]"}}, "host"),
+    "a host with its port": ({"web": {"host": "0.0.0.0:9000"}}, "host"),
+    "a variable twice": (
+        {"extraEnv": [{"name": "SSL_CERT_FILE", "value": "/a"}, {"name": "SSL_CERT_FILE", "value": "/b"}]},
+        "SSL_CERT_FILE is set by extraEnv already",
+    ),
+    "another hold": ({"extraVolumes": [{"name": "hold", "emptyDir": {}}]}, "hold is a volume of the chart itself"),
+    "a mount over the hold": (
+        {"extraVolumeMounts": [{"name": "mine", "mountPath": "/etc/azure-scheduled-events-exporter/"}]},
+        "is where the chart itself mounts",
+    ),
+    "Windows nodes for Linux' pods": (
+        {"nodeSelector": {"kubernetes.io/os": "windows"}},
+        "nodeSelector: kubernetes.io/os",
+    ),
+    "another name for the pods": ({"podLabels": {"app.kubernetes.io/name": "a"}}, "podLabels: app.kubernetes.io/name"),
+    "an identity twice": (
+        {
+            **VALUES["settings"],
+            "serviceAccount": {"annotations": {"azure.workload.identity/client-id": "another"}},
+        },
+        "serviceAccount.annotations: azure.workload.identity/client-id",
+    ),
     "no image for Windows": ({"windows": {"enabled": True}}, "no image for Windows is published"),
     "no tag for Windows": (
         {"windows": {"enabled": True, "image": {"repository": "r"}}},
@@ -198,8 +232,79 @@ def test_a_wrong_value_is_refused(name: str) -> None:
 
 
 def test_another_chart_may_hold_it() -> None:
-    """What a parent chart gives to all (`global`) is not refused."""
-    assert render({"global": {"cluster": "a"}})
+    """What a parent chart gives to all (`global`), and what its `condition` asks (`enabled`), is not refused."""
+    assert render({"global": {"cluster": "a"}, "enabled": True})
+
+
+@pytest.mark.parametrize("name", ["defaults", "everything", "text", "windows"])
+def test_no_variable_is_set_a_second_time(name: str) -> None:
+    """What the chart sets, `extraEnv` can't: Helm 3 takes both away when one of two goes, the hold file among them."""
+    found = {
+        entry["name"]
+        for document in render(VALUES[name])
+        if document["kind"] == "DaemonSet"
+        for entry in document["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert "SCHEDULED_EVENTS_APPROVAL_HOLD_FILE" in found
+    for variable in found:
+        assert f"extraEnv: {variable} is set by" in refusal(
+            {**VALUES[name], "extraEnv": [{"name": variable, "value": "a"}]}
+        )
+
+
+class Once(yaml.SafeLoader):
+    """Refuses a key that stands twice, as kustomize does, and with it Flux' post-renderers."""
+
+
+def _once(loader: Once, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [key.value for key, _ in node.value]
+    assert len(keys) == len(set(keys)), keys
+    return loader.construct_mapping(node, deep=True)
+
+
+Once.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _once)
+
+
+def test_no_key_stands_twice() -> None:
+    """Labels that are given for all and once more for one kind stand there once, as they are given for that kind."""
+    one, all_ = {"team": "one", "release": "prometheus"}, {"team": "all"}
+    values = {
+        **VALUES["everything"],
+        "labels": all_,
+        "podLabels": {**one, "azure.workload.identity/use": "true"},
+        "podMonitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": True}, "labels": one},
+        "prometheusRule": {"enabled": True, "labels": one},
+        "dashboards": {"enabled": True, "labels": one},
+    }
+    documents = [document for document in yaml.load_all(template(values), Loader=Once) if document]
+    own = {"PodMonitor", "PrometheusRule"}
+    assert {document["metadata"]["labels"]["team"] for document in documents if document["kind"] in own} == {"one"}
+    pods = daemonset(documents)["spec"]["template"]["metadata"]["labels"]
+    assert (pods["team"], pods["azure.workload.identity/use"]) == ("one", "true")
+    assert daemonset(documents)["metadata"]["labels"]["team"] == "all"
+
+
+def test_names_are_text() -> None:
+    """What YAML would read as a number, as nothing or as a comment is the text that was given."""
+    values = {
+        "approval": {"holdConfigMap": "null"},
+        "outbox": {"hostPath": "/data #1: a"},
+        "priorityClassName": "1e3",
+        "eventHubs": {"connectionStringSecret": {"name": "123", "key": "on"}},
+        "otlp": {"headersSecret": {"name": "0x1", "key": "no"}},
+        "web": {"configSecret": {"name": "1.0", "key": "web.yml"}, "password": True, "credentialsSecret": "5"},
+    }
+    documents = render(values)
+    spec = daemonset(documents)["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert spec["priorityClassName"] == "1e3"
+    assert volumes["hold"]["configMap"]["name"] == "null"
+    assert volumes["outbox"]["hostPath"]["path"] == "/data #1: a"
+    assert volumes["event-hubs"]["secret"]["secretName"] == "123"
+    assert volumes["event-hubs"]["secret"]["items"][0]["key"] == "on"
+    assert (volumes["web"]["secret"]["secretName"], volumes["web-credentials"]["secret"]["secretName"]) == ("1.0", "5")
+    (headers,) = (entry for entry in agent_of(documents)["env"] if entry["name"] == "SCHEDULED_EVENTS_OTLP_HEADERS")
+    assert headers["valueFrom"]["secretKeyRef"] == {"name": "0x1", "key": "no"}
 
 
 EXAMPLES: Final = [

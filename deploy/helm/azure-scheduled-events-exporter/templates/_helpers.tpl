@@ -26,10 +26,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Of every object. Helm itself adds app.kubernetes.io/managed-by to what it installs. */}}
 {{- define "agent.labels" -}}
-{{ include "agent.selectorLabels" . }}
-{{- with .Values.labels }}
+{{ include "agent.labelsWith" (dict "root" . "further" dict) }}
+{{- end -}}
+
+{{/* The same with further ones, which beat `labels`: a key that stands twice is refused by kustomize, and so by Flux. */}}
+{{- define "agent.labelsWith" -}}
+{{ include "agent.selectorLabels" .root }}
+{{- with merge dict (.further | default dict) (.root.Values.labels | default dict) }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* Further labels of the pods; Azure's webhook looks for the one. */}}
+{{- define "agent.podLabels" -}}
+{{- $identity := dict -}}
+{{- if .Values.workloadIdentity.clientId }}{{ $_ := set $identity "azure.workload.identity/use" "true" }}{{ end -}}
+{{- merge dict (.Values.podLabels | default dict) $identity | toYaml -}}
 {{- end -}}
 
 {{/* An image: a dictionary of `image` (values) and `tag`, what is taken where that names none. */}}
@@ -99,10 +111,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and .Values.web.tls (not .Values.podMonitor.tlsConfig) -}}
 {{- fail "podMonitor.tlsConfig is needed with web.tls: whom Prometheus trusts, such as {ca: {secret: {name: …, key: ca.crt}}, serverName: …}" -}}
 {{- end -}}
+{{- if and .Values.web.clientCertificate (not (and .Values.podMonitor.tlsConfig.cert .Values.podMonitor.tlsConfig.keySecret)) -}}
+{{- fail "podMonitor.tlsConfig needs cert and keySecret with web.clientCertificate: what Prometheus shows, such as {cert: {secret: {name: …, key: tls.crt}}, keySecret: {name: …, key: tls.key}}" -}}
+{{- end -}}
+{{- if or (hasPrefix "127." .Values.web.host) (has .Values.web.host (list "::1" "localhost")) -}}
+{{- fail (printf "podMonitor.enabled scrapes the address of each node, where an agent with web.host=%s does not answer" .Values.web.host) -}}
+{{- end -}}
 {{- if and .Values.web.password (not .Values.web.credentialsSecret) -}}
 {{- fail "web.credentialsSecret is needed with web.password and podMonitor.enabled: a Secret with username and password, which Prometheus sends" -}}
 {{- end -}}
 {{- end -}}
+{{- include "agent.checkOwn" . -}}
 {{- with .Values.windows -}}
 {{- if and .enabled (not (and .image.repository (or .image.tag .image.digest))) -}}
 {{- fail "windows.image needs a repository and a tag or digest: no image for Windows is published, see docs/kubernetes.md" -}}
@@ -116,6 +135,55 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- if and .Values.dashboards.grafanaOperator.enabled (not .Values.dashboards.enabled) -}}
 {{- fail "dashboards.grafanaOperator.enabled needs dashboards.enabled=true: its objects read the ConfigMaps" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is the chart's own can't be given a second time. Of two variables of a name the last one counts; Helm 3, Flux and
+Argo CD, which merge lists by name, take both away when one of them goes: so a hold file was lost, and with it the hold. */}}
+{{- define "agent.checkOwn" -}}
+{{- $web := .Values.web -}}
+{{- $seen := dict -}}
+{{- range list "SOURCE_NODE_NAME" "APPROVAL_MODE" "APPROVAL_HOLD_FILE" "LOG_FORMAT" "WEB_LISTEN_ADDRESS" -}}
+{{- $_ := set $seen (print "SCHEDULED_EVENTS_" .) "the chart" -}}
+{{- end -}}
+{{- if include "agent.settings" . | trim }}{{ $_ := set $seen "SCHEDULED_EVENTS_CONFIG_FILE" "settings" }}{{ end -}}
+{{- if $web.configSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_WEB_CONFIG_FILE" "web.configSecret" }}{{ end -}}
+{{- if .Values.eventHubs.connectionStringSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE" "eventHubs.connectionStringSecret" }}{{ end -}}
+{{- if .Values.otlp.headersSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_OTLP_HEADERS" "otlp.headersSecret" }}{{ end -}}
+{{- if .Values.windows.enabled }}{{ $_ := set $seen "SCHEDULED_EVENTS_OUTBOX_PATH" "the chart on Windows" }}{{ end -}}
+{{- range .Values.extraEnv -}}
+{{- if hasKey $seen .name -}}
+{{- fail (printf "extraEnv: %s is set by %s already: of two, an upgrade that takes one away takes both" .name (get $seen .name)) -}}
+{{- end -}}
+{{- $_ := set $seen .name "extraEnv" -}}
+{{- end -}}
+{{- range .Values.extraVolumes -}}
+{{- if has .name (list "hold" "outbox" "ready" "settings" "web" "web-credentials" "event-hubs") -}}
+{{- fail (printf "extraVolumes: %s is a volume of the chart itself: give yours another name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if has (clean .mountPath) (list "/etc/azure-scheduled-events-exporter" "/etc/azure-scheduled-events-exporter-settings" "/var/lib/azure-scheduled-events-exporter" "/run/azure-scheduled-events-exporter/ready" "/run/secrets/web" "/run/secrets/web-credentials" "/run/secrets/event-hubs") -}}
+{{- fail (printf "extraVolumeMounts: %s is where the chart itself mounts: it would be hidden" .mountPath) -}}
+{{- end -}}
+{{- end -}}
+{{- range $where, $labels := dict "labels" .Values.labels "podLabels" .Values.podLabels "podMonitor.labels" .Values.podMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboards.labels" .Values.dashboards.labels -}}
+{{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
+{{- if hasKey ($labels | default dict) . -}}
+{{- fail (printf "%s: %s is the chart's own: pods are selected by it" $where .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $where, $selector := dict "nodeSelector" .Values.nodeSelector "windows.nodeSelector" .Values.windows.nodeSelector -}}
+{{- if hasKey ($selector | default dict) "kubernetes.io/os" -}}
+{{- fail (printf "%s: kubernetes.io/os is the chart's own: Windows nodes are reached by windows.enabled" $where) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.workloadIdentity.clientId (hasKey (.Values.serviceAccount.annotations | default dict) "azure.workload.identity/client-id") -}}
+{{- fail "serviceAccount.annotations: azure.workload.identity/client-id is set by workloadIdentity.clientId already" -}}
+{{- end -}}
+{{- if and .Values.workloadIdentity.clientId .Values.workloadIdentity.tenantId (hasKey (.Values.serviceAccount.annotations | default dict) "azure.workload.identity/tenant-id") -}}
+{{- fail "serviceAccount.annotations: azure.workload.identity/tenant-id is set by workloadIdentity.tenantId already" -}}
 {{- end -}}
 {{- end -}}
 
