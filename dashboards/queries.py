@@ -13,6 +13,9 @@ SELECTOR: Final = 'job=~"$job", instance=~"$instance"'
 CALM, SCHEDULED, STARTED, WARMING, BLIND = 0, 1, 2, 10, 20
 """The states of a VM; BLIND is added to what was known last."""
 
+OWN_LABELS: Final = "attributed, decision, event_type, kind, reason, rule"
+"""The labels of the counters that have no series before they count; the others of a series are its target's."""
+
 FAR: Final = 10**12
 """Seconds that stand for a word: +FAR nothing scheduled, +2 FAR the same as far as anybody sees, -FAR not known,
 -2 FAR not known yet, -3 FAR under way. A countdown is one number, and no number may mean two things."""
@@ -30,8 +33,9 @@ def increase(name: str, by: str = "") -> str:
 
 def appeared(series: str, window: str) -> str:
     """The samples of a window, of a series that did not exist in the whole of it: a scrape has `up` and not the series.
-    All that such a counter counts happened within the window. A failed scrape lacks both, and proves nothing."""
-    exists = f"on (job, instance) group_left () count_over_time({metric('up')}[{window}])"
+    All that such a counter counts happened within the window. A failed scrape lacks both, and proves nothing. They are
+    matched on all labels of the target: a range may have several pods of an instance, each with its own `up`."""
+    exists = f"ignoring ({OWN_LABELS}) group_left () count_over_time({metric('up')}[{window}])"
     return f"(count_over_time({series}[{window}]) < {exists})"
 
 
