@@ -1,7 +1,9 @@
 """Whether the agent beside us turns: exit code 0 when `/-/healthy` says so. The health check of an image without curl.
 
-Asks where the settings say that the agent listens: environment and file, not its flags. With TLS in the web-config file
-the certificate is not verified, since nothing but this machine is asked. `--ready` asks `/-/ready` instead, and
+Asks where the settings say that the agent listens: environment and file, not its flags. Of these nothing but `web` is
+looked at, and a file that can't be read is none: Kubernetes changes it below an agent that runs with what was there
+when it started, and what is wrong in it is no reason to end one that turns. With TLS in the web-config file the
+certificate is not verified, since nothing but this machine is asked. `--ready` asks `/-/ready` instead, and
 `--credentials FOLDER` shows what a scraper shows: `username` and `password`, `tls.crt` and `tls.key`, of these files
 those that are there, as a Secret of Kubernetes has them. The web-config file holds a password's hash alone.
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import http.client
 import os
 import ssl
@@ -21,9 +24,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from exporter.config.load import ConfigError, load
+from exporter.capped_file import read_capped
+from exporter.config.schema import WebSettings, settings_of
+from exporter.config.sources import CONFIG_ENV, Sources, read_toml
+from exporter.text.values import InvalidValue
 
 TIMEOUT_SECONDS: Final = 4.0
 ANYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # what the agent may be told, not what we bind
@@ -51,13 +57,13 @@ def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ())
     parser.add_argument("--credentials", type=Path, metavar="FOLDER", help="what to show, in files")
     told = parser.parse_args(arguments)
     try:
-        web = load(argparse.Namespace(), environ).web
+        web = _web(environ)
         question = Question(
             "/-/ready" if told.ready else "/-/healthy", _headers(told.credentials), told.credentials is not None
         )
         context = _unverified(told.credentials)
-    except ConfigError as error:
-        print(f"the settings are wrong: {error.errors[0]}")
+    except InvalidValue as error:
+        print(f"the settings are wrong: {error}")
         return 1
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         print(f"the credentials in {told.credentials} cannot be used: {error}")
@@ -72,6 +78,20 @@ def main(environ: Mapping[str, str] = os.environ, arguments: Sequence[str] = ())
     except (OSError, http.client.HTTPException) as error:
         print(f"no answer at port {port}: {error}")
         return 1
+
+
+def _web(environ: Mapping[str, str]) -> WebSettings:
+    """Where the agent listens, and by which web-config file. Raises InvalidValue."""
+    path = environ.get(CONFIG_ENV, "")
+    document: Mapping[str, Any] = {}
+    if path:
+        with contextlib.suppress(InvalidValue):
+            document = read_toml(path, read_capped)
+    sources = Sources({}, environ, document, path)
+    web = WebSettings(**{key: sources.pick(setting).value for key, setting in settings_of("web").items()})
+    if sources.errors:
+        raise InvalidValue(sources.errors[0])
+    return web
 
 
 def _ask_over_tls(secure: http.client.HTTPSConnection, plain: http.client.HTTPConnection, question: Question) -> int:

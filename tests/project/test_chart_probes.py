@@ -139,6 +139,31 @@ def test_what_is_not_taken_ends_a_roll_out_and_restarts_nothing(
     assert "another" not in "".join(said)
 
 
+@pytest.mark.parametrize("file", ["[log]\nlevel = 'loud'\n[of.a.newer]\nversion = 1\n", "no TOML", None])
+def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file: str | None) -> None:
+    """The kubelet changes the file of pods that no roll-out has reached: what is wrong in it restarts none."""
+    secrets(tmp_path, PASSWORD)
+    environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        with agent("http://127.0.0.1:9", tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
+            environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = (
+                "127.0.0.1:" + manager.recv(4096).decode().rpartition(" ")[2]
+            )
+            environ["SCHEDULED_EVENTS_CONFIG_FILE"] = str(tmp_path / "config.toml")
+            environ["SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"] = str(tmp_path / "gone")
+            if file is not None:
+                (tmp_path / "config.toml").write_text(file)
+            assert healthcheck.main(environ, ["--credentials", str(tmp_path / "web-credentials")]) == 0
+
+
+def test_an_address_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it can't be known whom to ask, the probe fails with the sentence that the agent would say."""
+    assert healthcheck.main({"SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS": "nowhere"}) == 1
+    assert "the settings are wrong: SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS" in capsys.readouterr().out
+
+
 def test_credentials_that_cannot_be_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder with a user and no password is a failed probe with a sentence, not a traceback."""
     (tmp_path / "username").write_text("scraper")
