@@ -121,7 +121,7 @@ def _schema_of(value: Value) -> dict[str, Any]:
     described = {"description": value.description} if value.description else {}
     extra = dict(value.extra)
     if extra.pop("settings", False):
-        return {**described, "type": ["object", "string"], **_settings(), **extra}
+        return {**described, "type": "object", **_settings(), **extra}
     made: dict[str, Any] = {**described, "type": _TYPES[type(value.default)]}
     if value.children:
         made |= {

@@ -220,6 +220,11 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
         {"windows": {"enabled": True, "image": {"repository": "r"}}},
         "a repository and a tag or digest",
     ),
+    "settings as text": ({"settings": "[approval]\nrules = []\n"}, "settings"),
+    "settings in two ways": (
+        {"settings": {"log": {"level": "debug"}}, "settingsText": "[approval]\nrules = []\n"},
+        "settings and settingsText",
+    ),
     "an empty setting": ({"settings": {"approval": {"rules": [{"name": None}]}}}, "settings"),
 }
 
@@ -359,7 +364,8 @@ def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
     files = [
         document["data"]["config.toml"] for document in documents if document["metadata"]["name"].endswith("-settings")
     ]
-    assert bool(files) is ("SCHEDULED_EVENTS_CONFIG_FILE" in environ) is bool(VALUES[name].get("settings"))
+    given = bool({"settings", "settingsText"} & set(VALUES[name]))
+    assert bool(files) is ("SCHEDULED_EVENTS_CONFIG_FILE" in environ) is given
     arguments = argparse.Namespace()
     for file in files:
         (tmp_path / "config.toml").write_text(file, encoding="utf-8")

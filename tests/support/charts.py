@@ -34,7 +34,10 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
         "workloadIdentity": {"clientId": "00000000-0000-0000-0000-000000000000", "tenantId": "t"},
         "otlp": {"headersSecret": {"name": "otlp"}},
     },
-    "text": {"settings": '[log]\nlevel = "debug"\n', "eventHubs": {"connectionStringSecret": {"name": "event-hubs"}}},
+    "text": {
+        "settingsText": '[log]\nlevel = "debug"\n',
+        "eventHubs": {"connectionStringSecret": {"name": "event-hubs"}},
+    },
     "tls": {
         "web": {**WEB, "tls": True},
         "podMonitor": {"enabled": True, "tlsConfig": {"serverName": "agent.example.com"}},

@@ -63,10 +63,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if contains ":" .Values.web.host -}}[{{ .Values.web.host }}]{{- else -}}{{ .Values.web.host }}{{- end -}}:{{ int .Values.web.port }}
 {{- end -}}
 
-{{/* The settings as the agent's TOML file. */}}
+{{/* The settings as the agent's TOML file. The text is a value of its own: Helm drops a text below a mapping, rules and all. */}}
 {{- define "agent.settings" -}}
-{{- if kindIs "string" .Values.settings -}}
-{{- .Values.settings -}}
+{{- if .Values.settingsText -}}
+{{- if .Values.settings -}}
+{{- fail "settings and settingsText: give the agent's settings by section or as text, one of the two" -}}
+{{- end -}}
+{{- .Values.settingsText -}}
 {{- else -}}
 {{- range $section, $keys := .Values.settings }}
 [{{ $section }}]
@@ -127,7 +130,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail "windows.image needs a repository and a tag or digest: no image for Windows is published, see docs/kubernetes.md" -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.workloadIdentity.clientId (kindIs "map" .Values.settings) (not (dig "event_hubs" "fully_qualified_namespace" "" .Values.settings)) (not .Values.eventHubs.connectionStringSecret.name) -}}
+{{- if and .Values.workloadIdentity.clientId (not .Values.settingsText) (not (dig "event_hubs" "fully_qualified_namespace" "" (.Values.settings | default dict))) (not .Values.eventHubs.connectionStringSecret.name) -}}
 {{- fail "workloadIdentity.clientId signs in to a namespace of Event Hubs: name it in settings.event_hubs.fully_qualified_namespace" -}}
 {{- end -}}
 {{- if and .Values.workloadIdentity.clientId .Values.eventHubs.connectionStringSecret.name -}}
