@@ -73,12 +73,14 @@ def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, moun
         return Unseen()
     if not host:
         return _temporary(files, mounts)
-    outside = _mounted(Path(host))
+    inside, outside = _mounted(mounts), _mounted(Path(host))
+    if not inside:
+        return _temporary(files, mounts)
     if not outside:
         marked = _temporary(files, mounts)
         doubt = f"{HOST_MOUNTS}: expected what is mounted outside of this service, found nothing of it in {host}"
         return Unseen(marked.errors, (*marked.warnings, f"{doubt}: make files to hold with in {_folder(hold_place())}"))
-    return _compared(files, _mounted(mounts), outside)
+    return _compared(files, inside, outside)
 
 
 _File = tuple[str, str, str]
@@ -113,10 +115,11 @@ def _compared(files: Sequence[_File], inside: Sequence[_Mount], outside: Sequenc
     """
     errors: list[str] = []
     warnings: list[str] = []
-    resolved = _resolved(_folder(path) for _, path, _ in files if path.startswith("/"))
+    resolved = _resolved(posixpath.dirname(path) for _, path, _ in files if path.startswith("/"))
     for origin, path, place in files:
         written = _folder(path)
-        meant = {written, resolved.get(written, written)} if path.startswith("/") else set()
+        # Links are followed before `..`, as the system does it.
+        meant = {written, resolved.get(posixpath.dirname(path), written)} if path.startswith("/") else set()
         own = next((point for folder in sorted(meant) if (point := _own(folder, inside, outside))), "")
         if not own:
             continue
@@ -214,7 +217,8 @@ def _unescaped(field: str) -> str:
 def _mount_of(folder: str, mounts: Sequence[_Mount]) -> _Mount | None:
     """The mount that the kernel comes to on its way to the folder: a later one may hide others below its point."""
     numbers = {mount.number for mount in mounts}
-    found = next((mount for mount in mounts if mount.point == "/" and mount.parent not in numbers), None)
+    top = (mount for mount in mounts if mount.point == "/" and mount.parent not in numbers - {mount.number})
+    found = next(top, None)
     seen: set[str] = set()
     while found is not None and found.number not in seen:
         seen.add(found.number)

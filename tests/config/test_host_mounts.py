@@ -88,6 +88,31 @@ def test_a_hold_file_that_everybody_sees_is_taken(tmp_path: Path, path: str, mou
     assert loaded(tmp_path, f"{PLAIN}{mount}\n", f"--approval.hold-file={path}").warnings == ()
 
 
+def test_links_are_followed_before_the_folder_above_is_gone_to(tmp_path: Path) -> None:
+    """`..` behind a link is the folder above of where that leads to, as the system has it."""
+    (tmp_path / "srv").mkdir()
+    (own := tmp_path / "own" / "folder").mkdir(parents=True)
+    (tmp_path / "srv" / "link").symlink_to(own)
+    inside = f"{PLAIN}60 21 0:62 / {tmp_path.resolve()}/own rw - tmpfs tmpfs rw\n"
+    with pytest.raises(ConfigError, match="of which this service has its own"):
+        loaded(tmp_path, inside, f"--approval.hold-file={tmp_path}/srv/link/../hold")
+    assert loaded(tmp_path, inside, f"--approval.hold-file={tmp_path}/srv/hold").warnings == ()
+
+
+def test_a_root_that_is_mounted_on_nothing_is_found(tmp_path: Path) -> None:
+    """A system that runs out of its initramfs has a root that is its own parent."""
+    rootfs = "1 1 0:2 / / rw - rootfs rootfs rw\n"
+    inside = f"{rootfs}60 1 0:62 / /srv rw - tmpfs tmpfs rw\n"
+    with pytest.raises(ConfigError, match="of which this service has its own"):
+        loaded(tmp_path, inside, "--approval.hold-file=/srv/hold", host=rootfs)
+
+
+def test_where_its_own_mounts_are_not_told_tmp_is_warned_of(tmp_path: Path) -> None:
+    """Without /proc nothing can be compared: as much is said as without the host's mounts."""
+    (warning,) = loaded(tmp_path, "", "--approval.hold-file=/tmp/hold").warnings
+    assert "of which a service may have its own" in warning
+
+
 def test_ready_files_are_judged_alike(tmp_path: Path) -> None:
     """`require_file` of each rule, whose folder may have the event's id in its name."""
     (file := tmp_path / "agent.toml").write_text(
