@@ -44,6 +44,8 @@ OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "e
 
 # As text, so that the line ends are those that a browser hashes, whatever a checkout made of them.
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
+TEMPLATE: Final = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+"""Read at the start, as the style is: an upgrade may replace the files beneath a running agent."""
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 PAGE_CONTENT_TYPE: Final = "text/html; charset=utf-8"
 PAGE_HEADERS: Final = (
@@ -132,10 +134,9 @@ def render_page(status: Status, now: Instant, version: str) -> bytes:
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # 2 MiB that only a viewer pays
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415  # 2 MiB that only a viewer pays
 
     environment = Environment(
-        loader=PackageLoader("exporter.page", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -143,7 +144,7 @@ def _template() -> Template:
     )
     environment.filters["moment"] = moment
     environment.globals["style"] = STYLE
-    return environment.get_template("page.html")
+    return environment.from_string(TEMPLATE)
 
 
 # --- text from outside ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import httpx
 from packaging.version import Version
 
 from deploy.packages.build import fresh_folder
@@ -52,6 +54,8 @@ EDIT: Final = 'poll_interval = "500ms" # changed by hand'
 REFUSAL: Final = (
     f"version {LATER} is installed, and {__version__} is older, so it is not installed and nothing was changed."
 )
+COOKIE: Final = 88
+"""Bytes of PyInstaller's cookie."""
 PILE: Final = 4
 """Records that shall wait in the outbox before an upgrade."""
 ELSEWHERE: Final = re.compile(
@@ -129,13 +133,27 @@ def _install_tools() -> None:
 
 
 def _build(folder: Path, output: Path) -> None:
-    """Build the packages of this version and of a later one of the same folder."""
+    """Build the packages of this version, and of a later one of a folder whose program has all at other places."""
+    later = output / "later"
+    shutil.copytree(folder, later, symlinks=True)
+    (later / NAME).write_bytes(_shifted((folder / NAME).read_bytes()))
     for form in FORMATS:
-        for version in (__version__, LATER):
+        for version, packed in ((__version__, folder), (LATER, later)):
             _say(f"building the {form} of {version}")
             build = [sys.executable, "-m", "deploy.packages.build", form, "--version", version, "--quick"]
-            where = ["--folder", str(folder), "--output", str(output)]
+            where = ["--folder", str(packed), "--output", str(output)]
             subprocess.run([*build, *where], check=True, stdout=subprocess.DEVNULL)
+
+
+def _shifted(program: bytes) -> bytes:
+    """The same program, with its archive of modules elsewhere, as that of another version is.
+
+    PyInstaller finds the archive from its end: a cookie, which says how long all of it is [PyInstaller, CArchive].
+    """
+    cookie = program.rindex(b"MEI\014\013\012\013\016")
+    (length,) = struct.unpack_from("!I", program, cookie + 8)
+    end = cookie + COOKIE
+    return program[: end - length] + bytes(length) + program[end:] + program[end - length : end]
 
 
 def _packages(form: Format, output: Path, needs: Needs) -> Packages:
@@ -297,6 +315,9 @@ def _upgraded_while_it_runs(trial: Trial, upgrade: Callable[[], object]) -> None
         polls = scraped(trial.web, "azure_scheduled_events_polls_total")
         until(lambda: scraped(trial.web, "azure_scheduled_events_polls_total") > polls)
         assert queued(trial.root)[: len(before)] == before
+        # Nothing restarts it here. What nobody had asked it for before, it still has, though its files are others now.
+        page = httpx.get(f"http://127.0.0.1:{trial.web}/", timeout=10)
+        assert page.status_code == httpx.codes.OK, page.text
     assert EDIT in trial.root.path(CONFIG).read_text(encoding="utf-8"), "config.toml was not kept"
 
 
