@@ -222,11 +222,24 @@ def valid(settings: Path, tmp_path: Path) -> tuple[int, str]:
         ('[approval]\nmode = "always"\n', None, '[approval] mode: expected one of "off", "dry-run", "enforce"'),
         ("", 'SCHEDULED_EVENTS_APPROVAL_MODE="always"\n', "SCHEDULED_EVENTS_APPROVAL_MODE: expected"),
         ('[approval]\nmode = "always"\n', "SCHEDULED_EVENTS_APPROVAL_MODE=off\n", ""),
+        ("", "  SCHEDULED_EVENTS_APPROVAL_MODE = enforce \r\nSCHEDULED_EVENTS_SOURCE_VM_NAME='a' \n", ""),
+        ("", "SCHEDULED_EVENTS_APPROVAL_MODE=en\\\nforce\nOTEL_LOG_LEVEL=info\\\n", ""),
+        ("", "  SCHEDULED_EVENTS_APPROVAL_MODE=always\n", "SCHEDULED_EVENTS_APPROVAL_MODE: expected"),
         ("", "# x\nPATH=/nowhere\nSCHEDULED_EVENTS_SOURCE_VM_NAME=$(:>{folder}/run)`:>{folder}/run`\n", ""),
         # What systemd hands over is not there yet: the unit says itself what is wrong.
         ('[event_hubs]\nconnection_string_file = "/run/credentials/azse.service/event-hubs"\n', None, ""),
     ],
-    ids=["valid", "wrong file", "wrong variable", "variable before file", "nothing is run", "credential"],
+    ids=[
+        "valid",
+        "wrong file",
+        "wrong variable",
+        "variable before file",
+        "blanks and carriage returns",
+        "a line that goes on",
+        "indented",
+        "nothing is run",
+        "credential",
+    ],
 )
 def test_the_service_is_started_with_valid_settings_alone(
     config: str, environment: str | None, expected: str, tmp_path: Path

@@ -12,6 +12,7 @@ say() { printf '%s: %s\n' "$name" "$*" >&2; }
 running_systemd() { [ -d /run/systemd/system ]; }
 
 # How the agent would be told its settings by the unit: config.toml, and what `environment` says, of which nothing is run.
+# Blanks around names and values, ends of lines as Windows has them, and lines that go on are read as systemd reads them.
 # Nobody's rights are those of the unit's own user: a file that only root can read is then told of here, and not by a
 # service that does not start. Variables are exported, and no secret among them stands in a list of processes.
 check() (
@@ -28,7 +29,10 @@ check() (
             \'*\') value=${value#\'} && value=${value%\'} ;;
             esac
             export "$variable=$value"
-        done <"$settings/environment"
+        done <<EOF
+$(sed -e ':next' -e '/\\$/{N;s/\\\n//;b next' -e '}' \
+            -e 's/^[[:space:]]*//; s/[[:space:]]*$//; s/[[:space:]]*=[[:space:]]*/=/' "$settings/environment")
+EOF
     fi
     if command -v setpriv >/dev/null; then
         exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs "$program" check
