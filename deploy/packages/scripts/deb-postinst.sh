@@ -5,6 +5,11 @@ configure | abort-upgrade | abort-remove | abort-deconfigure) ;;
 *) exit 0 ;;
 esac
 
+# Whether it is an installation. Without an older version it is one, too, that was interrupted, and the mark is gone since a
+# reboot.
+installs=no
+if [ -e "/run/$name.install" ] || { [ "$1" = configure ] && [ -z "${2:-}" ]; }; then installs=yes; fi
+
 # Enabled as Debian's own packages do it: also where no systemd runs, and somebody's `systemctl disable` stays.
 if command -v deb-systemd-helper >/dev/null; then
     deb-systemd-helper unmask "$unit" >/dev/null || true
@@ -13,7 +18,7 @@ if command -v deb-systemd-helper >/dev/null; then
     else
         deb-systemd-helper update-state "$unit" >/dev/null || true
     fi
-elif [ -e "/run/$name.install" ] && command -v systemctl >/dev/null; then
+elif [ "$installs" = yes ] && command -v systemctl >/dev/null; then
     systemctl enable "$unit" || true
 fi
 
@@ -21,7 +26,7 @@ if running_systemd; then
     systemctl daemon-reload || true
     case $1 in
     configure)
-        if [ -e "/run/$name.install" ]; then start_if_valid; else restart_if_valid; fi
+        if [ "$installs" = yes ]; then start_if_valid; else restart_if_valid; fi
         ;;
     abort-remove) start_if_valid ;; # prerm has stopped it
     esac
