@@ -489,7 +489,17 @@ def _rpm_story(root: Root, rpm: Packages, work: Path) -> None:
     assert queued(root) == waiting
     code, said = _rpm(root, "--install", "--nodeps", str(rpm.this))
     assert code == 0, said
-    _say("erased: config.toml.rpmsave and the outbox stay; it can be installed again, in an older version too")
+    assert EDIT in root.path(CONFIG).read_text(encoding="utf-8"), "the settings from before are not in use"
+    assert "# poll_interval" in root.path(f"{CONFIG}.rpmnew").read_text(encoding="utf-8")
+    assert not root.lexists(f"{CONFIG}.rpmsave")
+    _rpm(root, "--erase", NAME)
+    assert EDIT in root.path(f"{CONFIG}.rpmsave").read_text(encoding="utf-8")
+    root.path(CONFIG).write_text("# written since\n", encoding="utf-8")
+    code, said = _rpm(root, "--install", "--nodeps", str(rpm.this))
+    assert code == 0, said
+    assert root.path(CONFIG).read_text(encoding="utf-8") == "# written since\n", "newer settings were replaced"
+    assert not root.lexists(f"/run/{NAME}.restore"), "a mark stayed"
+    _say("erased: settings and outbox stay; installed again, also in an older version, it goes on with them")
 
 
 def _upgrade(root: Root, package: Path) -> None:
