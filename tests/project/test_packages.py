@@ -260,6 +260,22 @@ def test_the_service_is_started_with_valid_settings_alone(
     assert f"then: systemctl restart {NAME}" in said
 
 
+def test_a_unit_that_goes_before_the_packages_is_told_of(tmp_path: Path) -> None:
+    """One that stayed from an installation by pip is named; a masked unit and none are no such thing."""
+    common = (SCRIPTS_FOLDER / "common.sh").read_text(encoding="utf-8")
+    text = f"{common}\nlocal_units={tmp_path}\ntell_of_another_unit"
+    assert run_script(text) == (0, "")
+    (unit := tmp_path / f"{NAME}.service").symlink_to("/dev/null")
+    assert run_script(text) == (0, "")
+    unit.unlink()
+    unit.write_text("[Service]\n", encoding="utf-8")
+    code, said = run_script(text)
+    assert code == 0
+    assert said.startswith(f"{NAME}: {unit} is used in place of the package's unit.")
+    assert "tell_of_another_unit\n" in script("deb", "postinst", "1").partition("# postinst configure")[2]
+    assert "tell_of_another_unit\n" in script("rpm", "post", "1").partition("# %post:")[2]
+
+
 # -- what they need
 
 

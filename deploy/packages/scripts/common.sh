@@ -5,6 +5,7 @@ name=azure-scheduled-events-exporter
 unit=$name.service
 program=/usr/bin/$name
 settings=/etc/$name
+local_units=/etc/systemd/system
 version='@VERSION@'
 
 say() { printf '%s: %s\n' "$name" "$*" >&2; }
@@ -63,6 +64,14 @@ systemd() {
         systemctl "$1" "$unit" && return 0
     fi
     say "the service did not $1; why: systemctl status $name; journalctl --unit $name"
+}
+
+# A unit that somebody made, as one with the agent from pip has it, goes before the package's: its sandbox and its settings,
+# also after each upgrade. A masked one is a link to /dev/null, and no file.
+tell_of_another_unit() {
+    [ -f "$local_units/$unit" ] || return 0
+    say "$local_units/$unit is used in place of the package's unit. If that is not meant, remove it (what it changes" \
+        "belongs into: systemctl edit $name), then: systemctl daemon-reload; systemctl restart $name"
 }
 
 start_if_valid() {

@@ -22,6 +22,7 @@ elif [ "$installs" = yes ] && command -v systemctl >/dev/null; then
     systemctl enable "$unit" || true
 fi
 
+tell_of_another_unit
 if running_systemd; then
     systemctl daemon-reload || true
     case $1 in

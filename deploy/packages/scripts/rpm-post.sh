@@ -11,6 +11,7 @@ if [ -e "/run/$name.restore" ]; then
 fi
 command -v systemctl >/dev/null || exit 0
 if running_systemd; then systemctl daemon-reload || true; fi
+tell_of_another_unit
 if [ "$1" -eq 1 ]; then
     systemctl enable "$unit" >/dev/null 2>&1 || say "could not be enabled: systemctl enable $name"
     if running_systemd; then start_if_valid; fi
