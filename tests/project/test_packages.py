@@ -14,6 +14,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -258,6 +259,25 @@ def test_the_service_is_started_with_valid_settings_alone(
     assert said.startswith(f"{NAME}: the configuration is not valid, so the service is not started:\n")
     assert expected in said
     assert f"then: systemctl restart {NAME}" in said
+
+
+@pytest.mark.parametrize(("told", "readable"), [("", False), ("daemon no-such-group", True)])
+def test_what_the_units_groups_can_read_is_valid(told: str, readable: bool) -> None:
+    """A key that is open to a group which a drop-in gives the unit is no reason to leave the service as it is."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv to be somebody else")
+    with tempfile.TemporaryDirectory() as name:
+        (folder := Path(name)).chmod(0o755)
+        programs = {"systemctl": f"echo '{told}'", "program": 'exec cat "$SCHEDULED_EVENTS_CONFIG_FILE"'}
+        for program, does in programs.items():
+            (folder / program).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+            (folder / program).chmod(0o755)
+        (config := folder / "config.toml").touch(0o640)
+        shutil.chown(config, "root", "daemon")
+        common = (SCRIPTS_FOLDER / "common.sh").read_text(encoding="utf-8")
+        text = f"{common}\nsettings={folder}\nprogram={folder}/program\nis_valid started"
+        code, said = run_script(text, PATH=f"{folder}:{os.environ['PATH']}")
+    assert (code == 0) == readable, said
 
 
 def test_a_unit_that_goes_before_the_packages_is_told_of(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ running_systemd() { [ -d /run/systemd/system ]; }
 
 # How the agent would be told its settings by the unit: config.toml, and what `environment` says, of which nothing is run.
 # Blanks around names and values, ends of lines as Windows has them, and lines that go on are read as systemd reads them.
-# Nobody's rights are those of the unit's own user: a file that only root can read is then told of here, and not by a
-# service that does not start. Variables are exported, and no secret among them stands in a list of processes.
+# Nobody's rights, with the groups that a drop-in gives the unit, are those of the unit's own user: a file that only root can
+# read is then told of here, and not by a service that does not start. Variables are exported, and no secret among them stands in a list of processes.
 check() (
     SCHEDULED_EVENTS_CONFIG_FILE=$settings/config.toml
     export SCHEDULED_EVENTS_CONFIG_FILE
@@ -36,7 +36,14 @@ $(sed -e ':next' -e '/\\$/{N;s/\\\n//;b next' -e '}' \
 EOF
     fi
     if command -v setpriv >/dev/null; then
-        exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs "$program" check
+        groups=
+        for group in $(systemctl show --property=SupplementaryGroups --value "$unit" 2>/dev/null || true); do
+            number=$(getent group "$group" | cut -d: -f3)
+            [ -n "$number" ] || continue
+            groups=$groups${groups:+,}$number
+        done
+        if [ -n "$groups" ]; then groups=--groups=$groups; else groups=--clear-groups; fi
+        exec setpriv --reuid=65534 --regid=65534 "$groups" --no-new-privs "$program" check
     fi
     exec "$program" check
 )
