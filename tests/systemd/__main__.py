@@ -10,6 +10,7 @@ and 25 without; 4 more for the first time, when the disk is made.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,13 +29,11 @@ DROP_INS: Final = ("event-hubs.conf", "network.conf")
 
 
 def built() -> Path:
-    """The package in dist/, made first where there is none. Raises DiskError."""
+    """The package of this checkout, in dist/; one that is there may be of sources before these. Raises DiskError."""
+    print("== make deb", file=sys.stderr, flush=True)
+    if subprocess.run(["make", "deb"], cwd=ROOT, check=False).returncode:
+        raise DiskError("make deb failed")
     found = sorted((ROOT / "dist").glob(f"{NAME}_*_amd64.deb"))
-    if not found:
-        print("== make deb", file=sys.stderr, flush=True)
-        if subprocess.run(["make", "deb"], cwd=ROOT, check=False).returncode:
-            raise DiskError("make deb failed")
-        found = sorted((ROOT / "dist").glob(f"{NAME}_*_amd64.deb"))
     if len(found) != 1:
         raise DiskError(f"expected one {NAME}_…_amd64.deb in dist/, found {len(found)}")
     return found[0]
@@ -74,12 +73,13 @@ def run(deb: Path, folder: Path, accelerator: str, only: Sequence[str]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--deb", type=Path, help="The package. Default: the one in dist/, made where there is none.")
+    parser.add_argument("--deb", type=Path, help="The package. Default: what `make deb` makes.")
     parser.add_argument("--only", metavar="PROOF", action="append", help="After the installation this proof alone.")
     parser.add_argument("--kvm", action="store_true", help="Use KVM. Default: emulate, which works everywhere.")
     args = parser.parse_args()
     accelerator = "kvm" if args.kvm else "tcg,thread=multi"
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the machine ends with it
     try:
         disk.need_tools()
         with tempfile.TemporaryDirectory(prefix="systemd-") as name:
