@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Final
@@ -69,9 +70,8 @@ def test_make_notes_prints_those_of_this_version(tmp_path: Path) -> None:
     hostile = f"$(touch {tmp_path}/run)`touch {tmp_path}/run`"
     for tag, code in (("", 0), (f"v{__version__}", 0), (hostile, 2)):
         command = ["make", "--silent", "notes"]
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "RELEASE_TAG": tag}, capture_output=True, text=True, check=False
-        )
+        environ = {**os.environ, "RELEASE_TAG": tag, "PYTHON": sys.executable}
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
         assert bool(done.stdout.strip()) is (code == 0)
     assert not (tmp_path / "run").exists()
