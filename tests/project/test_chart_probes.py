@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ from tests.support.certificates import Authority, write
 from tests.support.charts import VALUES, agent_of, environment, render
 
 pytestmark = [pytest.mark.linux("is about containers and Kubernetes"), pytest.mark.peer("helm")]
+NOBODY: Final = "http://127.0.0.1:9"
+"""Where no metadata service answers."""
 
 HASH: Final = bcrypt.hashpw(b"password", bcrypt.gensalt(4)).decode()
 TLS: Final = {"cert_file": "web.crt", "key_file": "web.key"}
@@ -85,6 +88,16 @@ def ask(probe: Mapping[str, Any], folder: Path, environ: Mapping[str, str], port
         return False
 
 
+@contextlib.contextmanager
+def started(folder: Path, source: str, environ: Mapping[str, str]) -> Iterator[tuple[int, socket.socket]]:
+    """An agent, its port, and where it tells its service manager of each poll."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / "notify"))
+        manager.settimeout(30)
+        with agent(source, folder, NOTIFY_SOCKET=str(folder / "notify"), **environ):
+            yield int(manager.recv(4096).decode().rpartition(" ")[2]), manager
+
+
 @pytest.mark.parametrize(
     ("name", "seeing"), [*((name, True) for name in ASKED), ("tls", False), ("tls and password", False)]
 )
@@ -96,18 +109,13 @@ def test_the_probes_tell_the_truth(tmp_path: Path, name: str, seeing: bool) -> N
     environ = {key: value for key, value in environ.items() if key == "SCHEDULED_EVENTS_WEB_CONFIG_FILE"}
     assert bool(environ) is bool(ASKED[name])
     with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
         MetadataService(load_scenario("quiet")) as service,
+        started(tmp_path, service.url if seeing else NOBODY, environ) as (port, manager),
     ):
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
-        source = service.url if seeing else "http://127.0.0.1:9"
-        with agent(source, tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
-            port = int(manager.recv(4096).decode().rpartition(" ")[2])
-            for _ in range(2):  # polls
-                manager.recv(4096)
-            assert ask(container["livenessProbe"], tmp_path, environ, port)
-            assert ask(container["readinessProbe"], tmp_path, environ, port) is seeing
+        for _ in range(2):  # polls
+            manager.recv(4096)
+        assert ask(container["livenessProbe"], tmp_path, environ, port)
+        assert ask(container["readinessProbe"], tmp_path, environ, port) is seeing
 
 
 @pytest.mark.parametrize("name", ["password", "tls and password", "client certificate"])
@@ -123,16 +131,11 @@ def test_what_is_not_taken_ends_a_roll_out_and_restarts_nothing(
         (other / "username").write_text("scraper")
         (other / "password").write_text("another")
     environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
-        with agent("http://127.0.0.1:9", tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
-            environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = (
-                "127.0.0.1:" + manager.recv(4096).decode().rpartition(" ")[2]
-            )
-            assert healthcheck.main(environ, ["--credentials", str(other)]) == 0
-            assert healthcheck.main(environ, ["--credentials", str(other), "--ready"]) == 1
-            assert healthcheck.main(environ, ["--ready"]) == 0
+    with started(tmp_path, NOBODY, environ) as (port, _):
+        environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = f"127.0.0.1:{port}"
+        assert healthcheck.main(environ, ["--credentials", str(other)]) == 0
+        assert healthcheck.main(environ, ["--credentials", str(other), "--ready"]) == 1
+        assert healthcheck.main(environ, ["--ready"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 3
     assert all("401" in line or "certificate" in line for line in said), said
@@ -144,18 +147,13 @@ def test_settings_that_change_below_an_agent_do_not_end_it(tmp_path: Path, file:
     """The kubelet changes the file of pods that no roll-out has reached: what is wrong in it restarts none."""
     secrets(tmp_path, PASSWORD)
     environ = {"SCHEDULED_EVENTS_WEB_CONFIG_FILE": str(tmp_path / "web" / "web.yml")}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(30)
-        with agent("http://127.0.0.1:9", tmp_path, NOTIFY_SOCKET=str(tmp_path / "notify"), **environ):
-            environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = (
-                "127.0.0.1:" + manager.recv(4096).decode().rpartition(" ")[2]
-            )
-            environ["SCHEDULED_EVENTS_CONFIG_FILE"] = str(tmp_path / "config.toml")
-            environ["SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"] = str(tmp_path / "gone")
-            if file is not None:
-                (tmp_path / "config.toml").write_text(file)
-            assert healthcheck.main(environ, ["--credentials", str(tmp_path / "web-credentials")]) == 0
+    with started(tmp_path, NOBODY, environ) as (port, _):
+        environ["SCHEDULED_EVENTS_WEB_LISTEN_ADDRESS"] = f"127.0.0.1:{port}"
+        environ["SCHEDULED_EVENTS_CONFIG_FILE"] = str(tmp_path / "config.toml")
+        environ["SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE"] = str(tmp_path / "gone")
+        if file is not None:
+            (tmp_path / "config.toml").write_text(file)
+        assert healthcheck.main(environ, ["--credentials", str(tmp_path / "web-credentials")]) == 0
 
 
 def test_an_address_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
