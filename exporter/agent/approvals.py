@@ -127,9 +127,7 @@ class Approvals:
 
     def _begin(self, due: DueApproval) -> bool:
         """Check clock, identity and files once more and start the POST; False if the approval does not hold now."""
-        # Checking files may take a moment, so it comes before the clock.
-        still = self._still_approved(due.decision)
-        if not still or not self._fresh() or self._environment.stopping():
+        if not self._still_approved(due.decision) or not self._fresh() or self._environment.stopping():
             return False
         key, event_id, sent = due.tracked.key, due.decision.event.event_id, self._environment.clock()
         try:
@@ -157,13 +155,15 @@ class Approvals:
         if tracked is None or document is None:
             return False
         identity = self._environment.identity()
+        # Only the files of this event are checked, which may take a moment: the clock is read after it.
+        files = self.check_files(Document(document.incarnation, (tracked.event,)))
         context = DecisionContext(
             vm_name=identity.vm.name,
             conflict=identity.conflict,
             confirmed=identity.confirmed,
-            # Only the files of this event are checked.
-            files=self.check_files(Document(document.incarnation, (tracked.event,))),
+            files=files,
             writable=self._persistence.writable,
+            now=self._environment.clock().wall,
         )
         return decide_one(self._policy, state, context, document, tracked).words == decision.words
 

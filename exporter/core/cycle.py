@@ -245,6 +245,7 @@ def decision_context(context: Context, state: State) -> DecisionContext:
         confirmed=identity.confirmed,
         files=context.files,
         writable=context.writable and not memory_full(state, context.history_bytes),
+        now=context.now.wall,
     )
 
 

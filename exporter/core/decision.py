@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from exporter.core.continuity import RESET_SECONDS
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
 from exporter.core.folding import folded
+from exporter.core.hours import DAYS, Hours
 from exporter.core.lifecycle import phase_of
 from exporter.core.policy import (
     OF_CONTENT,
@@ -154,9 +156,17 @@ def explain_decision(policy: Policy, state: State, context: DecisionContext, dec
 
 
 def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
-    """The future values of `State.observed_seconds` at which a decision may change only because time passes."""
+    """The future values of `State.observed_seconds` at which a decision may change only because time passes.
+
+    Of the hours of a rule it is the next edge alone, as the clock runs now: from there on the caller asks again.
+    """
     marks = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
+        rule, _ = match(policy.rules, tracked.event)
+        if rule is not None and rule.hours is not None and state.last_good is not None:
+            wall = state.last_good.wall
+            edge = rule.hours.next_change(wall)
+            marks |= {state.observed_seconds + (edge - wall).total_seconds()} if edge is not None else set()
         marks |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
         if policy.takeover_after is not None and tracked.event.names(vm_name):
             marks.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
@@ -166,8 +176,8 @@ def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, .
 def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     """Why the rules would now hold an event that was approved; `NONE` when they would not.
 
-    Only the event's content counts. Conditions that held when it was approved (status and NotBefore, settling, files)
-    are not checked again.
+    Only the event's content counts. Conditions that held when it was approved (status and NotBefore, settling, files,
+    hours) are not checked again.
     """
     event = as_scheduled = tracked.event
     if phase_of(event) is not Phase.SCHEDULED:
@@ -185,6 +195,8 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
         rule, reason = _by_the_rules(policy, as_unapproved)
         if rule is not None:
             reason = coordination_of(policy, as_scheduled, vm_name, float("inf"))
+            if reason is Reason.NONE and too_many(rule, as_scheduled):
+                reason = Reason.TOO_MANY_RESOURCES
     return reason if reason in OF_CONTENT else Reason.NONE
 
 
@@ -273,6 +285,12 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
     if rule.when_quiet:
         quiet = quiet_besides(document, tracked.key)
         yield Condition(Reason.NOT_QUIET, quiet, f"{'no other' if quiet else 'another'} event is Started")
+    if rule.max_resources is not None:
+        finding = f"{len(event.resources or ())} of at most {rule.max_resources}"
+        yield Condition(Reason.TOO_MANY_RESOURCES, not too_many(rule, event), finding)
+    if rule.hours is not None:
+        now, hours = context.now, rule.hours
+        yield Condition(Reason.OUT_OF_HOURS, now is not None and hours.within(now), _by_the_clock(hours, now))
     if policy.hold_file:
         presence = files.get(policy.hold_file, Presence.UNKNOWN)
         yield Condition(Reason.HELD, presence is Presence.ABSENT, f"{policy.hold_file} is {presence.value}")
@@ -285,6 +303,29 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
 def _place(event: Event, vm_name: str, observed_seconds: float) -> str:
     """This VM's place among the VMs of an event, and for how long the event was observed."""
     return f"place {place_among(event, vm_name) + 1} of {len(event.resources or ())}, seen for {observed_seconds:g} s"
+
+
+def _by_the_clock(hours: Hours, now: datetime | None) -> str:
+    """The time in the zone of a rule's hours, and when they begin or end next."""
+    local = hours.local(now) if now is not None else None
+    if now is None or local is None:
+        return "the time is not known"
+    change = hours.next_change(now)
+    until = hours.local(change) if change is not None else None
+    word = "until" if hours.within(now) else "opens"
+    return f"{_shown(local)} in {hours.timezone}" + (f", {word} {_shown(until)}" if until is not None else "")
+
+
+def _shown(local: datetime) -> str:
+    """With its offset, since an hour comes twice when clocks are set back."""
+    return f"{DAYS[local.weekday()]} {local.isoformat(' ', 'minutes')}"
+
+
+def too_many(rule: Rule, event: Event) -> bool:
+    """Whether an event touches more VMs than the rule allows. One whose resources can't be read does."""
+    if rule.max_resources is None:
+        return False
+    return event.resources is None or len(event.resources) > rule.max_resources
 
 
 def place_among(event: Event, vm_name: str) -> int:

@@ -56,6 +56,8 @@ _WHY: Final[Mapping[str, str]] = {
     "settling": "it has not been unchanged for long enough",
     "not-prepared": "the file that says prepared is not there",
     "not-quiet": "another event is Started",
+    "too-many-resources": "it touches more VMs than the rule allows",
+    "out-of-hours": "it is outside of the rule's hours",
     "held": "the hold file is not known to be absent",
     "outbox-unwritable": "the decision could not be recorded",
     "dry-run": "it would be approved, but the mode is dry-run",

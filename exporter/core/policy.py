@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from exporter.core.document import Event
+from exporter.core.hours import Hours
 
 
 class Mode(StrEnum):
@@ -60,6 +62,8 @@ class Reason(StrEnum):
     SETTLING = "settling"
     NOT_PREPARED = "not-prepared"
     NOT_QUIET = "not-quiet"
+    TOO_MANY_RESOURCES = "too-many-resources"
+    OUT_OF_HOURS = "out-of-hours"
     HELD = "held"
     OUTBOX_UNWRITABLE = "outbox-unwritable"
     DRY_RUN = "dry-run"
@@ -77,6 +81,7 @@ OF_CONTENT: Final = frozenset(
         Reason.NO_RULE,
         Reason.SEVERAL_RESOURCES,
         Reason.NOT_LEADER,
+        Reason.TOO_MANY_RESOURCES,
     }
 )
 """Reasons that depend on the event's content alone: an approved event that changes into one of these is outdated."""
@@ -89,8 +94,9 @@ class Rule:
     """What an event must be to be approved, as the settings file has it: `[approval] rules`.
 
     Words match exactly and keep the order in which they were given; durations are seconds; None sets no condition.
-    `settle` is for how many seconds the event must be unchanged, `require_file` the path of a file that must exist, and
-    `when_quiet` asks that no other event is Started.
+    `settle` is for how many seconds the event must be unchanged, `require_file` the path of a file that must exist,
+    `when_quiet` asks that no other event is Started, `max_resources` is the most names that `Resources` may have, and
+    `hours` are when it may be approved.
     """
 
     name: str
@@ -101,6 +107,8 @@ class Rule:
     settle: float | None = None
     require_file: str = ""
     when_quiet: bool = False
+    max_resources: int | None = None
+    hours: Hours | None = None
 
     @property
     def asks_duration(self) -> bool:
@@ -164,6 +172,8 @@ class DecisionContext:
     """The outbox accepts writes."""
     confirmed: bool = True
     """The metadata service gave the name, or has none to give: a configured name alone may be another VM's."""
+    now: datetime | None = None
+    """The time of day at which it is decided, with a zone. None where it is not known: within no hours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,21 @@ from exporter.core.memory import CLOSED_KEPT
 from exporter.core.policy import Coordination, Policy, Reason, Rule
 from exporter.core.records import Vm, VmIdentity
 from exporter.metadata.errors import MetadataError
-from tests.support.agent_world import FREEZE, NAME, REBOOT, TIMEOUT, VM, World, apart, document, event, policy, started
+from tests.support.agent_world import (
+    FREEZE,
+    NAME,
+    REBOOT,
+    START,
+    TIMEOUT,
+    VM,
+    World,
+    apart,
+    document,
+    event,
+    policy,
+    started,
+)
+from tests.support.approval_case import hours
 
 USER = Rule("user", ("Reboot",), ("User",))
 
@@ -34,6 +49,8 @@ HELD: dict[Reason, tuple[Policy, dict[str, Any]]] = {
     Reason.NOT_LEADER: (policy(), event(REBOOT, "Reboot", "web-0", NAME)),
     Reason.SETTLING: (policy(rules=ruled(settle=3600.0)), event()),
     Reason.NOT_PREPARED: (policy(rules=ruled(require_file="/nowhere/{event_id}")), event()),
+    Reason.TOO_MANY_RESOURCES: (policy(rules=ruled(max_resources=1)), event(REBOOT, "Reboot", NAME, "web-2")),
+    Reason.OUT_OF_HOURS: (policy(rules=ruled(hours=hours("14:14-14:13"))), event()),
     Reason.HELD: (policy(hold_file="/proc"), event()),
     Reason.DRY_RUN: (policy(mode="dry-run"), event()),
 }
@@ -111,6 +128,51 @@ def test_prepared_by_a_file(tmp_path: Path) -> None:
         (tmp_path / f"ready-{REBOOT}").touch()
         world.live(2)
         assert len(world.source.posts) == 1
+
+
+# At START it is 14:13:20 UTC on Monday, the 21st of September 2026.
+
+
+def test_approved_within_the_hours_alone(tmp_path: Path) -> None:
+    """Not a second before they begin, and not from the second on at which they end; each change is told."""
+    with World(tmp_path, policy(rules=ruled(hours=hours("14:14-14:15")))) as world:
+        world.source.refusal = MetadataError("server-error", "busy", status_code=503)
+        world.see(document(2, event()), 200)
+        sent = [datetime.fromtimestamp(wall, UTC).strftime("%H:%M:%S") for wall, _ in world.source.posts]
+        assert sent[0] == "14:14:00"
+        assert "14:14:30" < max(sent) < "14:15:00"
+        assert world.reasons() == ["out-of-hours", None, "out-of-hours"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_hours_that_end_before_the_post_leaves_hold_it(tmp_path: Path, seconds: float) -> None:
+    """The clock is asked right before each POST: the disk took so long over the commit, and the hours are over."""
+    with World(tmp_path, policy(rules=ruled(hours=hours("00:00-14:14")))) as world:
+        world.live(3)
+        world.clock.go(START + 39.5 - world.clock.wall)
+        world.outbox.takes = lambda: world.clock.go(seconds)
+        world.source.answer = document(2, event())
+        world.agent.tick()
+        assert len(world.source.posts) == (0 if seconds else 1)
+        assert world.reasons() == [None]
+        world.outbox.takes = lambda: None
+        world.live(3)
+        assert len(world.source.posts) == (0 if seconds else 1)
+        assert world.reasons()[1:] == (["out-of-hours"] if seconds else [])
+
+
+def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:
+    """The time of day counts, not how long the process has lived."""
+    with World(tmp_path, policy(rules=ruled(hours=hours("22:00-05:00")))) as world:
+        world.see(document(2, event()), 3)
+        world.clock.wall += 9 * 3600
+        world.source.refusal = MetadataError("server-error", "busy", status_code=503)
+        world.live(3)
+        assert len(world.source.posts) == 1
+        world.clock.wall -= 9 * 3600
+        world.live(120)
+        assert len(world.source.posts) == 1
+        assert world.reasons() == ["out-of-hours", None, "out-of-hours"]
 
 
 def test_settled_after_good_polling_only(tmp_path: Path) -> None:

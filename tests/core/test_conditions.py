@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -15,7 +15,7 @@ from exporter.core.attempts import attempt_due, attempting, retry_delay
 from exporter.core.decision import Outcome, decide, explain, files_to_check, outdated, turning_points
 from exporter.core.policy import AFTER_A_RULE, DecisionContext, Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
-from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, told
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS, SPOILERS, Case, at_place, hours, told
 from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, event, one, parsed, started
 
 # -- conditions of a rule
@@ -131,6 +131,56 @@ def test_files_are_looked_at_only_where_they_can_matter() -> None:
     assert files_to_check(policy, None) == {"/etc/hold"}
 
 
+# -- how many, and when
+
+
+@pytest.mark.parametrize(("names", "reason"), [(1, ""), (2, ""), (3, "too-many-resources")])
+def test_more_resources_than_the_rule_allows_hold(names: int, reason: str) -> None:
+    """An approval is for all of them."""
+    resources = [f"vm-{number}" for number in range(names)]
+    assert told(Case({"Resources": resources}).rules(max_resources=2)) == reason
+
+
+def test_within_the_hours_it_is_approved_and_without_it_is_held() -> None:
+    """Start is within, end is not."""
+    case = Case().rules(hours=hours("22:00-05:00", "Sat", timezone="Europe/Berlin"))
+    for moment, reason in (
+        ("2026-11-28T20:59:59.999999+00:00", "out-of-hours"),
+        ("2026-11-28T21:00:00+00:00", ""),
+        ("2026-11-28T22:00:00+01:00", ""),
+        ("2026-11-29T03:59:59.999999+00:00", ""),
+        ("2026-11-29T04:00:00+00:00", "out-of-hours"),
+        ("2026-11-29T21:30:00+00:00", "out-of-hours"),
+    ):
+        assert told(replace(case, context=replace(OURS, now=datetime.fromisoformat(moment)))) == reason, moment
+
+
+def test_a_time_that_is_not_known_is_within_no_hours() -> None:
+    """None, or one without a zone, which is the time of day nobody knows where: not even of those of the whole day."""
+    case = Case().rules(hours=hours())
+    for now in (None, NOON.replace(tzinfo=None)):
+        (explained,) = explain(case.policy, case.state(), replace(OURS, now=now))
+        assert explained.decision.reason is Reason.OUT_OF_HOURS
+        assert [each.finding for each in explained.conditions if not each.met] == ["the time is not known"]
+    assert told(case) == ""
+
+
+def test_an_explanation_tells_the_local_time_and_when_the_hours_begin_or_end() -> None:
+    """With the offset, since the clocks are set back: on the day of the year on which half past two comes twice."""
+
+    def finding(now: str) -> str:
+        case = Case().rules(hours=hours("02:15-02:45", timezone="Europe/Berlin"))
+        (explained,) = explain(case.policy, case.state(), replace(OURS, now=datetime.fromisoformat(now)))
+        return next(each.finding for each in explained.conditions if each.reason is Reason.OUT_OF_HOURS)
+
+    first, second = "Sun 2026-10-25 02:15+02:00", "Sun 2026-10-25 02:15+01:00"
+    assert finding("2026-10-24T23:00:00Z") == f"Sun 2026-10-25 01:00+02:00 in Europe/Berlin, opens {first}"
+    assert finding("2026-10-25T00:50:00Z") == f"Sun 2026-10-25 02:50+02:00 in Europe/Berlin, opens {second}"
+    assert finding("2026-10-25T01:20:00Z") == (
+        "Sun 2026-10-25 02:20+01:00 in Europe/Berlin, until Sun 2026-10-25 02:45+01:00"
+    )
+
+
 # -- explaining
 
 
@@ -163,6 +213,16 @@ def test_turning_points_are_when_time_alone_changes_a_decision() -> None:
     assert turning_points(ENFORCE, state, "vm-0") == ()
 
 
+def test_the_next_edge_of_the_hours_is_a_turning_point() -> None:
+    """Of the rule that matches, and of no other."""
+    case = Case().rules(hours=hours("22:00-05:00"))
+    state = case.state()
+    assert state.last_good is not None
+    seconds = (NOON.replace(hour=22) - state.last_good.wall).total_seconds()
+    assert turning_points(case.policy, state, "vm-0") == (state.observed_seconds + seconds,)
+    assert turning_points(case.rules(event_type=("Freeze",)).policy, state, "vm-0") == ()
+
+
 # -- outdated
 
 
@@ -192,6 +252,20 @@ def test_an_approved_event_is_outdated_when_its_content_would_now_be_held(fields
     tracked = replace(watcher.state.tracked[KEY], approval=Approval(1, accepted_at=NOON))
     for mode in Mode:
         assert outdated(replace(ENFORCE, mode=mode, hold_file="/etc/hold"), tracked, "vm-0").value == reason
+
+
+@pytest.mark.parametrize("status", ["Scheduled", "Started"])
+def test_an_approved_event_that_comes_to_touch_more_vms_is_outdated_and_one_whose_hours_are_over_is_not(
+    status: str,
+) -> None:
+    """The approval was sent within the hours; for those that joined it nobody approved it."""
+    rules = Case().rules(max_resources=1, hours=hours("00:00-01:00")).policy
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    for names, reason in ((["vm-0"], ""), (["vm-0", "vm-1"], "too-many-resources")):
+        watcher.sees(event(Resources=names, EventStatus=status))
+        tracked = replace(watcher.state.tracked[KEY], approval=Approval(1, accepted_at=NOON))
+        assert outdated(rules, tracked, "vm-0").value == reason
 
 
 # -- attempts

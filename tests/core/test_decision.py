@@ -49,6 +49,8 @@ CONTRACT = [
     "settling",
     "not-prepared",
     "not-quiet",
+    "too-many-resources",
+    "out-of-hours",
     "held",
     "outbox-unwritable",
     "dry-run",

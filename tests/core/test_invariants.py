@@ -7,8 +7,9 @@ those of a random platform, watched by an agent's core that is restarted at any 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from hypothesis import event as seen
@@ -19,6 +20,7 @@ from exporter.core.attempts import attempt_due, attempting
 from exporter.core.decision import decide, files_to_check
 from exporter.core.document import Document, parse_document
 from exporter.core.folding import folded
+from exporter.core.hours import Hours
 from exporter.core.lifecycle import advance
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, Policy, Presence, Rule, Verdict
@@ -29,6 +31,7 @@ from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, 
 from exporter.core.state_codec import dump_state, load_state
 from exporter.core.timestamps import parse_time
 from tests.support import oracle
+from tests.support.approval_case import hours
 from tests.support.core_documents import NOON, event
 from tests.support.effort import LONG, Tried, examples
 
@@ -110,6 +113,10 @@ RULES = st.fixed_dictionaries(
         "settle": st.sampled_from([1.0, 5.0, 30.0]),
         "require_file": st.sampled_from(["/run/ready/{event_id}", "/run/{event_id}/ready", "/run/ready"]),
         "when_quiet": st.booleans(),
+        "max_resources": st.integers(1, 3),
+        "between": st.sampled_from(["11:00-13:00", "13:00-12:00", "22:00-12:01", "12:01-24:00"]),
+        "days": st.lists(st.sampled_from(oracle.WEEK), min_size=1, unique=True),
+        "timezone": st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu", "Pacific/Apia"]),
     },
 )
 DEFAULT = (
@@ -140,6 +147,7 @@ HOUSES = st.builds(
     conflict=st.sampled_from([False] * 7 + [True]),
     file=st.builds(Files, st.integers(0, 2)),
     writable=st.sampled_from([True] * 5 + [False]),
+    now=st.sampled_from([None, NOON, NOON]) | st.datetimes(datetime(2011, 12, 28), timezones=st.just(UTC)),  # noqa: DTZ001  # a bound, which has none
 )
 
 
@@ -158,15 +166,21 @@ def policy_of(house: oracle.House) -> Policy:
                 settle=asked.get("settle"),
                 require_file=asked.get("require_file", ""),
                 when_quiet=asked.get("when_quiet", False),
+                max_resources=asked.get("max_resources"),
+                hours=hours_of(**{key: asked[key] for key in oracle.HOURS if key in asked}),
             )
         )
     mode, coordination = Mode(house.mode), Coordination(house.coordination)
     return Policy(mode, coordination, house.takeover_after, house.hold_file, tuple(rules))
 
 
+def hours_of(between: str = "", days: Sequence[str] = (), timezone: str = "UTC") -> Hours | None:
+    return hours(between or "00:00-24:00", *days, timezone=timezone) if between or days else None
+
+
 def situation_of(house: oracle.House, policy: Policy, document: Document) -> DecisionContext:
     files = {path: Presence(house.file(path)) for path in files_to_check(policy, document)}
-    return DecisionContext(house.vm_name, house.conflict, files, house.writable)
+    return DecisionContext(house.vm_name, house.conflict, files, house.writable, now=house.now)
 
 
 def places(events: list[Any]) -> dict[str, int]:
@@ -277,8 +291,8 @@ class Life:
 
     @property
     def house_now(self) -> oracle.House:
-        """As the process knows it: its own name may take its time."""
-        return self.house if self.named else replace(self.house, vm_name="")
+        """As the process knows it: its own name may take its time, and the time of day moves on."""
+        return replace(self.house, vm_name=self.house.vm_name if self.named else "", now=self.wall)
 
     # -- the platform
 

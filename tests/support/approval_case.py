@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from exporter.core.decision import decide
+from exporter.core.hours import DAYS, Hours
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, Policy, Reason, Rule, Verdict
 from exporter.core.state import Approval, Reset, State
 from tests.support.core_documents import KEY, NOON, Watcher, event, started
 
 ANY_REBOOT = Rule("all", ("Reboot",))
-OURS = DecisionContext("vm-0")
+OURS = DecisionContext("vm-0", now=NOON)
 UNTRIED = Approval()
 ENFORCE = Policy(Mode.ENFORCE, Coordination.LEADER, rules=(ANY_REBOOT,))
+
+
+def hours(between: str = "00:00-24:00", *days: str, timezone: str = "UTC") -> Hours:
+    """The hours of a rule, in the words of the settings file; every day where none is named."""
+    start, end = (int(clock[:2]) * 60 + int(clock[3:]) for clock in between.split("-"))
+    numbers = tuple(number for number, day in enumerate(DAYS) if not days or day in days)
+    return Hours(start, end, numbers, timezone, ZoneInfo(timezone))
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,8 @@ SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
     Reason.SETTLING: lambda case: case.rules(settle=30.0),
     Reason.NOT_PREPARED: lambda case: case.rules(require_file="/run/ready/{event_id}"),
     Reason.NOT_QUIET: lambda case: replace(case.rules(when_quiet=True), others=(started("other"),)),
+    Reason.TOO_MANY_RESOURCES: lambda case: case.rules(max_resources=0),
+    Reason.OUT_OF_HOURS: lambda case: case.rules(hours=hours("22:00-05:00")),
     Reason.HELD: lambda case: replace(case, policy=replace(case.policy, hold_file="/etc/hold")),
     Reason.OUTBOX_UNWRITABLE: lambda case: replace(case, context=replace(case.context, writable=False)),
     Reason.DRY_RUN: lambda case: replace(case, policy=replace(case.policy, mode=Mode.DRY_RUN)),

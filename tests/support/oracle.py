@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 MISSING = object()
 """Stands for a field that is not there, or there in a way in which nobody may use it."""
@@ -31,6 +32,8 @@ class House:
     file: Callable[[str], str] = lambda _path: "absent"
     """A path to "present", "absent" or anything else, which is "can't be told"."""
     writable: bool = True
+    now: datetime | None = None
+    """What the clock of the machine shows; None where nobody can tell."""
 
 
 @dataclass(frozen=True)
@@ -303,6 +306,56 @@ def not_quiet(events: list[Any], index: int, house: House, _past: Past) -> bool:
     return not all(isinstance(event, dict) and event.get("EventStatus") == "Scheduled" for event in others)
 
 
+def too_many_resources(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """The event is for more VMs than the rule allows."""
+    most = (rule_of(events, index, house) or {}).get("max_resources")
+    return most is not None and len(get(events, index, "Resources")) > most
+
+
+def out_of_hours(events: list[Any], index: int, house: House, _past: Past) -> bool:
+    """The rule is for other hours, or other days, than what a clock on the wall of its zone shows."""
+    rule = rule_of(events, index, house) or {}
+    if "between" not in rule and "days" not in rule:
+        return False
+    return house.now is None or not open_at(house.now, **{key: rule[key] for key in HOURS if key in rule})
+
+
+HOURS = ("between", "days", "timezone")
+WEEK = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def open_at(now: datetime, between: str = "00:00-24:00", days: Any = WEEK, timezone: str = "UTC") -> bool:
+    """Whether a clock on a wall there shows a time in the window. Times are compared as they are written.
+
+    For the hours after midnight it walks back, minute by minute, to the day before, on which the window began.
+    """
+    begin, end = between.split("-")
+    date, clock = shown(now, timezone)
+    if begin < end:
+        return begin <= clock < end and weekday(date) in days
+    if clock >= begin:
+        return weekday(date) in days
+    if clock >= end:
+        return False
+    earlier, minutes = date, 0
+    while earlier == date:
+        minutes += 1
+        earlier = shown(now - timedelta(minutes=minutes), timezone)[0]
+    # A day that never was leaves nothing to belong to.
+    return weekday(earlier) in days and (datetime.fromisoformat(date) - datetime.fromisoformat(earlier)).days == 1
+
+
+def shown(now: datetime, timezone: str) -> tuple[str, str]:
+    """What a calendar and a clock there show, as `2026-03-29` and `02:30`."""
+    date, clock = now.astimezone(ZoneInfo(timezone)).isoformat().split("T")
+    return date, clock[:5]
+
+
+def weekday(date: str) -> str:
+    """The first three letters of its day, counted from a Monday."""
+    return WEEK[(datetime.fromisoformat(date) - datetime.fromisoformat("2001-01-01")).days % 7]
+
+
 def held(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
     """The hold file is there, or cannot be looked for."""
     return bool(house.hold_file) and house.file(house.hold_file) != "absent"
@@ -334,6 +387,8 @@ QUESTIONS: tuple[tuple[str, Question], ...] = (
     ("settling", settling),
     ("not-prepared", not_prepared),
     ("not-quiet", not_quiet),
+    ("too-many-resources", too_many_resources),
+    ("out-of-hours", out_of_hours),
     ("held", held),
     ("outbox-unwritable", unwritable),
     ("dry-run", dry_run),

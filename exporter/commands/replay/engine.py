@@ -220,17 +220,20 @@ class ReplayEngine:
         last, document = self._state.last_good, self._state.document
         if self._state.outage is not None or document is None or last is None or last.mono is None:
             return
-        if until <= last.wall:
-            return
-        begin, end = self._state.observed_seconds, self._state.observed_seconds + (until - last.wall).total_seconds()
-        marks = {*turning_points(self._policy, self._state, self._identity.vm.name), *self._pending_until(last, begin)}
-        for mark in (*sorted(mark for mark in marks if begin < mark < end), end):
-            at = last.wall + timedelta(seconds=mark - begin)
+        pending = tuple(self._pending_until(last, self._state.observed_seconds))
+        while last is not None and until > last.wall:
+            begin = self._state.observed_seconds
+            end = begin + (until - last.wall).total_seconds()
+            # Again after each: the hours of a rule open and close many times while nothing else changes.
+            marks = (*turning_points(self._policy, self._state, self._identity.vm.name), *pending)
+            mark = min((mark for mark in marks if begin < mark < end), default=end)
+            at = min(until, last.wall + timedelta(seconds=mark - begin))
             # The same state as if every poll until then had been run; only the last one is.
-            polls = int((mark - self._state.observed_seconds) / self._options.poll_interval) - 1
+            polls = int((mark - begin) / self._options.poll_interval) - 1
             reset = aged(self._state.reset, mark, polls)
             self._state = replace(self._state, last_good=self._clock.advance_to(at), observed_seconds=mark, reset=reset)
             self._good(document, at)
+            last = self._state.last_good
 
     def _pending_until(self, last: Instant, begin: float) -> Iterator[float]:
         """When pending interruptions stop waiting for an event, in `State.observed_seconds`."""

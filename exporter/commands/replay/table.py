@@ -90,6 +90,8 @@ _CONDITIONS: Final[Mapping[Reason, str]] = {
     Reason.SETTLING: "has it settled",
     Reason.NOT_PREPARED: "is it prepared for",
     Reason.NOT_QUIET: "is it quiet besides",
+    Reason.TOO_MANY_RESOURCES: "are its VMs few enough",
+    Reason.OUT_OF_HOURS: "is it within the hours",
     Reason.HELD: "is nothing held",
     Reason.OUTBOX_UNWRITABLE: "can it be recorded",
     Reason.DRY_RUN: "may we send it",

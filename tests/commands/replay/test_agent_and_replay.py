@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
-from exporter.core.policy import Mode, Policy, Presence
+from exporter.core.policy import DEFAULT_RULES, Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import NAME, VM, World, document, event, started
+from tests.support.approval_case import hours
 from tests.support.effort import LONG, MEMORY, Tried, examples
 
 OTHER: Final = "web-2"
@@ -30,6 +31,11 @@ POSTS: Final = {
     "refused": MetadataError("status-400", "no", status_code=400),
     "unanswered": MetadataError("timeout", "no answer"),
 }
+RULES: Final = (
+    (Rule("minute", ("Reboot", "Freeze"), hours=hours("14:14-14:15"), settle=5.0), *DEFAULT_RULES),
+    (Rule("far", ("Reboot", "Freeze"), hours=hours("20:00-18:15", timezone="Asia/Kathmandu"), max_resources=1),),
+)
+"""The world begins at 14:13:20 UTC, twenty seconds after 19:58 in Kathmandu."""
 NO_DOCUMENTS: Final = (b'{"error": "busy"}', b'{"error": "still busy"}', b'{"Events": []}', b"{")
 STEPS: Final = st.one_of(
     st.tuples(
@@ -51,7 +57,7 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("restarts"), st.booleans(), st.sampled_from(["boot-1", "boot-2"])),
     st.tuples(st.just("crashes_while_failing"), st.sampled_from([0.5, 4.0, 13.0]), st.sampled_from([1.0, 9.0])),
     st.tuples(st.just("doubts_its_name"), st.booleans(), st.booleans()),
-    st.tuples(st.just("waits"), st.sampled_from([1.0, 7.0, 40.0])),
+    st.tuples(st.just("waits"), st.sampled_from([1.0, 7.0, 40.0, 70.0])),
 )
 
 
@@ -157,14 +163,15 @@ def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 @given(
     st.sampled_from([NAME, NAME, ""]),
     st.sampled_from([Mode.ENFORCE, Mode.ENFORCE, Mode.DRY_RUN]),
+    st.sampled_from([DEFAULT_RULES, *RULES]),
     st.lists(STEPS, min_size=3, max_size=30 if LONG else 14),
 )
 def test_replay_of_a_recording_gives_the_records_of_the_agent(
-    name: str, mode: Mode, steps: list[tuple[Any, ...]]
+    name: str, mode: Mode, rules: tuple[Rule, ...], steps: list[tuple[Any, ...]]
 ) -> None:
     """Whatever the source, the VM, the POSTs and the process do: record by record, decisions included."""
     Tried.example(steps=len(steps))
-    policy = Policy(mode=mode)
+    policy = Policy(mode=mode, rules=rules)
     with tempfile.TemporaryDirectory(prefix="azse-replay-", dir=MEMORY) as folder:
         life = Life(Path(folder), policy, name)
         try:

@@ -1,0 +1,133 @@
+"""The hours of a rule: a window of each day, or of some days of the week, by the clock on the wall of a time zone.
+
+Pure: the zone is a value that the settings loaded. An instant is within if the time that a wall clock of the zone shows
+then is between start and end, so that what daylight saving does to the clock it does to the window: a window in the
+hour that is left out does not open on that day, and one in the hour that comes twice opens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import Final
+
+DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+"""The days of the week as the settings write them, in the order of `datetime.weekday`."""
+WHOLE_DAY: Final = 24 * 60
+"""Minutes of a day: the latest end of a window, "24:00"."""
+_NOON: Final = time(12)
+_DAY: Final = timedelta(days=1)
+_NEAR: Final = range(-2, 3)
+_FAR: Final = range(3, 16)
+"""Days from today. A weekly window opens within eight, and within fifteen where a zone leaves its day out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """A window. `start` (0 to 1439) and `end` (0 to 1440) are minutes after local midnight, and differ.
+
+    Start is within, end is not. With an end before its start the window goes over midnight. It belongs to the day on
+    which it begins: `days` (0 is Monday, in order) are the days on which it does. `timezone` is the name of `zone`.
+    """
+
+    start: int = 0
+    end: int = WHOLE_DAY
+    days: tuple[int, ...] = tuple(range(len(DAYS)))
+    timezone: str = "UTC"
+    zone: tzinfo = UTC
+
+    @property
+    def over_midnight(self) -> bool:
+        """Whether the window ends on the day after the one on which it begins."""
+        return self.end < self.start
+
+    @property
+    def every_day(self) -> bool:
+        """Whether it is for all days of the week."""
+        return len(self.days) == len(DAYS)
+
+    @property
+    def between(self) -> str:
+        """Start and end as the settings write them: `22:00-05:00`."""
+        return f"{_clock(self.start)}-{_clock(self.end)}"
+
+    def within(self, now: datetime) -> bool:
+        """Whether an instant is within. One without a zone, or too far away for a calendar, never is."""
+        local = self.local(now)
+        if local is None:
+            return False
+        minute, day = local.hour * 60 + local.minute, local.weekday()
+        if not self.over_midnight:
+            return day in self.days and self.start <= minute < self.end
+        if minute >= self.start:
+            return day in self.days
+        return minute < self.end and (day - 1) % len(DAYS) in self.days and self._had_a_day_before(local)
+
+    def next_change(self, now: datetime) -> datetime | None:
+        """The first instant after `now`, in UTC, at which `within` changes; None where none is near (16 days) or known.
+
+        That may be an edge of the window, or the moment at which the clocks are set.
+        """
+        local = self.local(now)
+        if local is None:
+            return None
+        inside = self.within(now)
+        try:
+            for days in (_NEAR, _FAR):
+                for edge in sorted(edge for ahead in days for edge in self._edges(local.date() + ahead * _DAY)):
+                    if edge > now and self.within(edge) is not inside:
+                        return edge
+        except OverflowError:  # the calendar ends
+            pass
+        return None
+
+    def local(self, now: datetime) -> datetime | None:
+        """An instant by the zone's clock; None for one without a zone, or outside of the calendar."""
+        if now.utcoffset() is None:
+            return None
+        try:
+            return now.astimezone(self.zone)
+        except (OverflowError, ValueError):  # the first and the last day of the calendar
+            return None
+
+    def _had_a_day_before(self, local: datetime) -> bool:
+        """Whether the calendar day before it took place: in Samoa the 30th of December 2011 did not."""
+        try:
+            noon = datetime.combine(local.date() - _DAY, _NOON, self.zone)
+            return noon.astimezone(UTC).astimezone(self.zone).date() == noon.date()
+        except OverflowError:
+            return False
+
+    def _edges(self, day: date) -> Iterator[datetime]:
+        """Each instant, in UTC, at which the window of a day may begin or end."""
+        if day.weekday() not in self.days:
+            return
+        midnight = datetime.combine(day, time())
+        for minutes in (self.start, self.end + (WHOLE_DAY if self.over_midnight else 0)):
+            yield from _instants(midnight + timedelta(minutes=minutes), self.zone)
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _instants(wall: datetime, zone: tzinfo) -> Iterator[datetime]:
+    """When the zone's clock shows this time, in UTC: twice where it is set back over it. Where that, or where it is set
+    forward over it (then it never does), also the moment at which it is set."""
+    # For a time that is left out, fold 1 is before that moment and fold 0 after it; for one that comes twice the other
+    # way round (PEP 495).
+    first, last = sorted(wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    yield first
+    if first == last:
+        return
+    yield last
+    before, seconds = first.astimezone(zone).utcoffset(), int((last - first).total_seconds())
+    low, high = 0, seconds  # the clock is set after `low` and at the latest at `high`, in seconds after `first`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (first + timedelta(seconds=middle)).astimezone(zone).utcoffset() == before:
+            low = middle
+        else:
+            high = middle
+    yield first + timedelta(seconds=high)
