@@ -5,21 +5,31 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from functools import cache
 from typing import Any, Final
 
 from exporter.config.types import Duration, Integer, file_path, is_absolute, refuse_escapes
 from exporter.core.document import KNOWN_SOURCES, KNOWN_TYPES
+from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Rule
+from exporter.text.format import format_duration
 from exporter.text.values import InvalidValue, Misplaced, describe, quote, refuse_secrets, unknown_name
 
 MAX_RULES: Final = 100
 _MAX_WORDS: Final = 20
 _MAX_PATH: Final = 1024
+_MAX_ZONE: Final = 100
 _NEAR: Final = 0.75
+_NEAR_CITY: Final = 0.8
 _SETTLE: Final = Duration(0, 86400)
 _SECONDS: Final = Integer(0, 2**31 - 1, "whole seconds")
+_RESOURCES: Final = Integer(1, 2**31 - 1, "a whole number")
+_BETWEEN: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-(?:([01][0-9]|2[0-3]):([0-5][0-9])|24:00)", re.ASCII)
+_NO_ZONES: Final = frozenset({"Factory", "localtime", "posixrules"})
+"""Files beside those of the zones: one is of no place, the others are of wherever the machine thinks that it is."""
 
 
 def _name(value: object) -> str:
@@ -76,6 +86,95 @@ def _boolean(value: object) -> bool:
     return value
 
 
+def _between(value: object) -> tuple[int, int]:
+    """Start and end in minutes after midnight."""
+    match = _BETWEEN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise InvalidValue('start and end of a window as "HH:MM-HH:MM", from "00:00" to "24:00", such as "22:00-05:00"')
+    hour, minute, end_hour, end_minute = match.groups()
+    start = int(hour) * 60 + int(minute)
+    end = WHOLE_DAY if end_hour is None else int(end_hour) * 60 + int(end_minute)
+    if start == end:
+        raise InvalidValue('a window whose end is not its start ("00:00-24:00" is the whole day)')
+    return start, end
+
+
+def _days(value: object) -> tuple[int, ...]:
+    """The days of the week, 0 for Monday, in their order."""
+    expected = "a non-empty list of days, out of " + ", ".join(quote(day) for day in DAYS)
+    if not isinstance(value, list) or not value or len(value) > _MAX_WORDS:
+        raise InvalidValue(expected)
+    for day in value:
+        if not isinstance(day, str) or day not in DAYS:
+            near = [known for known in DAYS if isinstance(day, str) and day[:3].lower() == known.lower()]
+            hint = f" (did you mean {quote(near[0])}?)" if near else ""
+            raise Misplaced(f"expected {expected}, found {describe(day)} among them{hint}")
+    return tuple(number for number, day in enumerate(DAYS) if day in value)
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    """The names of all zones of which this machine, or the package tzdata, has the data. It reads some 600 files."""
+    from zoneinfo import available_timezones  # noqa: PLC0415  # only a rule with a zone needs it
+
+    return frozenset(available_timezones()) - _NO_ZONES
+
+
+def _load_zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo  # noqa: PLC0415  # only a rule with a zone needs it
+
+    return ZoneInfo(name)
+
+
+def read_zone(
+    value: object,
+    names: Callable[[], Collection[str]] = _zone_names,
+    load: Callable[[str], tzinfo] = _load_zone,
+) -> tuple[str, tzinfo]:
+    """Name and value of a time zone of the IANA database. Raises `InvalidValue`.
+
+    The name is one of `names`, letter by letter: a path, or letters of another case where the file system has one file
+    for both, never reach `load`, which raises OSError or ValueError where there is no data. UTC needs none.
+    """
+    if value == "UTC":
+        return "UTC", UTC
+    if not isinstance(value, str) or not value:
+        raise InvalidValue('the name of a time zone of the IANA database, such as "Europe/Berlin" or "UTC"')
+    known = names()
+    if not known:
+        raise Misplaced(
+            f"{describe(value)} is not known: this machine has no data of time zones, and neither has Python; install "
+            "the package tzdata of either"
+        )
+    if value not in known:
+        near = _near_zone(value, known)
+        raise Misplaced(
+            f"unknown time zone {describe(value)}; "
+            + (f"did you mean {quote(near)}?" if near else 'expected a name of the IANA database, as "Europe/Berlin"')
+        )
+    try:
+        return value, load(value)
+    except (OSError, ValueError) as error:
+        raise Misplaced(f"the data of time zone {describe(value)} can't be read: {type(error).__name__}") from error
+
+
+def _near_zone(name: str, known: Collection[str]) -> str:
+    """The zone that was probably meant: the same in other letters, of this city, or spelled nearly so.
+
+    An abbreviation is near to none: between CEST and EST lie seven hours.
+    """
+    wanted = re.sub(r"[\s_]+", "_", name[:_MAX_ZONE].strip().lower())
+    zones = {zone.lower(): zone for zone in sorted(known)}
+    if wanted in zones:
+        return zones[wanted]
+    places = {zone: zone for zone in zones if "/" in zone}
+    cities = {zone.rpartition("/")[2]: zone for zone in sorted(places, key=len, reverse=True)}
+    for meant, keys, cutoff in ((wanted, places, _NEAR), (wanted.rpartition("/")[2], cities, _NEAR_CITY)):
+        if near := difflib.get_close_matches(meant, keys, 1, cutoff):
+            return zones[keys[near[0]]]
+    return ""
+
+
 _READERS: Final[Mapping[str, Any]] = {
     "name": _name,
     "event_type": lambda value: _words(value, KNOWN_TYPES),
@@ -85,8 +184,34 @@ _READERS: Final[Mapping[str, Any]] = {
     "settle": _settle,
     "require_file": _require_file,
     "when_quiet": _boolean,
+    "max_resources": _RESOURCES.from_toml,
+    "between": _between,
+    "days": _days,
+    "timezone": read_zone,
 }
-"""How each key of a rule is read: the keys are the fields of `Rule`."""
+"""How each key of a rule is read: the keys are the fields of `Rule`, but for the last three, which are its `hours`."""
+
+
+def rule_table(rule: Rule) -> dict[str, Any]:
+    """A rule as the settings file has it, without what it does not ask for: JSON values, which `read_rules` takes."""
+    values = {
+        "name": rule.name,
+        "event_type": [*rule.event_type],
+        "event_source": None if rule.event_source is None else [*rule.event_source],
+        "min_duration": rule.min_duration,
+        "max_duration": rule.max_duration,
+        "settle": None if rule.settle is None else format_duration(rule.settle),
+        "require_file": rule.require_file or None,
+        "when_quiet": rule.when_quiet or None,
+        "max_resources": rule.max_resources,
+    }
+    if rule.hours is not None:
+        values |= {
+            "between": rule.hours.between,
+            "days": None if rule.hours.every_day else [DAYS[day] for day in rule.hours.days],
+            "timezone": rule.hours.timezone,
+        }
+    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +268,34 @@ def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], Rule
     low, high = fields.get("min_duration"), fields.get("max_duration")
     if low is not None and high is not None and low > high:
         errors.append(f"{where}: min_duration: expected at most max_duration ({high}), found the integer {low}")
-    return errors, None if errors else Rule(**fields)
+    if "timezone" in table and not {"between", "days"} & {*table}:
+        errors.append(f"{where}: timezone: expected beside between or days, found alone")
+    return errors, None if errors else _rule(fields)
+
+
+def _rule(fields: Mapping[str, Any]) -> Rule:
+    others = {key: value for key, value in fields.items() if key not in ("between", "days", "timezone")}
+    if len(others) == len(fields):
+        return Rule(**others)
+    start, end = fields.get("between", (0, WHOLE_DAY))
+    timezone, zone = fields.get("timezone", ("UTC", UTC))
+    return Rule(**others, hours=Hours(start, end, fields.get("days", Hours().days), timezone, zone))
 
 
 def _warnings(rules: list[Rule], where: str) -> list[str]:
+    return [*_unknown_words(rules, where), *_made_once(rules, where)]
+
+
+def _made_once(rules: list[Rule], where: str) -> list[str]:
+    return [
+        f"{where}: rule {quote(rule.name)}: require_file is one file for every event: prepared once, it is prepared for"
+        ' ever; with "{event_id}" in it each event has its own'
+        for rule in rules
+        if rule.require_file and "{event_id}" not in rule.require_file
+    ]
+
+
+def _unknown_words(rules: list[Rule], where: str) -> list[str]:
     return [
         f"{where}: rule {quote(rule.name)}: this version does not know {quote(word)}{_near_miss(word, known)};"
         " such an event is never approved"

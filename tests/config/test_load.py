@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
+from datetime import UTC, tzinfo
 from pathlib import Path
 
 import pytest
 
+from exporter.config.rules import RulesRead, _zone_names, read_rules, read_zone, rule_table
 from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path, settings_table
+from exporter.core.hours import Hours
 from exporter.core.policy import Policy, Rule
 from exporter.secrets import Secret
+from exporter.text.values import InvalidValue
+from tests.support.approval_case import hours
 from tests.support.configuration import CONNECTION, DATA, KEY, errors, loaded, parser, refused, to_toml
+from tests.support.core_documents import NOON
 from tests.support.systems import WINDOWS
+
+USHUAIA = "America/Argentina/Ushuaia"
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("bad-*.toml")), ids=lambda path: path.stem)
@@ -100,6 +109,7 @@ def test_a_file_with_every_key_is_taken() -> None:
     assert settings.approval.takeover_after == 90.0
     drained, short = settings.approval.rules
     assert (drained.settle, drained.require_file, drained.when_quiet) == (30.0, "C:/run/app/ready/{event_id}", True)
+    assert (drained.max_resources, drained.hours) == (2, hours("22:00-05:00", "Sat", "Sun", timezone="Europe/Berlin"))
     assert (short.event_type, short.event_source, short.min_duration, short.max_duration) == (("Freeze",), None, 0, 8)
     assert settings.event_hubs.configured
     assert settings.event_hubs.event_hub == "events"
@@ -154,9 +164,11 @@ def test_every_field_of_a_rule_can_be_set() -> None:
     (rule,) = loaded(
         toml="[approval]\n"
         'rules = [{ name = "a", event_type = ["Reboot", "Freeze"], event_source = ["User"], min_duration = 1, '
-        'max_duration = 9, settle = "30s", require_file = "C:/run/app/{event_id}", when_quiet = true }]'
+        'max_duration = 9, settle = "30s", require_file = "C:/run/app/{event_id}", when_quiet = true, '
+        'max_resources = 2, between = "22:00-05:00", days = ["Mon"], timezone = "Asia/Kathmandu" }]'
     ).approval.rules
-    assert rule == Rule("a", ("Reboot", "Freeze"), ("User",), 1, 9, 30.0, "C:/run/app/{event_id}", True)
+    asked = hours("22:00-05:00", "Mon", timezone="Asia/Kathmandu")
+    assert rule == Rule("a", ("Reboot", "Freeze"), ("User",), 1, 9, 30.0, "C:/run/app/{event_id}", True, 2, asked)
     unset = Rule("", ())
     assert all(getattr(rule, field.name) != getattr(unset, field.name) for field in dataclasses.fields(Rule))
 
@@ -173,6 +185,68 @@ def test_what_a_rule_leaves_out_is_not_asked_for() -> None:
 def test_an_empty_list_of_rules_is_taken() -> None:
     """Whoever writes no rules gets none, not the default ones."""
     assert loaded("--config.file=no-rules.toml").approval.rules == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        ('between = "22:00-05:00"', hours("22:00-05:00")),
+        ('days = ["Sat", "Mon", "Sat"]', hours("00:00-24:00", "Mon", "Sat")),
+        ('between = "00:00-24:00"', hours()),
+        ('between = "23:59-24:00", timezone = "UTC"', hours("23:59-24:00")),
+        ('between = "22:00-00:00"', hours("22:00-00:00")),
+        ('days = ["Sat"], timezone = "America/Argentina/Ushuaia"', hours("00:00-24:00", "Sat", timezone=USHUAIA)),
+    ],
+)
+def test_hours_are_utc_every_day_and_all_day_but_for_what_is_given(keys: str, asked: Hours) -> None:
+    """Each of the keys alone, days in the order of the week; and written down they are read as the same."""
+    (rule,) = loaded(toml=f'[approval]\nrules = [{{ name = "a", event_type = ["Reboot"], {keys} }}]').approval.rules
+    found = rule.hours
+    assert found is not None
+    assert (found.start, found.end, found.days, found.timezone) == (asked.start, asked.end, asked.days, asked.timezone)
+    assert found.within(NOON) == asked.within(NOON)
+    again = read_rules([json.loads(json.dumps(rule_table(rule)))], "recorded")
+    assert again == RulesRead((rule,), (), ())
+
+
+def test_utc_needs_no_data_and_a_zone_without_data_is_said() -> None:
+    """A machine without data of zones, a name that is not one of its own, and data that is broken."""
+
+    def broken(name: str) -> tzinfo:
+        raise ValueError(name)
+
+    def sentence(value: object, *names: str) -> str:
+        with pytest.raises(InvalidValue) as caught:
+            read_zone(value, lambda: names, broken)
+        return str(caught.value)
+
+    assert read_zone("UTC", lambda: (), broken) == ("UTC", UTC)
+    assert "has no data of time zones" in sentence("Europe/Berlin")
+    assert sentence("Europe/Berlin", "Europe/Berlin").endswith("can't be read: ValueError")
+    assert (
+        sentence("europe/Berlin", "Europe/Berlin") == 'unknown time zone "europe/Berlin"; did you mean "Europe/Berlin"?'
+    )
+
+
+def test_every_zone_that_is_offered_can_be_loaded() -> None:
+    """By its own name; none of them is the machine's own idea of where it is."""
+    names = _zone_names()
+    assert {"Europe/Berlin", "Asia/Kathmandu", "America/Argentina/Ushuaia"} <= names
+    assert not {"localtime", "posixrules", "Factory"} & names
+    assert not [name for name in names if name.startswith(("/", "right/", "posix/")) or ".." in name]
+    for name in names:
+        assert read_zone(name)[0] == name
+
+
+def test_a_file_for_every_event_is_warned_of() -> None:
+    """Prepared once, it would let every later event go."""
+    text = '[approval]\nrules = [{{ name = "a", event_type = ["Reboot"], require_file = "{}" }}]'
+    (warning,) = loaded(toml=text.format("C:/run/ready")).warnings
+    assert warning == (
+        'settings.toml: [approval] rules: rule "a": require_file is one file for every event: prepared once, it is '
+        'prepared for ever; with "{event_id}" in it each event has its own'
+    )
+    assert loaded(toml=text.format("C:/run/ready/{event_id}")).warnings == ()
 
 
 def test_settings_written_as_toml_can_be_read_back() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping
 from contextlib import redirect_stderr
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.capped_file import TooLarge, read_capped
 from exporter.config.load import ConfigError, load
+from exporter.config.rules import rule_table
 from exporter.config.schema import SECTIONS, Settings, settings_of
 from exporter.config.sources import FlagParser, ReadFile, add_flags
-from exporter.core.policy import Rule
-from exporter.text.format import format_duration
-from exporter.text.values import quote
 
 DATA = Path(__file__).parents[1] / "testdata" / "config"
 KEY = "Zm9vYmFyYmF6cXV4"
@@ -77,25 +77,11 @@ def to_toml(settings: Settings) -> str:
         values = getattr(settings, section)
         lines = [f"{key} = {setting.kind.show(getattr(values, key))}" for key, setting in settings_of(section).items()]
         if section == "approval":
-            lines.append("rules = [" + "".join(f"\n  {_rule_table(rule)}," for rule in values.rules) + "]")
+            lines.append("rules = [" + "".join(f"\n  {_inline(rule_table(rule))}," for rule in values.rules) + "]")
         blocks.append("\n".join((f"[{section}]", *lines)))
     return "\n\n".join(blocks) + "\n"
 
 
-def _rule_table(rule: Rule) -> str:
-    """The rule as an inline table, without what it does not ask for."""
-    values = {
-        "name": quote(rule.name),
-        "event_type": _words(rule.event_type),
-        "event_source": None if rule.event_source is None else _words(rule.event_source),
-        "min_duration": rule.min_duration,
-        "max_duration": rule.max_duration,
-        "settle": None if rule.settle is None else quote(format_duration(rule.settle)),
-        "require_file": quote(rule.require_file) if rule.require_file else None,
-        "when_quiet": "true" if rule.when_quiet else None,
-    }
-    return "{ " + ", ".join(f"{key} = {value}" for key, value in values.items() if value is not None) + " }"
-
-
-def _words(words: Iterable[str]) -> str:
-    return "[" + ", ".join(quote(word) for word in words) + "]"
+def _inline(table: Mapping[str, Any]) -> str:
+    """A table of JSON values as TOML, on one line."""
+    return "{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()) + " }"

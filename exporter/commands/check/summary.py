@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from exporter.config.schema import EventHubsSettings, Settings
+from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Coordination, Mode, Rule
 from exporter.text.format import format_duration
 from exporter.web.config_file import read_web_file
@@ -81,7 +82,22 @@ def _rule(rule: Rule) -> str:
         parts.append(f"once {rule.require_file} exists")
     if rule.when_quiet:
         parts.append("while no other event is Started")
+    if rule.max_resources is not None:
+        parts.append(f"if it names at most {rule.max_resources} VM{'' if rule.max_resources == 1 else 's'}")
+    if rule.hours is not None:
+        parts.append(_hours(rule.hours))
     return " ".join(parts)
+
+
+def _hours(hours: Hours) -> str:
+    parts = []
+    if not hours.every_day:
+        *others, last = (DAYS[day] for day in hours.days)
+        parts.append(f"on {', '.join(others)} and {last}" if others else f"on {last}")
+    if (hours.start, hours.end) != (0, WHOLE_DAY) or hours.every_day:
+        start, end = hours.between.split("-")
+        parts.append(f"from {start} to {end}{' of the next day' if hours.over_midnight else ''}")
+    return f"{' '.join(parts)}, {hours.timezone}"
 
 
 def _destinations(settings: Settings) -> Iterator[Line]:

@@ -97,6 +97,11 @@ hold_file = "{DRIVE}/run/hold"
 rules = [
   {{ name = "a", event_type = ["Freeze"], min_duration = 1, settle = "30s", require_file = "{READY}" }},
   {{ name = "b", event_type = ["Freeze"], max_duration = 9, when_quiet = true }},
+  {{ name = "c", event_type = ["Reboot"], between = "22:00-05:00", days = ["Sun", "Sat"], timezone = "Europe/Berlin" }},
+  {{ name = "d", event_type = ["Reboot"], max_resources = 2, days = ["Fri"] }},
+  {{ name = "single", event_type = ["Reboot"], max_resources = 1 }},
+  {{ name = "e", event_type = ["Reboot"], between = "09:00-17:30", days = ["Mon", "Tue", "Wed"] }},
+  {{ name = "f", event_type = ["Reboot"], between = "00:00-24:00" }},
 ]
 [event_hubs]
 connection_string = "{CONNECTION};EntityPath=hub"
@@ -120,6 +125,11 @@ path = "{DRIVE}/var/log/recording"
         "; events of users also the next name, each 10s later",
         f"a: Freeze of 1 s and more unchanged for 30s once {READY} exists",
         "b: Freeze of at most 9 s while no other event is Started",
+        "single: Reboot if it names at most 1 VM\n",
+        "c: Reboot on Sat and Sun from 22:00 to 05:00 of the next day, Europe/Berlin\n",
+        "d: Reboot if it names at most 2 VMs on Fri, UTC\n",
+        "e: Reboot on Mon, Tue and Wed from 09:00 to 17:30, UTC\n",
+        "f: Reboot from 00:00 to 24:00, UTC\n",
         f"{DRIVE}/run/hold: nothing is approved unless it is known to be absent",
         "hub at contoso.servicebus.windows.net through sb://10.0.0.9 by websocket, with a connection string",
         "http://collector:4318, within 2 s",

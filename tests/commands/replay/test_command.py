@@ -25,6 +25,7 @@ from exporter.core.lifecycle import advance
 from exporter.core.policy import Coordination, DecisionContext, Mode, Policy, Presence, Rule
 from exporter.core.state import Instant, State
 from exporter.simulator.metadata import scenario
+from tests.support.approval_case import hours
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -394,6 +395,51 @@ def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
     assert (data["unseen"], data["evidence"]) == (["restart"], {"rebooted": True})
 
 
+# -- the hours of a rule
+
+
+def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path) -> None:
+    """Ten days in which nothing changed but the time, over the night on which clocks are set forward: the rule's hours
+    open and close at the times of its zone, and each answer tells until when."""
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        '[approval]\nmode = "enforce"\nrules = [{ name = "nights", event_type = ["Reboot"], '
+        'between = "22:00-05:00", days = ["Fri", "Sat", "Sun"], timezone = "Europe/Berlin", max_resources = 2 }]\n'
+    )
+    begin = "2026-03-25T12:00:00.25+00:00"
+    event = an_event(EventType="Reboot", EventSource="User", NotBefore="Sun, 12 Apr 2026 12:00:00 GMT")
+    recording = lines(
+        {"at": begin, "vm": {"name": "vm-1"}},
+        {"read_at": begin, "body": body(1, event).decode()},
+        {"read_at": "2026-04-04T12:00:00.25+00:00", "same": 864000},
+    )
+    _, last = as_json("-", "--config.file", str(config), standard_input=recording)
+    (told,) = last["decisions"]
+    moments = [(moment["at"][5:], moment["verdict"], moment["reason"]) for moment in told["moments"]]
+    assert moments == [
+        ("03-25T12:00:00.250000Z", "hold", "out-of-hours"),
+        ("03-27T21:00:00.000000Z", "approve", None),
+        ("03-28T04:00:00.000000Z", "hold", "out-of-hours"),
+        ("03-28T21:00:00.000000Z", "approve", None),
+        ("03-29T03:00:00.000000Z", "hold", "out-of-hours"),
+        ("03-29T20:00:00.000000Z", "approve", None),
+        ("03-30T03:00:00.000000Z", "hold", "out-of-hours"),
+        ("04-03T20:00:00.000000Z", "approve", None),
+        ("04-04T03:00:00.000000Z", "hold", "out-of-hours"),
+    ]
+    assert told["moments"][0]["conditions"][1:3] == [
+        {"reason": "too-many-resources", "met": True, "found": "2 of at most 2"},
+        {
+            "reason": "out-of-hours",
+            "met": False,
+            "found": "Wed 2026-03-25 13:00+01:00 in Europe/Berlin, opens Fri 2026-03-27 22:00+01:00",
+        },
+    ]
+    _, out, _ = run("-", "--config.file", str(config), standard_input=recording)
+    assert "hold out-of-hours: it is outside of the rule's hours (rule nights)" in out
+    assert "is it within the hours  yes         Fri 2026-03-27 22:00+01:00 in Europe/Berlin, until Sat" in out
+
+
 # -- the policy explains itself
 
 
@@ -414,6 +460,8 @@ def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: ra
             settle=some([None, 0.0, 30.0]),
             require_file=some(["", "/f/{event_id}"]),
             when_quiet=some([True, False]),
+            max_resources=some([None, 1]),
+            hours=some([None, hours("11:00-13:00"), hours("13:00-11:00")]),
         )
 
     policy = Policy(some(Mode), some(Coordination), some([None, 5.0]), some(["", "/hold"]), (a_rule("a"), a_rule("b")))
@@ -430,7 +478,7 @@ def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: ra
     ]
     state = advance(State(birth=NOW), parse_document(body(1, *events)), Instant(NOW, 0.0)).state
     files = {"/hold": some(Presence), **{f"/f/{number}": some(Presence) for number in range(3)}}
-    context = DecisionContext(some(["vm-1", ""]), False, files, some([True, True, False]))
+    context = DecisionContext(some(["vm-1", ""]), False, files, some([True, True, False]), now=some([None, NOW]))
     explained = explain(policy, state, context)
     assert tuple(each.decision for each in explained) == decide(policy, state, context)
     for each in explained:
