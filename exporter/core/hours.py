@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Final
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """The days of the week as the settings write them, in the order of `datetime.weekday`."""
 WHOLE_DAY: Final = 24 * 60
 """Minutes of a day: the latest end of a window, "24:00"."""
-_NOON: Final = time(12)
 _DAY: Final = timedelta(days=1)
 _NEAR: Final = range(-2, 3)
 _FAR: Final = range(3, 16)
@@ -94,7 +93,7 @@ class Hours:
     def _had_a_day_before(self, local: datetime) -> bool:
         """Whether the calendar day before it took place: in Samoa the 30th of December 2011 did not."""
         try:
-            noon = datetime.combine(local.date() - _DAY, _NOON, self.zone)
+            noon = local.replace(hour=12) - _DAY
             return noon.astimezone(UTC).astimezone(self.zone).date() == noon.date()
         except OverflowError:
             return False
@@ -103,7 +102,7 @@ class Hours:
         """Each instant, in UTC, at which the window of a day may begin or end."""
         if day.weekday() not in self.days:
             return
-        midnight = datetime.combine(day, time())
+        midnight = datetime(day.year, day.month, day.day)  # noqa: DTZ001  # by the zone's clock, which may show it twice
         for minutes in (self.start, self.end + (WHOLE_DAY if self.over_midnight else 0)):
             yield from _instants(midnight + timedelta(minutes=minutes), self.zone)
 
