@@ -16,6 +16,7 @@ import yaml
 
 from exporter.config.schema import SECTIONS, Setting, settings_of
 from exporter.config.types import Choice, Integer
+from exporter.core.hours import DAYS
 from exporter.core.policy import Rule
 
 ANNOTATION: Final = "@schema "
@@ -163,7 +164,10 @@ def _rule() -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for field in fields(Rule):
         kind = str(field.type)
-        if field.name == "settle":
+        if field.name == "hours":  # one value, of three keys
+            text = {"type": "string"}
+            keys |= {"between": text, "days": {"type": "array", "items": {"enum": [*DAYS]}}, "timezone": text}
+        elif field.name == "settle":
             keys[field.name] = {"type": "string"}
         elif kind.startswith("tuple"):
             keys[field.name] = {"type": "array", "items": {"type": "string"}}
