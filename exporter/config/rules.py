@@ -6,7 +6,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, tzinfo
 from functools import cache
 from typing import Any, Final
@@ -194,24 +194,18 @@ _READERS: Final[Mapping[str, Any]] = {
 
 def rule_table(rule: Rule) -> dict[str, Any]:
     """A rule as the settings file has it, without what it does not ask for: JSON values, which `read_rules` takes."""
-    values = {
-        "name": rule.name,
-        "event_type": [*rule.event_type],
-        "event_source": None if rule.event_source is None else [*rule.event_source],
-        "min_duration": rule.min_duration,
-        "max_duration": rule.max_duration,
-        "settle": None if rule.settle is None else format_duration(rule.settle),
-        "require_file": rule.require_file or None,
-        "when_quiet": rule.when_quiet or None,
-        "max_resources": rule.max_resources,
-    }
-    if rule.hours is not None:
-        values |= {
-            "between": rule.hours.between,
-            "days": None if rule.hours.every_day else [DAYS[day] for day in rule.hours.days],
-            "timezone": rule.hours.timezone,
-        }
-    return {key: value for key, value in values.items() if value is not None}
+    table: dict[str, Any] = {}
+    for item in fields(rule):
+        value = getattr(rule, item.name)
+        if value is None or value == item.default:
+            continue
+        if isinstance(value, Hours):
+            table |= {"between": value.between, "days": [DAYS[day] for day in value.days], "timezone": value.timezone}
+        elif isinstance(value, float):
+            table[item.name] = format_duration(value)
+        else:
+            table[item.name] = [*value] if isinstance(value, tuple) else value
+    return table
 
 
 @dataclass(frozen=True, slots=True)
