@@ -81,7 +81,7 @@ class Source:
     def fetch(self) -> Answer:
         return Answer(self.platform.body(), self.platform.clock.now().mono or 0.0, 0.0)
 
-    def approve(self, event_id: str) -> None:
+    def approve(self, event_id: str, _leave_within: float = 0.0) -> None:
         if self.mute:
             raise MetadataError("connect", "no way out of this VM")
         now = self.platform.clock

@@ -18,7 +18,7 @@ from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Source
 from exporter.core.attempts import FRESH_SECONDS
 from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered, PostFailure
-from exporter.core.decision import decide_one, files_to_check
+from exporter.core.decision import decide_one, files_to_check, match
 from exporter.core.document import Document
 from exporter.core.facts import ApprovalRequested, Fact
 from exporter.core.policy import Decision, DecisionContext, Policy, Presence
@@ -129,9 +129,12 @@ class Approvals:
         """Check clock, identity and files once more and start the POST; False if the approval does not hold now."""
         if not self._still_approved(due.decision) or not self._fresh() or self._environment.stopping():
             return False
+        left = self._seconds_left(due.decision)
+        if left <= 0:
+            return False
         key, event_id, sent = due.tracked.key, due.decision.event.event_id, self._environment.clock()
         try:
-            self._environment.spawn(lambda: self._post(key, event_id), HEAD_START_SECONDS)
+            self._environment.spawn(lambda: self._post(key, event_id, left), HEAD_START_SECONDS)
         except RuntimeError as error:  # the system starts no more threads
             self._log.error("approval.not_sent", event_id=event_id, error=str(error)[:300])
             return False
@@ -167,11 +170,22 @@ class Approvals:
         )
         return decide_one(self._policy, state, context, document, tracked).words == decision.words
 
-    def _post(self, key: str, event_id: str) -> None:
+    def _seconds_left(self, decision: Decision) -> float:
+        """Seconds until the hours of the rule end: to connect may take longer than that."""
+        rule, _ = match(self._policy.rules, decision.event)
+        if rule is None or rule.hours is None:
+            return float("inf")
+        now = self._environment.clock().wall
+        end = rule.hours.next_change(now)
+        if not rule.hours.within(now):
+            return 0.0
+        return (end - now).total_seconds() if end is not None else float("inf")
+
+    def _post(self, key: str, event_id: str, leave_within: float) -> None:
         """Make the request, on a thread of its own, and hand the result to the agent's thread."""
         failure: Exception | None = None
         try:
-            self._source.approve(event_id)
+            self._source.approve(event_id, leave_within)
         except Exception as error:  # a bug in the client must also reach the loop, which logs it
             failure = error
         self._answers.put((key, failure))

@@ -113,6 +113,7 @@ class Transport(httpx.BaseTransport):
                 connection.close()
             connection = _Connection(self._connect(url), origin, self._exchange)
         try:
+            self._exchange.leave()
             head = connection.send(request, self._target(url), self._headers(request))
             body = _Body(connection, self._keep)
             return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=body)

@@ -181,9 +181,10 @@ class MetadataClient:
         """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""
         return parse_instance(self._get(self._instance, self._deadline))
 
-    def approve(self, event_id: str) -> None:
+    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
         """Approve the event, so that it starts now. Returns on 200 alone; sent exactly once. Raises MetadataError.
 
+        It leaves within `leave_within` seconds or, where there is no connection until then, never.
         Each approval has a connection of its own: on a kept one that the peer is just closing it would be unclear
         whether the request arrived. Of an answer's body only the beginning of an error is read. May be called from any
         thread, and from several at once.
@@ -199,7 +200,7 @@ class MetadataClient:
                 json={"StartRequests": [{"EventId": event_id}]},
                 headers={**_HEADERS, "Connection": "close"},
             )
-            channel.exchange.begin(self._deadline, allowance=_HEADER_BYTES)
+            channel.exchange.begin(self._deadline, allowance=_HEADER_BYTES, leave_within=leave_within)
             self._send(channel, request, max_bytes=None)
         finally:
             self._idle.append(channel)

@@ -50,8 +50,8 @@ class Source(Protocol[T_co]):
     def fetch(self) -> T_co:
         """Read the document."""
 
-    def approve(self, event_id: str) -> None:
-        """Approve an event."""
+    def approve(self, event_id: str, leave_within: float = ..., /) -> None:
+        """Approve an event. The request leaves within so many seconds, or never."""
 
 
 class Recorder:
@@ -210,9 +210,9 @@ class Recorded(Generic[T]):
                 self._recorder.failed(self._now(), failure.reason)
             raise
 
-    def approve(self, event_id: str) -> None:
+    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
         """Approve an event, on whichever thread. Raises what the source raises."""
-        self._source.approve(event_id)
+        self._source.approve(event_id, leave_within)
 
 
 class _Writer:

@@ -29,6 +29,7 @@ from tests.support.agent_world import (
 )
 from tests.support.approval_case import hours
 
+INFINITE = float("inf")
 USER = Rule("user", ("Reboot",), ("User",))
 
 
@@ -159,6 +160,23 @@ def test_hours_that_end_before_the_post_leaves_hold_it(tmp_path: Path, seconds: 
         world.live(3)
         assert len(world.source.posts) == (0 if seconds else 1)
         assert world.reasons()[1:] == (["out-of-hours"] if seconds else [])
+
+
+def test_a_post_leaves_while_the_hours_last_or_never(tmp_path: Path) -> None:
+    """To connect may take seconds: how many are left of the hours goes with it. Without hours it may take its time."""
+    for rule, left in (
+        (ruled(hours=hours("14:13-14:14")), 30.0),
+        (ruled(hours=hours()), INFINITE),
+        (ruled(), INFINITE),
+    ):
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        folder.mkdir()
+        with World(folder, policy(rules=rule)) as world:
+            world.see(document(1), 1)
+            world.clock.go(START + 10 - world.clock.wall)
+            world.source.answer = document(2, event())
+            world.agent.tick()
+            assert world.source.left == [left]
 
 
 def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ class Watched(Source):
         self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
         return answer
 
-    def approve(self, event_id: str) -> None:
+    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
         """A POST, noted on the sheet where it was taken."""
-        super().approve(event_id)
+        super().approve(event_id, leave_within)
         self.sheet.is_accepted(event_id, self.clock.wall)
 
 

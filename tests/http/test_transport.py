@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from exporter.http.deadline import SLICE_SECONDS, Aborted, Disconnected, Exchange
+from exporter.http.deadline import SLICE_SECONDS, Aborted, Disconnected, Exchange, Stage
 from exporter.http.transport import Transport, basic_authorization
 from tests.support.certificates import self_signed
 from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok
@@ -52,6 +52,26 @@ def test_a_connection_is_kept_for_its_own_origin_alone() -> None:
         assert (first.connections, second.connections) == (1, 1)
         assert get(transport, first.url) == b"1"
         assert first.connections == 2
+
+
+def test_a_request_that_is_too_late_is_not_sent() -> None:
+    """Also where there is a connection: not a byte of it leaves, and the stage says so."""
+    heads: list[bytes] = []
+
+    def notes(peer: Peer) -> None:
+        while head := peer.request():
+            heads.append(head)
+            peer.send(ok(b"1"))
+
+    with RawServer(notes) as server, transport_of() as (exchange, transport):
+        assert get(transport, server.url) == b"1"
+        exchange.begin(30.0, allowance=1 << 20, leave_within=0.0)
+        with pytest.raises(TimeoutError):
+            get(transport, server.url)
+        assert exchange.stage is Stage.CONNECT
+        exchange.begin(30.0, allowance=1 << 20, leave_within=30.0)
+        assert get(transport, server.url, last="1") == b"1"
+    assert [b"last" in head for head in heads] == [False, True]
 
 
 def test_an_answer_that_is_not_read_closes_its_connection() -> None:

@@ -51,6 +51,14 @@ def test_connecting_keeps_the_deadline() -> None:
         assert time.monotonic() - began < QUICK + SLACK
 
 
+def test_a_post_that_is_not_connected_in_time_never_leaves() -> None:
+    """Its own bound is shorter than the deadline: after it there is nobody to send it."""
+    with black_hole() as url, client_of(url, deadline=60.0) as client:
+        began = time.monotonic()
+        assert failure(lambda: client.approve("A", QUICK)).reason == "timeout"
+        assert time.monotonic() - began < QUICK + SLACK
+
+
 class Names:
     """A resolver: no such name, a stuck server until `answer` is set, or several addresses of which one works."""
 

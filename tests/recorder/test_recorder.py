@@ -363,7 +363,7 @@ class _Source:
             raise self._failure
         return None
 
-    def approve(self, event_id: str) -> None:  # noqa: ARG002  # the real source's shape
+    def approve(self, event_id: str, _leave_within: float = 0.0) -> None:  # noqa: ARG002  # the real source's shape
         if self._failure:
             raise self._failure
 

@@ -100,6 +100,8 @@ class Source:
     takes: float = 0.0
     """Seconds that an answer is on its way after its last byte was read (for freshness), on both clocks."""
     posts: list[tuple[float, str]] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    """Within how many seconds each of them was to leave."""
     failures: int = 0
     asked: Callable[[], None] = lambda: None
     """Called when a POST arrives."""
@@ -124,8 +126,9 @@ class Source:
     def close(self) -> None:
         """Nothing is open."""
 
-    def approve(self, event_id: str) -> None:
+    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
         self.posts.append((self.clock.wall, event_id))
+        self.left.append(leave_within)
         self.asked()
         seconds = self.hangs(event_id) if self.hangs else 0.0
         if seconds:

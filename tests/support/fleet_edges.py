@@ -185,7 +185,7 @@ class Source:
         member.lingers()
         return Answer(body, read, 0.01)
 
-    def approve(self, event_id: str) -> None:
+    def approve(self, event_id: str, _leave_within: float = 0.0) -> None:
         member = self._member
         member.cross("post")
         if member.answer == "refused":
