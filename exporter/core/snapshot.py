@@ -82,10 +82,15 @@ class Status:
         """The events that are not known to be of other VMs alone."""
         return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
 
+    @property
+    def stale_after(self) -> float:
+        """The seconds after which the last good document is too old to say what is planned: 30, or ten polls."""
+        return max(STALE_SECONDS, STALE_POLLS * self.poll_interval)
+
     def fresh(self, now: Instant) -> bool:
-        """Whether this process has read a document, not older than 30 s or ten polls."""
+        """Whether this process has read a document that is not older than `stale_after`."""
         age = now.since(self.source.success) if self.source.success else None
-        return age is not None and age <= max(STALE_SECONDS, STALE_POLLS * self.poll_interval)
+        return age is not None and age <= self.stale_after
 
     def warming(self, now: Instant) -> bool:
         """Whether Azure may still be enabling the service: an empty document does not mean "nothing planned" then.

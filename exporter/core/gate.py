@@ -1,0 +1,130 @@
+"""The gate: whether a load balancer shall send this VM traffic, as one sentence that it may read without a password.
+
+It is closed while an event that is known to name this VM, of a type that the policy names, has started, was approved by
+this VM (Azure answered 200), or may begin within `GatePolicy.lead`; until that event is gone from the document. It
+fails open: what is not known, or known no more, takes no VM out of service. A gate that closed itself when the metadata
+service is silent would take all VMs of a region out at once.
+
+Strangers may read the sentence, so it holds no id, name or description: the type of an event, which is a word of the
+policy, and one time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from exporter.core.snapshot import Status, urgency
+from exporter.core.state import Instant, Phase, Tracked
+
+LEAD_SECONDS: Final = 120.0
+EVENT_TYPES: Final = ("Reboot", "Redeploy", "Preempt", "Terminate")
+"""Types that end what runs on the VM. A Freeze is over before a load balancer has noticed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePolicy:
+    """When the gate closes: `lead` seconds before `NotBefore` of an event of these types; without types, never."""
+
+    lead: float = LEAD_SECONDS
+    event_types: tuple[str, ...] = EVENT_TYPES
+
+
+class GateReason(StrEnum):
+    """Why the gate is open or closed."""
+
+    STARTED = "started"
+    APPROVED = "approved"
+    NOT_BEFORE = "not-before"
+    NO_EVENT = "no-event"
+    NO_EVENT_TYPES = "no-event-types"
+    STARTING = "starting"
+    NOT_READ = "not-read"
+    STALE = "stale"
+    IDENTITY_UNKNOWN = "identity-unknown"
+
+
+CLOSED: Final = frozenset({GateReason.STARTED, GateReason.APPROVED, GateReason.NOT_BEFORE})
+"""The reasons for which the gate is closed, the most urgent first in `GateReason`; for all others it is open."""
+
+_SENTENCES: Final = {
+    GateReason.STARTED: "Closed: {type} of this VM has started, seen at {time}.",
+    GateReason.APPROVED: "Closed: {type} of this VM was approved at {time} and may begin at any moment.",
+    GateReason.NOT_BEFORE: "Closed: {type} of this VM may begin from {time} on.",
+    GateReason.NO_EVENT: "Open: no event that closes the gate is near.",
+    GateReason.NO_EVENT_TYPES: "Open: no type of event closes this gate.",
+    GateReason.STARTING: "Open: the agent is starting, so what is planned is not known yet.",
+    GateReason.NOT_READ: "Open: the metadata service has not been read yet, so what is planned is not known.",
+    GateReason.STALE: "Open: the metadata service was last read too long ago to know what is planned.",
+    GateReason.IDENTITY_UNKNOWN: "Open: the name of this VM is not known yet, so neither are its events.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The gate at one moment. `event_type` and `at` are of the event that closes it: when it was seen Started, when it
+    was approved, or its `NotBefore`; None while the gate is open."""
+
+    reason: GateReason
+    event_type: str | None = None
+    at: datetime | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether the VM may get traffic."""
+        return self.reason not in CLOSED
+
+    @property
+    def sentence(self) -> str:
+        """The answer for a person: whether it is open, and why."""
+        time = self.at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if self.at else ""
+        return _SENTENCES[self.reason].format(type=self.event_type, time=time)
+
+
+STARTING: Final = Gate(GateReason.STARTING)
+"""While there is no status yet."""
+
+
+def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
+    """The gate of this status. Of several events that close it, the most urgent one is told."""
+    if not policy.event_types:
+        return Gate(GateReason.NO_EVENT_TYPES)
+    if not status.vm.name:
+        return Gate(GateReason.IDENTITY_UNKNOWN)
+    last = status.state.last_good
+    if last is None:
+        return Gate(GateReason.NOT_READ)
+    age = now.since(last)  # None: read by a process before this one, and the clock was set back since
+    if age is None or age > status.stale_after:
+        return Gate(GateReason.STALE)
+    closing = [
+        (gate, tracked)
+        for tracked in status.state.tracked.values()
+        if (gate := _closed_by(tracked, now, policy)) is not None
+        # The last thing asked: in a scale set every VM reads every VM's events, each with many names.
+        and tracked.event.names(status.vm.name)
+    ]
+    if not closing:
+        return Gate(GateReason.NO_EVENT)
+    return min(closing, key=lambda found: (_ORDER[found[0].reason], urgency(found[1]), found[1].key))[0]
+
+
+_ORDER: Final = {reason: place for place, reason in enumerate(GateReason)}
+
+
+def _closed_by(tracked: Tracked, now: Instant, policy: GatePolicy) -> Gate | None:
+    """The gate that this event closes if it is one of this VM; None if it does not."""
+    kind = tracked.event.event_type
+    if kind not in policy.event_types:
+        return None
+    if tracked.started_at is not None or tracked.phase is Phase.STARTED:
+        return Gate(GateReason.STARTED, kind, tracked.started_at or tracked.first_seen)
+    if tracked.approval.accepted_at is not None:
+        return Gate(GateReason.APPROVED, kind, tracked.approval.accepted_at)
+    # The last one that could be read. Not `not_before - lead`: the year 1 has no time before it.
+    ahead = tracked.not_before
+    if ahead is not None and (ahead - now.wall).total_seconds() <= policy.lead:
+        return Gate(GateReason.NOT_BEFORE, kind, ahead)
+    return None

@@ -1,0 +1,511 @@
+"""The gate: when it is closed, in which words, and that it fails open; judged by a second reading of the rule, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from hypothesis import event as seen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.gate import CLOSED, STARTING, Gate, GatePolicy, GateReason, gate_of
+from exporter.core.memory import with_tracked
+from exporter.core.records import Vm
+from exporter.core.snapshot import Status
+from exporter.core.state import Approval, Instant, State
+from exporter.core.state_codec import dump_state, load_state
+from tests.support.core_documents import KEY, NOON, Watcher, event, started
+from tests.support.effort import Tried, examples
+
+POLICY: Final = GatePolicy()
+DUE: Final = NOON + timedelta(minutes=15)
+"""`NotBefore` of `event()`."""
+
+
+def http_time(at: datetime) -> str:
+    return f"{at:%a, %d %b %Y %H:%M:%S} GMT"
+
+
+def accepted(watcher: Watcher, key: str) -> State:
+    """The state after Azure has answered a POST for this event with 200."""
+    now = Instant(watcher.wall, watcher.mono)
+    tracked = replace(watcher.state.tracked[key], approval=Approval(1, now, watcher.wall, "rule"))
+    return with_tracked(watcher.state, tracked)
+
+
+@dataclass
+class Probed:
+    """A watcher of documents that a prober asks. It is vm-0, and has read an empty document a second after noon."""
+
+    watcher: Watcher = field(default_factory=Watcher.fresh)
+    name: str = "vm-0"
+    poll_interval: float = 1.0
+    policy: GatePolicy = POLICY
+    not_read: float = 0.0
+    """Seconds since the last good document, by both clocks."""
+
+    def sees(self, *events: Any, at: datetime | None = None) -> None:
+        """A good document, a second later or at that time."""
+        seconds = 1.0 if at is None else (at - self.watcher.wall).total_seconds()
+        self.watcher.sees(*events, after=seconds)
+        self.not_read = 0.0
+
+    def approved(self) -> None:
+        """Azure answered 200 to our POST for the event."""
+        self.watcher.state = accepted(self.watcher, KEY)
+
+    def restarts(self, after: float = 1.0) -> None:
+        """Another process, with what the disk has; its monotonic clock counts from somewhere else."""
+        self.watcher.state = load_state(dump_state(self.watcher.state))
+        self.watcher.mono = 5.0
+        self.not_read += after
+
+    @property
+    def now(self) -> Instant:
+        wall, mono = self.watcher.wall, self.watcher.mono
+        return Instant(wall + timedelta(seconds=self.not_read), None if mono is None else mono + self.not_read)
+
+    @property
+    def gate(self) -> Gate:
+        status = Status(
+            NOON, self.watcher.state, vm=Vm(name=self.name), poll_interval=self.poll_interval, started_mono=0.0
+        )
+        return gate_of(status, self.now, self.policy)
+
+    @property
+    def reason(self) -> str:
+        return self.gate.reason.value
+
+
+def seen_at(seconds_before: float, *events: Any) -> Probed:
+    """A document that was read so long before `NotBefore` of `event()`."""
+    probed = Probed()
+    probed.sees(*events, at=DUE - timedelta(seconds=seconds_before))
+    return probed
+
+
+# -- a closed gate
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"), [(600, "no-event"), (121, "no-event"), (120, "not-before"), (0, "not-before")]
+)
+def test_it_closes_the_lead_before_not_before(before: float, reason: str) -> None:
+    """Not a second earlier, and from then on, however long the event stays Scheduled."""
+    assert seen_at(before, event()).reason == reason
+
+
+@pytest.mark.parametrize(("lead", "closes"), [(0.0, 0.0), (3600.0, 3600.0)])
+def test_the_lead_is_a_setting(lead: float, closes: float) -> None:
+    """0: at `NotBefore` itself."""
+    for before, reason in ((closes + 1, "no-event"), (closes, "not-before"), (-86400, "not-before")):
+        if before <= (DUE - NOON).total_seconds():
+            probed = seen_at(before, event())
+            probed.policy = GatePolicy(lead)
+            assert probed.reason == reason
+
+
+def test_started_closes_it_until_the_event_is_gone() -> None:
+    """Whatever comes before, and also where a status comes after it that should not."""
+    probed = seen_at(600, event())
+    reasons = [probed.reason]
+    for events in ([started()], [started(EventStatus="Paused")], [event()], [started()], []):
+        probed.sees(*events)
+        reasons.append(probed.reason)
+    assert reasons == ["no-event", "started", "started", "started", "started", "no-event"]
+
+
+def test_our_approval_closes_it_until_the_event_is_gone() -> None:
+    """Azure may let the event start at once, long before `NotBefore`."""
+    probed = seen_at(600, event())
+    probed.approved()
+    assert probed.reason == "approved"
+    probed.sees(event(NotBefore=http_time(DUE + timedelta(days=1))))
+    assert probed.reason == "approved"
+    probed.sees(started())
+    assert probed.reason == "started"
+    probed.sees()
+    assert probed.reason == "no-event"
+
+
+def test_an_attempt_that_was_not_accepted_closes_nothing() -> None:
+    """Only a 200 says that Azure has taken it; what has no answer is tried again."""
+    probed = seen_at(600, event())
+    attempt = Approval(attempts=1, unanswered=True, in_flight=True)
+    tracked = replace(probed.watcher.state.tracked[KEY], approval=attempt)
+    probed.watcher.state = with_tracked(probed.watcher.state, tracked)
+    assert probed.reason == "no-event"
+
+
+def test_an_id_that_returns_after_our_approval_is_approved() -> None:
+    """An id belongs to one event: in between the gate is open."""
+    probed = seen_at(600, event())
+    probed.approved()
+    reasons = []
+    for events in ([], [event()]):
+        probed.sees(*events)
+        reasons.append(probed.reason)
+    assert reasons == ["no-event", "approved"]
+
+
+def test_an_id_that_returns_after_it_was_started_is_a_new_event() -> None:
+    """What was over is over: the id's new life is judged by its own status and time."""
+    probed = seen_at(600, started())
+    reasons = [probed.reason]
+    for events in ([], [event()], [started()]):
+        probed.sees(*events)
+        reasons.append(probed.reason)
+    assert reasons == ["started", "no-event", "no-event", "started"]
+
+
+def test_a_canceled_event_opens_it() -> None:
+    """Gone means over."""
+    probed = seen_at(60, event())
+    assert probed.reason == "not-before"
+    probed.sees()
+    assert probed.reason == "no-event"
+
+
+def test_a_time_that_is_moved_moves_the_gate() -> None:
+    """Later opens it again, earlier closes it."""
+    probed = seen_at(60, event())
+    reasons = [probed.reason]
+    for minutes in (60, 16, 59):
+        probed.sees(event(NotBefore=http_time(DUE + timedelta(minutes=minutes - 15))))
+        reasons.append(probed.reason)
+    assert reasons == ["not-before", "no-event", "not-before", "no-event"]
+
+
+@pytest.mark.parametrize("not_before", ["", "soon", None, ..., 5])
+def test_without_a_time_it_closes_when_the_event_starts(not_before: object) -> None:
+    """A time that can't be read is no time; the last one that could be read stands."""
+    probed = seen_at(60, event(NotBefore=not_before))
+    assert probed.reason == "no-event"
+    probed.sees(event())
+    assert probed.reason == "not-before"
+    probed.sees(event(NotBefore=not_before))
+    assert probed.reason == "not-before"
+    probed.sees(started())
+    assert probed.reason == "started"
+
+
+@pytest.mark.parametrize("status", ["Paused", "started", None, ..., 7])
+def test_an_unknown_status_is_judged_by_the_time(status: object) -> None:
+    """It is not Started, and the event is not over."""
+    reasons = [seen_at(before, event(EventStatus=status)).reason for before in (600, 60)]
+    assert reasons == ["no-event", "not-before"]
+
+
+@pytest.mark.parametrize("year", ["0001", "9999"])
+def test_the_ends_of_time_are_times(year: str) -> None:
+    """The first and the last year that can be written overflow nothing."""
+    reason = seen_at(600, event(NotBefore=f"{year}-01-01T00:00:00Z")).reason
+    assert reason == ("not-before" if year == "0001" else "no-event")
+
+
+# -- an open gate
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Resources": ["vm-1"]},
+        {"Resources": []},
+        {"Resources": "vm-0"},
+        {"Resources": ...},
+        {"Resources": ["vm-00", "vm-"]},
+        {"EventType": "Freeze"},
+        {"EventType": "reboot"},
+        {"EventType": "Nap"},
+        {"EventType": ...},
+        {"EventId": ""},
+    ],
+    ids=str,
+)
+def test_events_that_are_not_for_the_gate_leave_it_open(fields: dict[str, Any]) -> None:
+    """Those of other VMs, those of which it is not known, and those of other types, in every state."""
+    for base in (event, started):
+        found = {name: value for name, value in ({**base()} | fields).items() if value is not ...}
+        assert seen_at(-60, found).reason == "no-event"
+
+
+def test_the_name_is_compared_as_everywhere() -> None:
+    """Whole names, whatever their case, wherever they stand."""
+    assert seen_at(60, event(Resources=["vm-1", "VM-0"])).reason == "not-before"
+
+
+def test_an_event_that_no_longer_names_this_vm_opens_it() -> None:
+    """It is over for us."""
+    probed = seen_at(60, event(Resources=["vm-1", "vm-0"]))
+    assert probed.reason == "not-before"
+    probed.sees(event(Resources=["vm-1"]))
+    assert probed.reason == "no-event"
+
+
+def test_event_types_are_a_setting() -> None:
+    """Another list is another gate, and an empty one never closes, whatever else is unknown."""
+    probed = seen_at(60, event("a", EventType="Freeze"), event("b", EventType="Nap"))
+    for types, reason in (((), "no-event-types"), (("Freeze",), "not-before"), (("Nap",), "not-before")):
+        probed.policy = GatePolicy(120.0, types)
+        assert probed.reason == reason
+    probed.policy, probed.name = GatePolicy(120.0, ()), ""
+    assert probed.reason == "no-event-types"
+
+
+def test_an_unknown_name_opens_it() -> None:
+    """All events may be those of neighbours."""
+    probed = seen_at(60, started())
+    probed.name = ""
+    assert probed.reason == "identity-unknown"
+
+
+def test_nothing_read_opens_it() -> None:
+    """By this process or one before it."""
+    assert Probed(Watcher.fresh(watching=False)).reason == "not-read"
+
+
+@pytest.mark.parametrize(
+    ("poll_interval", "seconds", "reason"),
+    [
+        (1.0, 5, "started"),
+        (1.0, 30, "started"),
+        (1.0, 31, "stale"),
+        (0.05, 30, "started"),
+        (0.05, 31, "stale"),
+        (60.0, 600, "started"),
+        (60.0, 601, "stale"),
+    ],
+)
+def test_a_source_that_does_not_answer_opens_it_after_a_while(
+    poll_interval: float, seconds: float, reason: str
+) -> None:
+    """30 seconds or ten polls. Until then what was known is known."""
+    probed = seen_at(60, started())
+    probed.poll_interval, probed.not_read = poll_interval, seconds
+    assert probed.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"), [(1.0, "started"), (30.0, "started"), (31.0, "stale"), (-1.0, "stale"), (-86400.0, "stale")]
+)
+def test_a_restart_keeps_it_closed_for_as_long_as_the_last_document_counts(seconds: float, reason: str) -> None:
+    """By the wall clock, which is all that is left; where that was set back, nothing is known of the time between."""
+    probed = seen_at(60, started())
+    probed.restarts(seconds)
+    assert probed.reason == reason
+
+
+def test_a_clock_that_is_set_does_not_make_the_document_old() -> None:
+    """Within one process the age is measured by the clock that can't be set."""
+    probed = seen_at(60, started())
+    for hours in (-1, 1):
+        probed.watcher.wall += timedelta(hours=hours)
+        assert probed.reason == "started"
+
+
+# -- its words
+
+
+def test_the_most_urgent_event_is_told() -> None:
+    """Started before approved before to come, the soonest first; whatever their order in the document."""
+    soon = event("soon", EventType="Preempt", NotBefore=http_time(DUE - timedelta(seconds=30)))
+    later, begun = event("later", EventType="Redeploy"), started("begun", EventType="Terminate")
+    told = []
+    for events in ([later, soon, event(), begun], [event(), later, soon], [later, soon], [later]):
+        both = [seen_at(60, *order) for order in (events, events[::-1])]
+        for probed in both:
+            if KEY in probed.watcher.state.tracked:
+                probed.approved()
+        first, second = (probed.gate for probed in both)
+        assert first == second
+        told.append((first.reason.value, first.event_type))
+    assert told == [
+        ("started", "Terminate"),
+        ("approved", "Reboot"),
+        ("not-before", "Preempt"),
+        ("not-before", "Redeploy"),
+    ]
+
+
+def test_the_sentences() -> None:
+    """One for each reason: what it is, why, and of the event its type and one time."""
+    due, begun = seen_at(60, event()), seen_at(60, started())
+    assert due.gate.sentence == "Closed: Reboot of this VM may begin from 2025-11-21T12:15:00Z on."
+    assert begun.gate.sentence == "Closed: Reboot of this VM has started, seen at 2025-11-21T12:14:00Z."
+    due.approved()
+    assert due.gate.sentence == (
+        "Closed: Reboot of this VM was approved at 2025-11-21T12:14:00Z and may begin at any moment."
+    )
+    assert STARTING.open
+    for reason in GateReason:
+        gate = Gate(reason, "Reboot", NOON)
+        assert gate.open is (reason not in CLOSED)
+        assert gate.sentence.startswith("Open: " if gate.open else "Closed: ")
+        assert gate.sentence.endswith(".")
+        assert gate.sentence.count(". ") == 0
+
+
+def test_the_sentence_holds_nothing_from_outside() -> None:
+    """No id, name or description: anybody may read it."""
+    probed = seen_at(60, started("secret-id", Description="secret words", Resources=["vm-0", "secret-vm"]))
+    assert "secret" not in probed.gate.sentence
+    assert "vm-0" not in probed.gate.sentence
+
+
+# -- a second reading of the rule, over random lives
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An event as a test made it. `due`: seconds after noon, or what is no time."""
+
+    event_id: str
+    kind: str
+    names: tuple[str, ...] | None
+    status: str
+    due: int | str
+
+    def raw(self) -> dict[str, Any]:
+        not_before = http_time(NOON + timedelta(seconds=self.due)) if isinstance(self.due, int) else self.due
+        resources = "vm-0" if self.names is None else list(self.names)
+        return event(
+            self.event_id,
+            EventType=self.kind,
+            Resources=resources,
+            EventStatus=self.status,
+            NotBefore="" if self.status == "Started" else not_before,
+        )
+
+
+@dataclass
+class Reading:
+    """What somebody notes who reads the contract and each document, and nothing else."""
+
+    lead: float
+    types: tuple[str, ...]
+    named: bool = True
+    patience: float = 30.0
+    present: dict[str, Shown] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
+    times: dict[str, int] = field(default_factory=dict)
+    approved: set[str] = field(default_factory=set)
+    read_at: float | None = None
+
+    def document(self, events: list[Shown], at: float) -> None:
+        self.present, self.read_at = {}, at
+        for shown in events:
+            self.present.setdefault(shown.event_id.lower(), shown)
+        self.begun &= self.present.keys()
+        self.times = {key: due for key, due in self.times.items() if key in self.present}
+        for key, shown in self.present.items():
+            if shown.status == "Started":
+                self.begun.add(key)
+            elif isinstance(shown.due, int):
+                self.times[key] = shown.due
+
+    def closed(self, at: float) -> bool:
+        """By the wall clock alone: in these lives it is right, or it was set back over a restart."""
+        if not self.named or self.read_at is None or not 0 <= at - self.read_at <= self.patience:
+            return False
+        for key, shown in self.present.items():
+            ours = shown.names is not None and "vm-0" in [name.lower() for name in shown.names]
+            near = key in self.times and at >= self.times[key] - self.lead
+            if ours and shown.kind in self.types and (key in self.begun or key in self.approved or near):
+                return True
+        return False
+
+
+SHOWN = st.builds(
+    Shown,
+    st.sampled_from(["a", "A", "b"]),
+    st.sampled_from(["Reboot", "Reboot", "Preempt", "Freeze"]),
+    st.sampled_from([("vm-0",), ("vm-0",), ("vm-1", "VM-0"), ("vm-1",), None]),
+    st.sampled_from(["Scheduled", "Scheduled", "Started", "Paused"]),
+    st.integers(0, 100).map(lambda tens: tens * 5) | st.sampled_from(["", "soon"]),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("document"), st.lists(SHOWN, min_size=1, max_size=2)),
+    st.tuples(st.just("document"), st.just([])),
+    st.tuples(st.just("again"), st.integers(0, 3)),
+    st.tuples(st.just("approve"), st.sampled_from(["a", "b"])),
+    st.tuples(st.just("silence"), st.sampled_from([1.0, 4.0, 5.0, 9.0, 29.0, 31.0, 100.0])),
+    st.tuples(st.just("restart"), st.sampled_from([0.0, 1.0, 10.0, 40.0, -1.0])),
+    st.tuples(st.just("name"), st.sampled_from([True, True, False])),
+)
+
+
+@dataclass
+class Life:
+    """The core and the reading, side by side. `at` is the wall clock, in seconds after noon."""
+
+    policy: GatePolicy
+    reading: Reading
+    watcher: Watcher = field(default_factory=lambda: Watcher(State(NOON, vm_key="vm-key"), mono=100.0))
+    at: float = 0.0
+    shown: list[list[Shown]] = field(default_factory=list)
+
+    def again(self, back: int) -> None:
+        """A document of before: ids that were away return."""
+        if self.shown:
+            self.document(self.shown[-1 - back % len(self.shown)])
+
+    def document(self, events: list[Shown]) -> None:
+        self.shown.append(events)
+        self.wait(1.0)
+        self.watcher.sees(*(shown.raw() for shown in events), after=0.0)
+        self.reading.document(events, self.at)
+
+    def approve(self, event_id: str) -> None:
+        if event_id in self.watcher.state.tracked:
+            self.watcher.state = accepted(self.watcher, event_id)
+            self.reading.approved.add(event_id)
+
+    def silence(self, seconds: float) -> None:
+        self.wait(seconds)
+
+    def restart(self, seconds: float) -> None:
+        self.watcher.state = load_state(dump_state(self.watcher.state))
+        self.wait(seconds)
+        self.watcher.mono = 5.0
+
+    def name(self, known: bool) -> None:
+        self.reading.named = known
+
+    def wait(self, seconds: float) -> None:
+        assert self.watcher.mono is not None
+        self.at += seconds
+        self.watcher.wall += timedelta(seconds=seconds)
+        self.watcher.mono += seconds
+
+    @property
+    def gate(self) -> Gate:
+        vm = Vm(name="vm-0" if self.reading.named else "")
+        status = Status(NOON, self.watcher.state, vm=vm, started_mono=0.0)
+        return gate_of(status, Instant(self.watcher.wall, self.watcher.mono), self.policy)
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.lists(STEPS, min_size=5, max_size=16),
+    st.sampled_from([0.0, 120.0, 300.0]),
+    st.sampled_from([("Reboot", "Preempt")] * 3 + [("Freeze",), ()]),
+)
+def test_every_gate_is_the_one_of_the_second_reading(
+    steps: list[tuple[str, Any]], lead: float, types: tuple[str, ...]
+) -> None:
+    """After each document, approval, silence, restart and change of what is known, and a second before and after."""
+    Tried.example(len(steps))
+    life = Life(GatePolicy(lead, types), Reading(lead, types))
+    for name, argument in steps:
+        step: Callable[[Any], None] = getattr(life, name)
+        step(argument)
+        gate = life.gate
+        seen(gate.reason.value)
+        assert gate.open is not life.reading.closed(life.at), (name, argument, gate)
+        assert (gate.event_type in types) is not gate.open
+        assert (gate.at is None) is gate.open
+        assert "vm" not in gate.sentence.replace("this VM", "")
