@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from exporter.config.schema import SECTIONS, Setting, settings_of
-from exporter.config.types import Choice, Integer
+from exporter.config.types import Choice, Integer, Words
 from exporter.core.hours import DAYS
 from exporter.core.policy import Rule
 
@@ -155,6 +155,8 @@ def _setting(setting: Setting) -> dict[str, Any]:
             return {**made, "enum": [str(word) for word in words]}
         case Integer(minimum, maximum):
             return {**made, "type": "integer", "minimum": minimum, "maximum": maximum}
+        case Words():
+            return {**made, "type": "array", "items": {"type": "string"}}
         case _:
             return {**made, "type": "string"}
 

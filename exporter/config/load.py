@@ -20,6 +20,7 @@ from exporter.config.places import HOST_MOUNTS, MOUNTS, unseen
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
     ApprovalSettings,
+    GateSettings,
     LogSettings,
     OutboxSettings,
     RecorderSettings,
@@ -31,8 +32,9 @@ from exporter.config.schema import (
 )
 from exporter.config.sources import ReadFile, Sources, config_path, given_flags, read_toml
 from exporter.config.types import KNOWN_API_VERSIONS
+from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode
-from exporter.text.values import InvalidValue
+from exporter.text.values import InvalidValue, near_miss, quote
 
 
 class ConfigError(Exception):
@@ -70,6 +72,7 @@ def load(
         otlp=read_otlp(sources),
         records=RecordsSettings(**_values(sources, "records")),
         outbox=OutboxSettings(**_values(sources, "outbox")),
+        gate=GateSettings(**_values(sources, "gate")),
         web=WebSettings(**_values(sources, "web")),
         log=LogSettings(**_values(sources, "log")),
         recorder=RecorderSettings(**_values(sources, "recorder")),
@@ -109,6 +112,11 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         )
     if approval.mode is Mode.ENFORCE and not approval.rules:
         sources.warnings.append("approval.rules: empty, so nothing is ever approved")
+    for word in settings.gate.event_types:
+        if word not in KNOWN_TYPES:
+            origin = sources.pick(settings_of("gate")["event_types"]).origin
+            hint = near_miss(word, KNOWN_TYPES)
+            sources.warnings.append(f"{origin}: this version does not know {quote(word)}{hint}")
     if recorder.path and os.path.normcase(recorder.path) == os.path.normcase(settings.outbox.path):
         sources.errors.append(
             f"{sources.key('recorder', 'path')}: expected another file than outbox.path, found the same"

@@ -16,7 +16,7 @@ from exporter.core.document import KNOWN_SOURCES, KNOWN_TYPES
 from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Rule
 from exporter.text.format import format_duration
-from exporter.text.values import InvalidValue, Misplaced, describe, quote, refuse_secrets, unknown_name
+from exporter.text.values import InvalidValue, Misplaced, describe, near_miss, quote, refuse_secrets, unknown_name
 
 MAX_RULES: Final = 100
 _MAX_WORDS: Final = 20
@@ -291,17 +291,10 @@ def _made_once(rules: list[Rule], where: str) -> list[str]:
 
 def _unknown_words(rules: list[Rule], where: str) -> list[str]:
     return [
-        f"{where}: rule {quote(rule.name)}: this version does not know {quote(word)}{_near_miss(word, known)};"
+        f"{where}: rule {quote(rule.name)}: this version does not know {quote(word)}{near_miss(word, known)};"
         " such an event is never approved"
         for rule in rules
         for known, words in ((KNOWN_TYPES, rule.event_type), (KNOWN_SOURCES, rule.event_source or ()))
         for word in words
         if word not in known
     ]
-
-
-def _near_miss(word: str, known: tuple[str, ...]) -> str:
-    """The known word that was probably meant, for the end of a sentence; nothing where none is near."""
-    by_lower_case = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, _NEAR)
-    return f" (did you mean {quote(by_lower_case[near[0]])}? words match exactly)" if near else ""

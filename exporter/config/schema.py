@@ -18,7 +18,20 @@ from typing import Any, Final, Literal, get_args
 
 from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
 from exporter.config import types as checks
-from exporter.config.types import Choice, Duration, Headers, Hidden, Integer, Kind, Text, absolute_path, file_path
+from exporter.config.types import (
+    Choice,
+    Duration,
+    Headers,
+    Hidden,
+    Integer,
+    Kind,
+    Text,
+    Words,
+    absolute_path,
+    file_path,
+)
+from exporter.core.document import KNOWN_TYPES
+from exporter.core.gate import EVENT_TYPES, LEAD_SECONDS, GatePolicy
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
 from exporter.secrets import Secret
 from exporter.text.values import split_address
@@ -229,6 +242,25 @@ class OutboxSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GateSettings:
+    """When `/-/gate` answers 503. `lead` in seconds."""
+
+    lead: float = option(
+        Duration(0, 86400), LEAD_SECONDS, "/-/gate is 503 from so long before NotBefore until the event is over."
+    )
+    event_types: tuple[str, ...] = option(
+        Words(KNOWN_TYPES),
+        EVENT_TYPES,
+        "Types of events of this VM that close the gate; in the file a list. An empty one: it is always open.",
+    )
+
+    @property
+    def policy(self) -> GatePolicy:
+        """The same as the core decides by it."""
+        return GatePolicy(self.lead, self.event_types)
+
+
+@dataclass(frozen=True, slots=True)
 class WebSettings:
     """The scrape endpoint."""
 
@@ -273,6 +305,7 @@ class Settings:
     otlp: OtlpSettings = OtlpSettings()
     records: RecordsSettings = RecordsSettings()
     outbox: OutboxSettings = OutboxSettings()
+    gate: GateSettings = GateSettings()
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
     recorder: RecorderSettings = RecorderSettings()
@@ -296,6 +329,7 @@ SECTIONS: Final[dict[str, type]] = {
     "otlp": OtlpSettings,
     "records": RecordsSettings,
     "outbox": OutboxSettings,
+    "gate": GateSettings,
     "web": WebSettings,
     "log": LogSettings,
     "recorder": RecorderSettings,

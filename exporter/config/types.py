@@ -50,6 +50,8 @@ SINGLE_QUOTES: Final = r"a path with backslashes stands in single quotes, such a
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 """What an escape of TOML that nobody meant leaves in a path: \\t of "C:\\temp" is a tab [TOML, String; YAML, 5.7]."""
 
+_WORD: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_MAX_WORDS: Final = 20
 _MAX_HEADERS: Final = 64
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 """A token [RFC 9110, 5.6.2]."""
@@ -192,6 +194,40 @@ class Integer:
     def show(self, value: int) -> str:
         """A TOML integer."""
         return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Any words, in the order in which they were given, each once: a TOML list, or as text with commas in between.
+
+    `known` are those that this version knows. Others are taken, since Azure may add some; `load` warns of them.
+    """
+
+    known: tuple[str, ...]
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """The words between commas; spaces around them, and nothing between two commas, count for nothing."""
+        refuse_secrets(text, "words")
+        return self._read([word.strip() for word in text.split(",") if word.strip()], f'"{",".join(self.known[:2])}"')
+
+    def from_toml(self, value: object) -> tuple[str, ...]:
+        """The words of a TOML list, which may be empty."""
+        example = f"[{', '.join(map(quote, self.known[:2]))}]"
+        if not isinstance(value, list):
+            raise InvalidValue(f"a list of words, such as {example}")
+        for word in value:
+            refuse_secrets(word, "a word")
+        return self._read(value, example)
+
+    def _read(self, words: list[object], example: str) -> tuple[str, ...]:
+        found = [word for word in words if isinstance(word, str) and _WORD.fullmatch(word)]
+        if len(found) < len(words) or len(words) > _MAX_WORDS:
+            raise InvalidValue(f"at most {_MAX_WORDS} words of letters, digits, dots and dashes, such as {example}")
+        return tuple(dict.fromkeys(found))
+
+    def show(self, value: tuple[str, ...]) -> str:
+        """A TOML list."""
+        return f"[{', '.join(map(quote, value))}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _ADDRESS: Final = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]*)):([0-9]{1,5})")
 _MAX_PORT: Final = 65535
+_NEAR: Final = 0.75
 
 
 class InvalidValue(ValueError):
@@ -128,6 +129,13 @@ def split_address(text: str) -> tuple[str, int]:
     if match[2] and not is_host_name(match[2]):
         raise InvalidValue(expected)
     return match[1] or match[2] or "", int(match[3])
+
+
+def near_miss(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, for the end of a sentence; nothing where none is near."""
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, _NEAR)
+    return f" (did you mean {quote(by_lower_case[near[0]])}? words match exactly)" if near else ""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from exporter.config.rules import RulesRead, _zone_names, read_rules, read_zone, rule_table
 from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path, settings_table
+from exporter.core.gate import GatePolicy
 from exporter.core.hours import Hours
 from exporter.core.policy import Policy, Rule
 from exporter.secrets import Secret
@@ -122,6 +123,7 @@ def test_a_file_with_every_key_is_taken() -> None:
     )
     assert settings.otlp.logs_url == "https://collector.example:4318/tenant/v1/logs"
     assert settings.otlp.headers == (("authorization", Secret("Bearer t0psecret-token")),)
+    assert (settings.gate.lead, settings.gate.event_types) == (300.0, ("Terminate", "Freeze"))
     assert settings.web.address == ("::1", 0)
     assert settings.recorder.max_bytes == 2**40
 
@@ -145,6 +147,7 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert settings.records.scope == "own"
     assert dataclasses.astuple(settings.outbox) == (outbox_path(), 104857600)
     assert outbox_path("linux") == "/var/lib/azure-scheduled-events-exporter/outbox.db"
+    assert dataclasses.astuple(settings.gate) == (120.0, ("Reboot", "Redeploy", "Preempt", "Terminate"))
     assert dataclasses.astuple(settings.web) == ("0.0.0.0:10169", "")
     assert dataclasses.astuple(settings.log) == ("info", "logfmt")
     assert settings.recorder.path == ""
@@ -157,6 +160,61 @@ def test_the_default_policy_is_the_one_of_the_settings() -> None:
             approval.mode, approval.coordination, approval.takeover_after, approval.hold_file, approval.rules
         )
         assert policy == Policy()
+
+
+def test_the_default_gate_is_the_one_of_the_settings() -> None:
+    """Lead and types have one default each, whether they come from the settings or from the core."""
+    assert loaded().gate.policy == Settings().gate.policy == GatePolicy()
+
+
+@pytest.mark.parametrize(
+    ("text", "toml", "words"),
+    [
+        ("Reboot", '["Reboot"]', ("Reboot",)),
+        (" Preempt , Reboot,,Preempt, ", '["Preempt", "Reboot", "Preempt"]', ("Preempt", "Reboot")),
+        (",", "[]", ()),
+    ],
+)
+def test_a_list_of_words_is_written_with_commas_or_as_a_list(text: str, toml: str, words: tuple[str, ...]) -> None:
+    """As flag and variable with commas in between; the order stays, and each word is there once."""
+    by_file = loaded(toml=f"[gate]\nevent_types = {toml}")
+    assert by_file.gate.event_types == words
+    assert loaded(environ={"SCHEDULED_EVENTS_GATE_EVENT_TYPES": text}) == dataclasses.replace(by_file, config_file="")
+    assert loaded(f"--gate.event-types={text}") == dataclasses.replace(by_file, config_file="")
+
+
+def test_an_empty_flag_is_an_empty_list() -> None:
+    """An empty variable is none, as everywhere."""
+    assert loaded("--gate.event-types=").gate.event_types == ()
+    assert loaded(environ={"SCHEDULED_EVENTS_GATE_EVENT_TYPES": ""}).gate.event_types == Settings().gate.event_types
+
+
+@pytest.mark.parametrize("toml", ['["Reboot", 1]', '[["Reboot"]]', '["Reboot,Redeploy"]', '[""]', '["a b"]', '["é"]'])
+def test_what_is_no_word_is_refused(toml: str) -> None:
+    """What a word is made of may stand in an answer for strangers."""
+    (error,) = errors(toml=f"[gate]\nevent_types = {toml}")
+    assert error == (
+        "settings.toml: [gate] event_types: expected at most 20 words of letters, digits, dots and dashes, such as "
+        '["Freeze", "Reboot"], found a list'
+    )
+
+
+def test_too_many_words_and_secrets_are_refused() -> None:
+    """Twenty at most; a connection string is named as what it is, and never shown."""
+    many = ",".join(f"word-{number}" for number in range(21))
+    assert "at most 20 words" in errors(f"--gate.event-types={many}")[0]
+    for given in (errors(f"--gate.event-types={CONNECTION}"), errors(toml=f'[gate]\nevent_types = ["{CONNECTION}"]')):
+        assert "this is a connection string" in given[0]
+        assert KEY not in given[0]
+
+
+def test_an_unknown_type_of_the_gate_is_a_warning() -> None:
+    """It is named with where it was given, and a near miss is pointed out; Azure may add types."""
+    assert loaded(toml='[gate]\nevent_types = ["reboot", "Levitate"]').warnings == (
+        'settings.toml: [gate] event_types: this version does not know "reboot" (did you mean "Reboot"? words match '
+        "exactly)",
+        'settings.toml: [gate] event_types: this version does not know "Levitate"',
+    )
 
 
 def test_every_field_of_a_rule_can_be_set() -> None:

@@ -153,6 +153,7 @@ REFUSED: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "a bare on": ({"approval": {"mode": True}}, "approval.mode"),
     "a port": ({"web": {"port": 70000}}, "65535"),
     "a setting's bound": ({"settings": {"recorder": {"files": 1000}}}, "100"),
+    "words that are no list": ({"settings": {"gate": {"event_types": "Reboot"}}}, "event_types"),
     "a number without a unit": ({"settings": {"source": {"poll_interval": 1}}}, "poll_interval"),
     "a digest": ({"image": {"digest": "sha256:1"}}, "image.digest"),
     "TLS without a file": ({"web": {"tls": True}}, "name the Secret that holds it in web.configSecret.name"),
@@ -381,7 +382,11 @@ def test_the_agent_takes_what_it_is_told(tmp_path: Path, name: str) -> None:
 
 def test_settings_survive_the_way_through_values() -> None:
     """Quotes, backslashes, newlines and letters of all kinds are the same in the file as in the values."""
-    told = {"source": {"vm_name": "a\"b'c\\d<é>&\n{{ x }}"}, "recorder": {"path": "/a b", "files": 3}}
+    told = {
+        "source": {"vm_name": "a\"b'c\\d<é>&\n{{ x }}"},
+        "recorder": {"path": "/a b", "files": 3},
+        "gate": {"event_types": ["a", "b"]},
+    }
     (made,) = (
         document["data"]["config.toml"]
         for document in render({"settings": told})

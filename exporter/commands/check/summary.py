@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from exporter.config.schema import EventHubsSettings, Settings
+from exporter.config.schema import EventHubsSettings, GateSettings, Settings
 from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Coordination, Mode, Rule
 from exporter.text.format import format_duration
@@ -44,6 +44,7 @@ def summary(settings: Settings) -> Iterator[Line]:
     yield "records", "of events that name this VM" if settings.records.scope == "own" else "of all events (a witness)"
     yield from _destinations(settings)
     yield "outbox", f"{settings.outbox.path}, at most {settings.outbox.max_bytes / _MIB:.4g} MiB"
+    yield "gate", _gate(settings.gate)
     yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
     if settings.recorder.path:
         recorder = settings.recorder
@@ -118,6 +119,14 @@ def _event_hubs(hubs: EventHubsSettings) -> str:
     through = f" through {hubs.custom_endpoint}" if hubs.custom_endpoint else ""
     trusting = f", trusting the CA in {hubs.certificate}" if hubs.certificate else ""
     return f"{hubs.event_hub} at {host}{through} by {hubs.transport}, with {how}{trusting}"
+
+
+def _gate(gate: GateSettings) -> str:
+    if not gate.event_types:
+        return "/-/gate is always 200: no type of event closes it"
+    *others, last = gate.event_types
+    kinds = f"{', '.join(others)} or {last}" if others else last
+    return f"/-/gate is 503 from {format_duration(gate.lead)} before {kinds} until it is over"
 
 
 def _protection(settings: Settings) -> str:

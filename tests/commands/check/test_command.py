@@ -75,10 +75,20 @@ def test_the_summary_of_the_defaults_says_what_would_happen(capsys: pytest.Captu
         "user-initiated: Reboot or Redeploy from User",
         "short-freeze: Freeze of 0 to 8 s",
         f"{load(arguments(), {}).outbox.path}, at most 100 MiB",
+        "/-/gate is 503 from 2m before Reboot, Redeploy, Preempt or Terminate until it is over",
         "0.0.0.0:10169, without TLS, open to whoever reaches it",
     ):
         assert any(line.endswith(words) for line in lines), words
     assert "warning" not in out
+
+
+def test_the_summary_says_when_the_gate_closes(capsys: pytest.CaptureFixture[str]) -> None:
+    """For one type, and for none: then never."""
+    one = checked(capsys, "--gate.event-types=Reboot", "--gate.lead=5m")
+    assert "  gate          /-/gate is 503 from 5m before Reboot until it is over\n" in one
+    assert "  gate          /-/gate is always 200: no type of event closes it\n" in checked(
+        capsys, "--gate.event-types="
+    )
 
 
 def test_the_summary_shows_every_setting_that_changes_what_happens(
