@@ -36,6 +36,7 @@ from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
 from exporter.config.schema import Settings
+from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption
@@ -48,7 +49,7 @@ from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.text.journal import is_journal
 from exporter.web.config import WebConfig
-from exporter.web.responses import Accept, Response
+from exporter.web.responses import GATE, NO_STORE, Accept, Response
 from exporter.web.server import WebServer
 
 IDENTITY_PATIENCE_SECONDS: Final = 2.0
@@ -288,14 +289,22 @@ class App:
         if path == "/-/ready":
             ready = self._agent is not None and self._agent.status.fresh(self._clock())
             return _word(200, "Ready") if ready else _word(503, "No fresh document has been read")
+        if path == GATE:
+            return self._gate()
         if self._agent is None:
             return _word(503, "Starting")
         page = render_page(self._agent.status, self._clock(), __version__)
         return Response(200, PAGE_CONTENT_TYPE, page, PAGE_HEADERS)
 
+    def _gate(self) -> Response:
+        """The gate, from the status in memory: nothing that the poll loop holds is waited for."""
+        agent = self._agent
+        gate = STARTING if agent is None else gate_of(agent.status, self._clock(), self._settings.gate.policy)
+        return _word(200 if gate.open else 503, gate.sentence, (NO_STORE,))
 
-def _word(status: int, text: str) -> Response:
-    return Response(status, PLAIN, f"{text}\n".encode())
+
+def _word(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    return Response(status, PLAIN, f"{text}\n".encode(), headers)
 
 
 def make_log(settings: Settings) -> Log:

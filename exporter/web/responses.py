@@ -22,11 +22,16 @@ from exporter.log.protocol import Logger
 Accept = Literal["text", "openmetrics"]
 """The two answers `/metrics` has: Prometheus' text format 0.0.4, and OpenMetrics 1.0.0."""
 
-ROUTES: Final = frozenset({"/", "/metrics", "/-/healthy", "/-/ready"})
+GATE: Final = "/-/gate"
+"""What load balancers ask for: open to everybody, at no cost of a password."""
+STATUS: Final = "/api/v1/status"
+ROUTES: Final = frozenset({"/", "/metrics", STATUS, "/-/healthy", "/-/ready", GATE})
 HEALTH: Final = frozenset(path for path in ROUTES if path.startswith("/-/"))
 """What probes ask for: `rate_limit` does not count it."""
 SMALLEST_GZIPPED: Final = 512
 """Bytes: under this a gzip body is not noticeably smaller."""
+NO_STORE: Final = ("Cache-Control", "no-store")
+"""The header of each answer at `GATE`: no proxy between a prober and the VM may keep an old one."""
 RETRY_AFTER: Final = ("Retry-After", "5")
 """Seconds: the header of each 503 of the server's own, be it for a slow page or for too many passwords."""
 
@@ -67,6 +72,10 @@ class Application(Protocol):
 def plain(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """A one-sentence response of the server's own."""
     return Response(status, "text/plain; charset=utf-8", (text + "\n").encode(), headers)
+
+
+FAILED_OPEN: Final = plain(200, "Open: the agent could not tell what is planned.", (NO_STORE,))
+"""The answer at `GATE` where the application gives none: a fault of the agent takes no VM out of service."""
 
 
 def choose_accept(header: str) -> Accept:
@@ -157,14 +166,18 @@ class PageCache:
         if cached is not None and self.clock() - cached[0] < self.fresh_seconds:
             return cached[1]
         if key not in self._rendering:
-            self._rendering[key] = in_thread(lambda: self._render(*key), f"web{path}")
+            try:
+                self._rendering[key] = in_thread(lambda: self._render(*key), f"web{path}")
+            except RuntimeError as error:  # no thread can be started
+                return self._failed(path, error)
             self._rendering[key].add_done_callback(lambda done: self._store(key, done))
         try:
             # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
             async with asyncio.timeout(self.render_seconds):
                 return await asyncio.shield(self._rendering[key])
         except TimeoutError:
-            return plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
+            late = plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
+            return FAILED_OPEN if path == GATE else late
 
     def _store(self, key: tuple[str, Accept], done: asyncio.Future[Response]) -> None:
         del self._rendering[key]
@@ -175,12 +188,16 @@ class PageCache:
         try:
             response = self.application.respond(path, accept)
         except Exception as error:  # whatever it is, the scraper gets a response and the log the reason, once
-            self.failures += 1
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-            self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
-            return plain(500, "This page could not be produced; the agent's log says why.")
+            return self._failed(path, error)
         self.log.recovered(f"web{path}", "web.page_works_again", path=path)
         if len(response.body) < SMALLEST_GZIPPED:
             return response
         return replace(response, gzipped=gzip.compress(response.body, 5, mtime=0))
+
+    def _failed(self, path: str, error: Exception) -> Response:
+        self.failures += 1
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
+        failed = plain(500, "This page could not be produced; the agent's log says why.")
+        return FAILED_OPEN if path == GATE else failed

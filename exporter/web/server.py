@@ -1,4 +1,4 @@
-"""The scrape endpoint: `/metrics`, `/-/healthy`, `/-/ready` and `/`, on an asyncio loop of its own on its own thread.
+"""The scrape endpoint: metrics, page, status and health (`responses.ROUTES`), on an asyncio loop on its own thread.
 
 Why a server of our own on h11, and not a ready one. The client library's `start_http_server` keeps a thread per idle
 connection for ever, and with TLS one silent connection blocks every scrape (the handshake runs inside accept). Of the
@@ -11,8 +11,10 @@ connected (TLS handshake included), has not read its response after 9 s, or send
 response. A new connection is never refused: where there are too many, one is evicted for it (see `eviction`). A page is
 rendered at most five times a second.
 
-With a web-config file (`config`) every path wants the password, `/-/healthy` too, as with the exporter-toolkit. Its
-`rate_limit` counts strangers alone: else a flood that uses it up would shut out the scraper and the probes.
+With a web-config file (`config`) every path wants the password, `/-/healthy` too, as with the exporter-toolkit; but for
+`/-/gate`, since the health probe of a load balancer can't send one. For that path no password is looked at, also not
+one that is sent: checking it would cost what strangers may not spend. `rate_limit` counts strangers alone: else a flood
+that uses it up would shut out the scraper and the probes.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from exporter.web.config_file import WebSettings
 from exporter.web.connection import Connection, Limits, Request
 from exporter.web.eviction import choose_eviction, peer_of
 from exporter.web.responses import (
+    GATE,
     HEALTH,
     RETRY_AFTER,
     ROUTES,
@@ -214,6 +217,17 @@ class WebServer:
         return (await self._route(request, settings)).with_headers(settings.headers)
 
     async def _route(self, request: Request, settings: WebSettings) -> Response:
+        refusal = None if request.path == GATE else await self._refuse_stranger(request, settings)
+        if refusal is not None:
+            return refusal
+        if request.path not in ROUTES:
+            return plain(404, f"Not found. There are {', '.join(sorted(ROUTES))}.")
+        if request.method not in METHODS:
+            return plain(405, "Only GET and HEAD are served.", (("Allow", "GET, HEAD"),))
+        return await self._pages.get(request.path, choose_accept(request.accept))
+
+    async def _refuse_stranger(self, request: Request, settings: WebSettings) -> Response | None:
+        """The refusal of who may not ask, or may not ask so often; None for all others."""
         verdict = None
         if settings.users:
             verdict = await self._passwords.judge(settings.users, request.authorization, request.peer)
@@ -224,11 +238,7 @@ class WebServer:
             return plain(503, "Too many passwords are being checked, come back later.", (RETRY_AFTER,))
         if verdict == "refused":
             return plain(401, "Unauthorized", (CHALLENGE,))
-        if request.path not in ROUTES:
-            return plain(404, "Not found. There are /, /metrics, /-/healthy and /-/ready.")
-        if request.method not in METHODS:
-            return plain(405, "Only GET and HEAD are served.", (("Allow", "GET, HEAD"),))
-        return await self._pages.get(request.path, choose_accept(request.accept))
+        return None
 
     def _within_rate(self, settings: WebSettings) -> bool:
         rate = settings.rate_limit

@@ -11,6 +11,7 @@ from typing import Final
 from exporter.config.schema import Settings
 from exporter.simulator.metadata.platform import documents
 from exporter.simulator.metadata.scenario import load, names
+from exporter.web.responses import ROUTES
 from tests.fuzz.document_target import document, story
 from tests.fuzz.settings_target import configuration, environment, webconfig
 from tests.fuzz.web_target import web
@@ -94,8 +95,8 @@ def _webconfigs() -> Iterator[bytes]:
 
 def _requests() -> Iterator[bytes]:
     for first in (b"\0", b"\1"):
-        for path in (b"/", b"/metrics", b"/-/healthy", b"/-/ready", b"/nothing", b"http://h/metrics?a=b", b"*"):
-            yield first + b"GET " + path + b" HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n"
+        for path in (*sorted(ROUTES), "/nothing", "http://h/metrics?a=b", "*"):
+            yield first + b"GET " + path.encode() + b" HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n"
         yield first + b"GET /metrics HTTP/1.1\r\nHost: h\r\n" + PASSWORD + b"\r\nConnection: close\r\n\r\n"
         yield first + b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
         yield first + b"GET / HTTP/1.1\r\nHost: h\r\n\r\n" * 3

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from exporter.log.log import Log
 from exporter.text.values import InvalidValue
 from exporter.web.connection import Limits
-from exporter.web.responses import Accept, Response, choose_accept, takes_gzip
+from exporter.web.responses import ROUTES, Accept, Response, choose_accept, takes_gzip
 from exporter.web.server import WebServer, is_taken
 from tests.support.log_reading import logged
 from tests.support.peers import until
@@ -47,8 +47,8 @@ def client(pages: Pages) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/-/ready", "/metrics?name[]=x"])
-def test_the_four_pages_are_served_to_get_and_head(client: httpx.Client, path: str) -> None:
+@pytest.mark.parametrize("path", [*sorted(ROUTES), "/metrics?name[]=x"])
+def test_the_pages_are_served_to_get_and_head(client: httpx.Client, path: str) -> None:
     """Each route answers GET with its body and HEAD with the same head and no body, on one connection."""
     got, head = client.get(path), client.head(path)
     assert (got.status_code, head.status_code) == (200, 200)

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from exporter.web.config import WebConfig
+from exporter.web.responses import GATE, ROUTES
 from tests.support import peers
 from tests.support.certificates import Authority, ends, write
 from tests.support.web_target import (
@@ -74,10 +75,11 @@ def status(
 
 
 def test_every_path_wants_tls_and_the_password(folder: Path) -> None:
-    """With both configured, health pages too are refused without the password, and nothing is served without TLS."""
+    """With both configured, health pages too are refused without the password, all but the gate, and nothing is served
+    without TLS."""
     web_config = config(folder, TLS_LINES + f"basic_auth_users:\n  prometheus: {HASH}\n")
     with serving(web_config=web_config) as address:
-        for path in ("/", "/metrics", "/-/healthy", "/-/ready"):
+        for path in sorted(ROUTES - {GATE}):
             assert status(address, trusting(folder), ("prometheus", PASSWORD), path) == 200
             assert status(address, trusting(folder), None, path) == 401
         assert status(address, trusting(folder), ("prometheus", PASSWORD), "/nope") == 404
