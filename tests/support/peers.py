@@ -26,6 +26,7 @@ PACKAGES: Final = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",
+    "haproxy": "haproxy",
     "amtool": "prometheus-alertmanager",
     "chromium": "chromium",
     "strace": "strace",
