@@ -24,7 +24,7 @@ help:
 	@echo "make test        linters, types, and every test, against real peers (as root they are installed with apt)"
 	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components (needs npm)"
 	@echo "make test-fast   the tests that start no peers and no whole agent, in a minute and a half"
-	@echo "make bench       speed and memory of the agent (about 4 minutes)"
+	@echo "make bench       speed and memory of the agent (about 5 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"

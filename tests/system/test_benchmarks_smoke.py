@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import weighed
+from benchmarks import gate, weighed
 from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
@@ -25,6 +25,13 @@ def test_reactions_are_measured_for_the_agent_and_the_bare_loop() -> None:
     """Each change gives one time, of both kinds of reader."""
     assert len(of_bare_loop(2)) == 2
     assert len(of_agent(2, outputs=False)) == 2
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_gate_is_measured_beside_the_health_page(closed: bool) -> None:
+    """Each way to ask gives one time for each answer, whether the gate is open or closed."""
+    for times in gate.of_agent(2, 1, closed=closed).values():
+        assert {len(found) for found in times.values()} in ({2}, {1})
 
 
 def test_only_the_leader_of_a_fleet_approves_and_its_successor_after_its_death(tmp_path: Path) -> None:
