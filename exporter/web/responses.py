@@ -65,7 +65,7 @@ class Application(Protocol):
         """Render a page. Called on a thread of the server's, at most five times a second per (path, accept).
 
         `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception
-        becomes a 500 that says nothing of it; it is logged once until the page works again.
+        becomes a 500 that says nothing of it, at `GATE` a 200; it is logged once until the page works again.
         """
 
 
