@@ -8,6 +8,7 @@
     observer, clock  measure interruptions of this VM
     event_hubs, otlp one delivery each, only where configured; their libraries are imported there
     recorder         writes the recording, only where configured
+    event_files      keeps the files for local software, only where configured
     (log)            writes the log; its first line starts it (`exporter/log/writer.py`)
 
 All others are started by this module alone, and no module below it reads the environment.
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -35,11 +36,14 @@ from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
-from exporter.config.schema import Settings
+from exporter.config.owner import check_permitted, resolve
+from exporter.config.schema import EventFilesSettings, Settings
 from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption
+from exporter.event_files.folder import Folder
+from exporter.event_files.writer import EventFiles
 from exporter.log.log import Log
 from exporter.metadata.client import Answer, MetadataClient
 from exporter.metadata.errors import REASONS
@@ -111,6 +115,7 @@ class App:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], Instant] = system_clock,
     ) -> None:
+        """Raises `WebConfigError` for a bad web-config file, and `OwnerError` where event files can't be given away."""
         self._settings = settings
         self._log = log
         self._clock = clock
@@ -142,6 +147,7 @@ class App:
         self._observer = Observer(log)
         self._deliveries: list[DeliveryThread] = []
         self._recorder: Recorder | NoRecorder = NoRecorder()
+        self._event_files = self._make_event_files(settings.event_files) if settings.event_files.path else None
 
     @property
     def status(self) -> Status:
@@ -162,6 +168,8 @@ class App:
             raise
         self._identity.start()
         self._observer.start()
+        if self._event_files is not None:
+            self._event_files.start()
         self._agent = self._make_agent()
         last = self._agent.status.state.last_good
         if last is not None:
@@ -203,6 +211,10 @@ class App:
             spawn=spawn,
             wake=self._wake.set,
         )
+        if (event_files := self._event_files) is not None:
+            environment = replace(
+                environment, publish_status=event_files.publish, event_files=lambda: event_files.state
+            )
         reading = _Reading(self._client, self._loop)
         source = Recorded(reading, self._recorder, lambda: self._clock().wall, self._stopping.is_set)
         return Agent(options, source, self._outbox, self.sink, log=self._log, environment=environment)
@@ -219,6 +231,13 @@ class App:
             identity=self._identity.current,
             poll_interval=interval,
         )
+
+    def _make_event_files(self, settings: EventFilesSettings) -> EventFiles:
+        owner = resolve(settings.owner)
+        check_permitted(owner)
+        folder = Folder(settings.path, settings.mode_bits, owner.user, owner.group)
+        rules = self._settings.approval.rules
+        return EventFiles(folder, rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
 
     def _interruptions(self) -> Sequence[Interruption]:
         interruptions = self._observer.take()
@@ -267,6 +286,8 @@ class App:
         enders = [threading.Thread(target=delivery.stop, daemon=True) for delivery in self._deliveries]
         enders += [threading.Thread(target=part.stop, daemon=True) for part in (self._identity, self._observer)]
         enders.append(threading.Thread(target=self._recorder.close, daemon=True))
+        if self._event_files is not None:
+            enders.append(threading.Thread(target=self._event_files.stop, daemon=True))
         for ender in enders:
             ender.start()
         deadline = time.monotonic() + STOP_SECONDS

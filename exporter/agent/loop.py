@@ -184,6 +184,7 @@ class Agent:
             poll_interval=options.poll_interval,
             outbox=self._persistence.outbox,
             destinations=self._persistence.destinations,
+            event_files=self._environment.event_files(),
         )
         self._metrics.publish(self._status)
         facts = (*self._facts, *self._approvals.take_facts(), *self._persistence.take_facts())
@@ -193,6 +194,7 @@ class Agent:
             self._log_fact(fact)
         for record in records:
             self._log_record(record)
+        self._environment.publish_status(self._status)
 
     def _log_fact(self, fact: Fact) -> None:
         match fact:

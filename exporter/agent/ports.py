@@ -11,7 +11,7 @@ from exporter.core.facts import Fact
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.policy import Policy, Presence
 from exporter.core.records import Record, VmIdentity
-from exporter.core.snapshot import Status
+from exporter.core.snapshot import EventFilesStatus, Status
 from exporter.core.state import Instant, Interruption, State
 
 
@@ -117,3 +117,7 @@ class Environment:
     """Runs a task on a thread of its own; returns when it is done, or after so many seconds."""
     wake: Callable[[], None] = lambda: None
     """Called from such a thread when the loop should run its next pass."""
+    publish_status: Callable[[Status], None] = lambda _status: None
+    """Called with each status, last of all: it must not wait for anything."""
+    event_files: Callable[[], EventFilesStatus] = EventFilesStatus
+    """The state of the files for local software."""

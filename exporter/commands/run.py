@@ -10,6 +10,7 @@ from contextlib import closing
 from exporter.agent.app import App, make_log
 from exporter.commands import stops
 from exporter.config.load import ConfigError, load
+from exporter.config.owner import OwnerError
 from exporter.config.schema import Settings
 from exporter.errors import Failure
 from exporter.exit_codes import FAILED
@@ -42,6 +43,8 @@ def run_agent(
             app = App(settings, log)
         except WebConfigError as error:
             raise ConfigError(tuple(error.errors)) from error
+        except OwnerError as error:
+            raise ConfigError((f"event_files.owner: expected {error}, found {settings.event_files.owner}",)) from error
         stop_by(app.stop)
         try:
             app.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any
 from exporter.capped_file import read_capped
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
+from exporter.config.owner import OwnerError, resolve
 from exporter.config.places import HOST_MOUNTS, MOUNTS, unseen
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
     ApprovalSettings,
+    EventFilesSettings,
     GateSettings,
     LogSettings,
     OutboxSettings,
@@ -34,7 +37,7 @@ from exporter.config.sources import ReadFile, Sources, config_path, given_flags,
 from exporter.config.types import KNOWN_API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode
-from exporter.text.values import InvalidValue, near_miss, quote
+from exporter.text.values import InvalidValue, describe, near_miss, quote
 
 
 class ConfigError(Exception):
@@ -72,6 +75,7 @@ def load(
         otlp=read_otlp(sources),
         records=RecordsSettings(**_values(sources, "records")),
         outbox=OutboxSettings(**_values(sources, "outbox")),
+        event_files=_event_files(sources),
         gate=GateSettings(**_values(sources, "gate")),
         web=WebSettings(**_values(sources, "web")),
         log=LogSettings(**_values(sources, "log")),
@@ -100,6 +104,25 @@ def _approval(sources: Sources) -> ApprovalSettings:
     return ApprovalSettings(**values)
 
 
+def _event_files(sources: Sources) -> EventFilesSettings:
+    settings = settings_of("event_files")
+    picked = {key: sources.pick(setting) for key, setting in settings.items()}
+    mode, owner = picked["mode"], picked["owner"]
+    if sys.platform == "win32":
+        sources.errors.extend(
+            f"{given.origin}: expected nothing, found {describe(given.value)}: on Windows the files have the access "
+            "list of their folder"
+            for given, refused in ((mode, mode.layer != "default"), (owner, owner.value))
+            if refused and given.ok
+        )
+    else:
+        try:
+            resolve(owner.value)
+        except OwnerError as error:
+            sources.errors.append(f"{owner.origin}: expected {error}, found {describe(owner.value)}")
+    return EventFilesSettings(**{key: given.value for key, given in picked.items()})
+
+
 def _check_together(settings: Settings, sources: Sources) -> None:
     """Add what is right alone, and doubtful or wrong beside the rest."""
     source, approval, recorder = settings.source, settings.approval, settings.recorder
@@ -112,6 +135,7 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         )
     if approval.mode is Mode.ENFORCE and not approval.rules:
         sources.warnings.append("approval.rules: empty, so nothing is ever approved")
+    _check_event_files(settings, sources)
     for word in settings.gate.event_types:
         if word not in KNOWN_TYPES:
             origin = sources.pick(settings_of("gate")["event_types"]).origin
@@ -121,6 +145,26 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         sources.errors.append(
             f"{sources.key('recorder', 'path')}: expected another file than outbox.path, found the same"
         )
+
+
+def _check_event_files(settings: Settings, sources: Sources) -> None:
+    """Add that an approval would wait for a file that the agent itself writes."""
+    folder, approval = settings.event_files.path, settings.approval
+    asked = [(sources.key("approval", "hold_file"), approval.hold_file)]
+    rules = sources.key("approval", "rules")
+    asked += [(f'{rules}: rule "{rule.name}": require_file', rule.require_file) for rule in approval.rules]
+    for origin, path in asked:
+        if not folder or not path.lower().endswith(".json"):
+            continue
+        if _normal(os.path.dirname(path)) == _normal(folder):
+            sources.errors.append(
+                f"{origin}: expected a file outside of event_files.path, where the agent itself writes and removes "
+                f"such files, found {describe(path)}"
+            )
+
+
+def _normal(path: str) -> str:
+    return os.path.normcase(os.path.normpath(path))
 
 
 def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:

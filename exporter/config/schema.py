@@ -242,6 +242,30 @@ class OutboxSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EventFilesSettings:
+    """Files for local software, one for each event of this VM."""
+
+    path: str = option(
+        Text("a folder, or nothing", absolute_path, optional=True, path=True),
+        "",
+        "Folder that is there, for a file per event of this VM and status.json, for local software. Empty: off.",
+    )
+    mode: str = option(
+        Text(check=checks.file_mode), "0644", "Permissions of these files, in octal. Not on Windows: as the folder's."
+    )
+    owner: str = option(
+        Text(optional=True),
+        "",
+        "Whose these files are: user, user:group or :group. Empty: the agent's own. Not on Windows.",
+    )
+
+    @property
+    def mode_bits(self) -> int:
+        """`mode` as chmod(2) takes it."""
+        return int(self.mode, 8)
+
+
+@dataclass(frozen=True, slots=True)
 class GateSettings:
     """When `/-/gate` answers 503. `lead` in seconds."""
 
@@ -305,6 +329,7 @@ class Settings:
     otlp: OtlpSettings = OtlpSettings()
     records: RecordsSettings = RecordsSettings()
     outbox: OutboxSettings = OutboxSettings()
+    event_files: EventFilesSettings = EventFilesSettings()
     gate: GateSettings = GateSettings()
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
@@ -329,6 +354,7 @@ SECTIONS: Final[dict[str, type]] = {
     "otlp": OtlpSettings,
     "records": RecordsSettings,
     "outbox": OutboxSettings,
+    "event_files": EventFilesSettings,
     "gate": GateSettings,
     "web": WebSettings,
     "log": LogSettings,

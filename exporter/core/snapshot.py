@@ -44,6 +44,15 @@ class OutboxStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class EventFilesStatus:
+    """The files for local software: their folder, "" where none is configured, and why they are not as they should be,
+    a sentence."""
+
+    path: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The agent at one moment. `decisions` is by event key, for each event of the last good document."""
 
@@ -60,6 +69,7 @@ class Status:
     poll_interval: float = 1.0
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()
+    event_files: EventFilesStatus = EventFilesStatus()
     started_mono: float | None = None
 
     @property
@@ -81,6 +91,18 @@ class Status:
     def own_events(self) -> tuple[Tracked, ...]:
         """The events that are not known to be of other VMs alone."""
         return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
+
+    @property
+    def last_read(self) -> datetime | None:
+        """When the document was last read: by an earlier process only once the first poll of this one has ended."""
+        last = self.state.last_good
+        earlier = last.wall if last is not None and self.source.last_poll is not None else None
+        return self.source.last_success or earlier
+
+    @property
+    def knows_its_events(self) -> bool:
+        """Whether this process has read a document and the VM's name is known: what is not there now is over."""
+        return self.source.last_success is not None and bool(self.vm.name)
 
     @property
     def stale_after(self) -> float:

@@ -67,19 +67,12 @@ def _source(gauges: _Gauges, status: Status, now: Instant) -> None:
     source, document = status.source, status.state.document
     gauges.set("up", source.up)
     gauges.set("last_poll_timestamp_seconds", source.last_poll)
-    gauges.set("last_successful_poll_timestamp_seconds", _last_read(status))
+    gauges.set("last_successful_poll_timestamp_seconds", status.last_read)
     gauges.set("poll_interval_seconds", status.poll_interval)
     gauges.set("source_warming", status.warming(now))
     if document is not None:
         gauges.set("document_incarnation", document.incarnation)
         gauges.set("document_events", len(document.events) + len(document.rejected))
-
-
-def _last_read(status: Status) -> datetime | None:
-    """When the document was last read: by an earlier process only once the first poll of this one has ended."""
-    last = status.state.last_good
-    earlier = last.wall if last is not None and status.source.last_poll is not None else None
-    return status.source.last_success or earlier
 
 
 def _vm(gauges: _Gauges, status: Status) -> None:

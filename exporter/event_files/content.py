@@ -1,0 +1,157 @@
+"""What the files are called and what stands in them. Pure: the caller gives the time.
+
+Described for readers by `exporter/schema/event_file.v1.json` and `exporter/schema/event_files_status.v1.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from exporter.core.decision import match
+from exporter.core.messages import why
+from exporter.core.policy import Decision, Mode, Rule, prepared_path
+from exporter.core.records import Vm, optional_timestamp, timestamp
+from exporter.core.snapshot import Status, urgency
+from exporter.core.state import Tracked
+from exporter.core.strict_json import encodable
+
+EVENT_TYPE: Final = "azure_scheduled_events.event_file.v1"
+STATUS_TYPE: Final = "azure_scheduled_events.event_files_status.v1"
+STATUS_NAME: Final = "status.json"
+SUFFIX: Final = ".json"
+MAX_FILES: Final = 50
+"""How many events of this VM, the most urgent ones, have a file."""
+MAX_BYTES: Final = 256 << 10
+"""Of one event's file; in one that would be larger `event` is null."""
+
+_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
+_NOT_A_NAME: Final = re.compile(r"(?i)status|con|prn|aux|nul|(com|lpt)[0-9]")
+"""Ours for another file, and what means a device on Windows, also with `.json` [Naming files, paths, namespaces]."""
+_SURE_NAME: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9a-f]{64}")
+"""A GUID, as Azure's ids are, or a digest: nobody else's files are called so."""
+_OUR_TYPE: Final = r"azure_scheduled_events\.%s\.v[0-9]+"
+_EVENT_OPENING: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"azure_scheduled_events\.event_file\.v[0-9]+"')
+
+
+def file_name(event_id: str) -> str:
+    """The name of an event's file: its id as received, or the SHA-256 of an id that is no safe name.
+
+    Ids are told apart without regard to case, and so may the folder's file system do: two files never differ in case
+    alone unless the id itself changed its spelling.
+    """
+    if _PLAIN_ID.fullmatch(event_id) and not _NOT_A_NAME.fullmatch(event_id):
+        return event_id + SUFFIX
+    return hashlib.sha256(event_id.encode("utf-8", "replace")).hexdigest() + SUFFIX
+
+
+def may_be_ours(name: str) -> bool:
+    """Whether an event's file could be called so."""
+    stem = name.removesuffix(SUFFIX)
+    return stem != name and bool(_PLAIN_ID.fullmatch(stem)) and not _NOT_A_NAME.fullmatch(stem)
+
+
+def is_event_file(name: str, content: bytes) -> bool:
+    """Whether a file of this name and content was written by this program, of whatever version.
+
+    So is one that begins as ours do and was torn off, and one under a sure name that a power failure left blank.
+    """
+    if not content.strip(b"\0"):
+        return bool(_SURE_NAME.fullmatch(name.removesuffix(SUFFIX)))
+    return bool(_EVENT_OPENING.match(content)) or _has_type(content, "event_file")
+
+
+def is_status_file(content: bytes) -> bool:
+    """Whether what is called `status.json` may be replaced: it is ours, or blank."""
+    return not content.strip(b"\0") or _has_type(content, "event_files_status")
+
+
+def _has_type(content: bytes, word: str) -> bool:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    given = value.get("type") if isinstance(value, dict) else None
+    return isinstance(given, str) and bool(re.fullmatch(_OUR_TYPE % word, given))
+
+
+def named_files(status: Status) -> dict[str, Tracked]:
+    """The events that have a file, by its name, the most urgent first."""
+    most_urgent = sorted(status.named_events, key=urgency)[:MAX_FILES]
+    return {file_name(tracked.event.event_id): tracked for tracked in most_urgent}
+
+
+def event_fields(
+    tracked: Tracked, decision: Decision | None, *, vm: Vm, mode: Mode, rules: Iterable[Rule]
+) -> dict[str, Any]:
+    """The members of an event's file, but for `type` and `written_at`."""
+    event = tracked.event
+    rule, _ = match(rules, event)
+    return {
+        "vm": vm_fields(vm),
+        "event_id": event.event_id,
+        "event": event.raw,
+        "status": tracked.phase.value,
+        "not_before": optional_timestamp(tracked.not_before),
+        "first_seen_at": timestamp(tracked.first_seen),
+        "started_at": optional_timestamp(tracked.started_at),
+        "started_by": tracked.started_by.value if tracked.started_by else None,
+        "decision": _decision(decision, mode) if decision is not None else None,
+        "ready_file": prepared_path(rule, event) if rule is not None else None,
+        "approved_at": optional_timestamp(tracked.approval.accepted_at),
+        "approval_outdated": tracked.approval.outdated,
+    }
+
+
+def _decision(decision: Decision, mode: Mode) -> dict[str, str | None]:
+    return {
+        "decision": decision.verdict.value,
+        "reason": decision.reason.value or None,
+        "rule": decision.rule or None,
+        "mode": mode.value,
+        "why": why(decision),
+    }
+
+
+def vm_fields(vm: Vm) -> dict[str, str | None]:
+    """This VM under the keys that records have; null for what is not known."""
+    return {name: str(encodable(text)) or None for name, text in vm.as_data().items()}
+
+
+def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
+    """The content of an event's file, at most `MAX_BYTES`: Azure's object is left out where it has no room."""
+    head = {"type": EVENT_TYPE, "written_at": timestamp(now)}
+    size = len(json.dumps(fields["event"], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+    if size <= MAX_BYTES:
+        content = _encoded({**head, **fields})
+        if len(content) <= MAX_BYTES:
+            return content
+    return _encoded({**head, **fields, "event": None, "event_omitted_bytes": size})
+
+
+def status_fields(status: Status, files: Sequence[str], *, version: str, running: bool) -> dict[str, Any]:
+    """The members of `status.json`, but for `type` and `written_at`. `files` are the names of the events' files."""
+    return {
+        "vm": vm_fields(status.vm),
+        "up": status.source.up,
+        "last_read_at": optional_timestamp(status.last_read),
+        "failure": status.source.failure or None,
+        "mode": status.mode.value,
+        "version": version,
+        "started_at": timestamp(status.started_at),
+        "events": list(files),
+        "running": running,
+    }
+
+
+def status_file(fields: Mapping[str, Any], now: datetime) -> bytes:
+    """The content of `status.json`."""
+    return _encoded({"type": STATUS_TYPE, "written_at": timestamp(now), **fields})
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,193 @@
+"""The folder on disk: files are replaced as a whole, removed, and looked at without being led astray.
+
+Who may write to the folder may put a link, a pipe or a folder in the place of a file. None of them is followed or
+waited for: what is written is a new file that takes the name, and what is read has to be a regular file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.event_files.content import MAX_BYTES, STATUS_NAME, is_event_file, is_status_file, may_be_ours
+from exporter.windows.places import is_link
+
+DEFAULT_MODE: Final = 0o644
+UNCHANGED: Final = -1
+"""For chown(2): as it is."""
+_TEMPORARY: Final = re.compile(r"\.azse-[0-9A-Za-z]{1,64}\.tmp")
+_SPECIAL: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT")
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_IN_USE_SECONDS: Final = 0.025
+"""How long to wait for a reader on Windows before the file is tried again."""
+
+Identity = tuple[int, int]
+"""Device and inode of a folder."""
+Stamp = tuple[int, int, int]
+"""Inode, size and time of change of a file, by which it is known again."""
+
+
+class Unfit(OSError):
+    """Something is in the way that this program does not remove. The message is a sentence."""
+
+
+def digest(content: bytes) -> bytes:
+    """What tells one content from another."""
+    return hashlib.sha256(content).digest()
+
+
+@dataclass(slots=True)
+class Patience:
+    """Seconds, of one pass altogether, to wait for files that readers have open on Windows."""
+
+    left: float
+
+    def wait(self, sleep: Callable[[float], object] = time.sleep) -> bool:
+        """Wait a moment. False when there is no time left."""
+        if self.left <= 0:
+            return False
+        self.left -= _IN_USE_SECONDS
+        sleep(_IN_USE_SECONDS)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder at `path`, and the mode of the files in it, their user and their group. All methods raise OSError."""
+
+    path: str
+    mode: int = DEFAULT_MODE
+    user: int = UNCHANGED
+    group: int = UNCHANGED
+
+    def identity(self) -> Identity:
+        """Which folder it is: another one after it was made anew, or something was mounted there."""
+        status = os.stat(self.path)
+        if not stat.S_ISDIR(status.st_mode):
+            raise Unfit(f"{self.path} is not a folder")
+        return status.st_dev, status.st_ino
+
+    def stamp(self, name: str) -> Stamp | None:
+        """What the file is known by; None if there is no regular file of this name."""
+        try:
+            status = os.lstat(self._at(name))
+        except FileNotFoundError:
+            return None
+        return _stamp(status) if stat.S_ISREG(status.st_mode) else None
+
+    def replace(self, name: str, content: bytes, patience: Patience, *, durable: bool) -> Stamp:
+        """Put a file with this content in the place of whatever has the name, or change nothing.
+
+        A `durable` one is on the disk before it gets its name. A folder of that name is left alone: IsADirectoryError,
+        or PermissionError on Windows.
+        """
+        temporary = self._at(f".azse-{os.urandom(8).hex()}.tmp")
+        descriptor = os.open(temporary, _flags(_NEW), 0o600)
+        try:
+            try:
+                self._own(descriptor)
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                if durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            stamp = _stamp(os.lstat(temporary))
+            _patiently(lambda: os.replace(temporary, self._at(name)), patience)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return stamp
+
+    def _own(self, descriptor: int) -> None:
+        if sys.platform != "win32":
+            if (self.user, self.group) != (UNCHANGED, UNCHANGED):
+                os.fchown(descriptor, self.user, self.group)
+            os.fchmod(descriptor, self.mode)  # last: a change of owner may take rights away
+
+    def remove(self, name: str, patience: Patience) -> None:
+        """Remove a file; nothing if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            _patiently(lambda: os.unlink(self._at(name)), patience)
+
+    def digest(self, name: str) -> bytes | None:
+        """`digest` of what the file holds; None if that can't be read."""
+        content = self._read(name)
+        return digest(content) if content is not None else None
+
+    def same(self, name: str, other: str) -> bool:
+        """Whether two names are one file, as on a file system that does not tell letters' cases apart."""
+        try:
+            return os.path.samestat(os.lstat(self._at(name)), os.lstat(self._at(other)))
+        except FileNotFoundError:
+            return False
+
+    def leftovers(self) -> tuple[list[str], list[str]]:
+        """Names of the events' files that this program wrote, and of temporary files that it left."""
+        events, temporary = [], []
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name):
+                    if entry.is_file(follow_symlinks=False):
+                        temporary.append(entry.name)
+                elif may_be_ours(entry.name):
+                    content = self._read(entry.name)
+                    if content is not None and is_event_file(entry.name, content):
+                        events.append(entry.name)
+        return sorted(events), temporary
+
+    def check_status(self) -> None:
+        """Raises `Unfit` where `status.json` is a file that this program did not write."""
+        content = self._read(STATUS_NAME)
+        if content is not None and not is_status_file(content):
+            raise Unfit(f"{self._at(STATUS_NAME)} was written by another program: take a folder of its own")
+
+    def _read(self, name: str) -> bytes | None:
+        """The content of a regular file of at most `MAX_BYTES`; None for anything else, and what can't be read."""
+        path = self._at(name)
+        try:
+            if sys.platform == "win32" and is_link(path):
+                return None
+            descriptor = os.open(path, _flags(os.O_RDONLY))
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                return None
+            with contextlib.suppress(OSError):
+                return file.read(MAX_BYTES)
+        return None
+
+    def _at(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+
+def _flags(flags: int) -> int:
+    for name in _SPECIAL:
+        flags |= getattr(os, name, 0)
+    return flags
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _patiently(act: Callable[[], None], patience: Patience) -> None:
+    """On Windows a file can't be replaced or removed while somebody reads it, who is done in a moment."""
+    while True:
+        try:
+            return act()
+        except PermissionError:
+            if sys.platform != "win32" or not patience.wait():
+                raise
