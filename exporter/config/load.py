@@ -18,7 +18,7 @@ from exporter.capped_file import read_capped
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
 from exporter.config.owner import OwnerError, resolve
-from exporter.config.places import HOST_MOUNTS, MOUNTS, unseen
+from exporter.config.places import HOST_MOUNTS, MOUNTS, Origins, unseen
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
     ApprovalSettings,
@@ -168,10 +168,12 @@ def _normal(path: str) -> str:
 
 
 def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:
-    """Add what is to be said of files that a person makes from outside: this process may not see them."""
+    """Add what is to be said of files between this process and others: they may not see the same."""
     approval = settings.approval
     hold = sources.pick(settings_of("approval")["hold_file"]).origin if approval.hold_file else ""
     host = sources.environ.get(HOST_MOUNTS, "")
-    found = unseen(approval, hold, sources.key("approval", "rules"), mounts, host)
+    events = sources.pick(settings_of("event_files")["path"]).origin if settings.event_files.path else ""
+    origins = Origins(hold, sources.key("approval", "rules"), events)
+    found = unseen(approval, settings.event_files, origins, mounts, host)
     sources.errors.extend(found.errors)
     sources.warnings.extend(found.warnings)

@@ -1,4 +1,5 @@
-"""Files that a person makes for the agent to see, in folders of which a service may have its own.
+"""Files that a person makes for the agent to see, or the agent for others, in folders of which a service may have its
+own.
 
 systemd's PrivateTmp= gives a service its own /tmp and /var/tmp. `touch /tmp/hold` then holds nothing, and an approval
 goes out that somebody believes to have stopped. So do PrivateDevices= with /dev, DynamicUser= with /var/lib/private,
@@ -21,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from exporter.config.schema import ApprovalSettings
+from exporter.config.schema import ApprovalSettings, EventFilesSettings
 from exporter.core.policy import Rule
 from exporter.text.values import describe
-from exporter.windows.places import HOLD_FILE, HOLD_FOLDER, READY_FOLDER, program_data
+from exporter.windows.places import EVENTS_FOLDER, HOLD_FILE, HOLD_FOLDER, READY_FOLDER, program_data
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 HOST_MOUNTS: Final = "HOST_MOUNTINFO"
@@ -33,6 +34,7 @@ TEMPORARY: Final = ("/tmp", "/var/tmp")  # noqa: S108  # named to be refused
 SERVICE_OWN: Final = ("/dev", "/home", "/root", "/run/user", "/var/lib/private")
 """Further folders of which the shipped unit has its own, or is kept out of."""
 _SHARED: Final = "/dev/shm"  # noqa: S108  # the one below them that systemd leaves as it is
+_STATUS_FILE: Final = "status.json"
 _RESOLVE_SECONDS: Final = 2.0
 """For all links to be followed: one on a network mount that hangs must not keep the agent from starting."""
 
@@ -51,24 +53,44 @@ def ready_place(platform: str = sys.platform, environ: Mapping[str, str] = os.en
     return "/run/azure-scheduled-events-exporter/ready/{event_id}"
 
 
+def events_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
+    """A folder for event files where the installed service and everybody else see the same."""
+    if platform == "win32":
+        return ntpath.join(program_data(environ), EVENTS_FOLDER)
+    return "/run/azure-scheduled-events-exporter/events"
+
+
 @dataclass(frozen=True, slots=True)
 class Unseen:
     """Sentences about files that the agent may never see, or that another process does not see as it does."""
 
     errors: tuple[str, ...] = ()
-    """Of those that are surely elsewhere: the agent would take the file for absent."""
+    """Of those that are surely elsewhere: the agent would take the file for absent, or write for nobody."""
     warnings: tuple[str, ...] = ()
 
 
-def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, mounts: Path, host: str = "") -> Unseen:
-    """What there is to say about the files that approvals wait for.
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Where the hold file, the rules and the folder for event files were set."""
 
-    Each sentence begins with where the file was set: `hold_origin`, or `rules_origin` and the rule's name. `mounts` is
-    what this process has mounted, as /proc/self/mountinfo tells it; `host` the path of what others have, "" for none.
+    hold_file: str
+    rules: str
+    event_files: str = ""
+
+
+def unseen(
+    approval: ApprovalSettings, event_files: EventFilesSettings, origins: Origins, mounts: Path, host: str = ""
+) -> Unseen:
+    """What there is to say about the files that approvals wait for, and about the folder for event files.
+
+    Each sentence begins with where it was set: for a rule the rules and its name. `mounts` is what this process has
+    mounted, as /proc/self/mountinfo tells it; `host` the path of what others have, "" for none.
     """
     if not sys.platform.startswith("linux"):
         return Unseen()
-    files = list(_files(approval.hold_file, approval.rules, hold_origin, rules_origin))
+    files = list(_files(approval.hold_file, approval.rules, origins))
+    if event_files.path:
+        files.append(_for_others(origins.event_files, event_files.path))
     if not files:
         return Unseen()
     if not host:
@@ -83,26 +105,48 @@ def unseen(approval: ApprovalSettings, hold_origin: str, rules_origin: str, moun
     return _compared(files, inside, outside)
 
 
-_File = tuple[str, str, str]
-"""Where a file was set, its path, and the place that we ship for it."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file, or a folder for files: where it was set, as which text, and the place that we ship for it."""
+
+    origin: str
+    path: str
+    """Of a file, or of one that will be in the folder."""
+    found: str
+    place: str
+    never: str
+    """What a service that has a folder of its own there never does."""
+    closed: str
+    """What comes of a folder that the service is kept out of."""
+
+
+def _awaited(origin: str, path: str, place: str) -> _File:
+    closed = "a file that can't be looked for approves nothing"
+    return _File(origin, path, path, place, "never sees this file", closed)
+
+
+def _for_others(origin: str, folder: str) -> _File:
+    path = posixpath.join(folder, _STATUS_FILE)
+    return _File(
+        origin, path, folder, events_place(), "never shows others its files", "no event file can be written there"
+    )
 
 
 def _temporary(files: Sequence[_File], mounts: Path) -> Unseen:
     """Sentences about those in a temporary folder: errors where this process is known to have its own."""
-    hidden = _below_temporary([path for _, path, _ in files])
+    hidden = _below_temporary([file.path for file in files])
     if not hidden:
         return Unseen()
     if sure := has_private_tmp(mounts):
         reason = "of which this service has its own (PrivateTmp)"
     else:
-        reason = (
-            "of which a service may have its own (PrivateTmp, as in the shipped unit) and then never sees this file"
-        )
+        reason = "of which a service may have its own (PrivateTmp, as in the shipped unit) and then"
     outside = f"expected a path outside of {' and '.join(TEMPORARY)}, {reason}"
     sentences = tuple(
-        f'{origin}: {outside}, such as "{instead}", found {describe(path)}'
-        for origin, path, instead in files
-        if path in hidden
+        f'{file.origin}: {outside}{"" if sure else f" {file.never}"}, such as "{file.place}", '
+        f"found {describe(file.found)}"
+        for file in files
+        if file.path in hidden
     )
     return Unseen(sentences) if sure else Unseen(warnings=sentences)
 
@@ -115,18 +159,19 @@ def _compared(files: Sequence[_File], inside: Sequence[_Mount], outside: Sequenc
     """
     errors: list[str] = []
     warnings: list[str] = []
-    resolved = _resolved(posixpath.dirname(path) for _, path, _ in files if path.startswith("/"))
-    for origin, path, place in files:
+    resolved = _resolved(posixpath.dirname(file.path) for file in files if file.path.startswith("/"))
+    for file in files:
+        origin, path = file.origin, file.path
         written = _folder(path)
         # Links are followed before `..`, as the system does it.
         meant = {written, resolved.get(posixpath.dirname(path), written)} if path.startswith("/") else set()
         own = next((point for folder in sorted(meant) if (point := _own(folder, inside, outside))), "")
         if not own:
             continue
-        instead = f'such as "{place}", found {describe(path)}'
+        instead = f'such as "{file.place}", found {describe(file.found)}'
         if _is_closed(path):
             kept_out = f"expected a path outside of {own}, which this service is kept out of"
-            warnings.append(f"{origin}: {kept_out}, {instead}: a file that can't be looked for approves nothing")
+            warnings.append(f"{origin}: {kept_out}, {instead}: {file.closed}")
         else:
             errors.append(f"{origin}: expected a path outside of {own}, of which this service has its own, {instead}")
     return Unseen(tuple(errors), tuple(warnings))
@@ -230,12 +275,12 @@ def _mount_of(folder: str, mounts: Sequence[_Mount]) -> _Mount | None:
     return found
 
 
-def _files(hold_file: str, rules: Iterable[Rule], hold_origin: str, rules_origin: str) -> Iterator[_File]:
+def _files(hold_file: str, rules: Iterable[Rule], origins: Origins) -> Iterator[_File]:
     if hold_file:
-        yield hold_origin, hold_file, hold_place()
+        yield _awaited(origins.hold_file, hold_file, hold_place())
     for rule in rules:
         if rule.require_file:
-            yield f'{rules_origin}: rule "{rule.name}": require_file', rule.require_file, ready_place()
+            yield _awaited(f'{origins.rules}: rule "{rule.name}": require_file', rule.require_file, ready_place())
 
 
 def _below_temporary(paths: Iterable[str]) -> set[str]:

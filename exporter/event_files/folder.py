@@ -116,9 +116,11 @@ class Folder:
             os.fchmod(descriptor, self.mode)  # last: a change of owner may take rights away
 
     def remove(self, name: str, patience: Patience) -> None:
-        """Remove a file; nothing if there is none."""
+        """Remove a file, or a link; nothing if there is none, or a folder that somebody put in its place."""
+        path = self._at(name)
         with contextlib.suppress(FileNotFoundError):
-            _patiently(lambda: os.unlink(self._at(name)), patience)
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                _patiently(lambda: os.unlink(path), patience)
 
     def digest(self, name: str) -> bytes | None:
         """`digest` of what the file holds; None if that can't be read."""
@@ -161,13 +163,16 @@ class Folder:
             descriptor = os.open(path, _flags(os.O_RDONLY))
         except OSError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        try:
+            status = os.fstat(descriptor)  # `os.fdopen` would fail for a folder, and leave it open
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 return None
-            with contextlib.suppress(OSError):
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read(MAX_BYTES)
-        return None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
     def _at(self, name: str) -> str:
         return os.path.join(self.path, name)

@@ -20,6 +20,7 @@ LOG_FOLDER: Final = "log"
 HOLD_FOLDER: Final = "hold"
 HOLD_FILE: Final = "hold"
 READY_FOLDER: Final = "ready"
+EVENTS_FOLDER: Final = "events"
 SECRETS_FOLDER: Final = "secrets"
 _USUAL: Final = r"C:\ProgramData"
 _DRIVE_AND_ROOT: Final = 3

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from exporter.commands.check.event_files import open_to_writers
 from exporter.commands.check.files import file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
@@ -48,7 +49,8 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     _print("configuration is valid", settings.secrets)
     for name, text in summary(settings):
         _print(f"  {name:<13} {text}", settings.secrets)
-    for warning in (*settings.warnings, *readable_secrets(settings, environment), *missing_packages(settings)):
+    doubts = (*readable_secrets(settings, environment), *open_to_writers(settings), *missing_packages(settings))
+    for warning in (*settings.warnings, *doubts):
         _print(f"warning: {warning}", settings.secrets)
     if not args.probe:
         return DONE

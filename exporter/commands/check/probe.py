@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from exporter.commands.check.event_files import probe_event_files
 from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder
 from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, fail, ok, warn
@@ -38,6 +39,8 @@ def probes_for(settings: Settings) -> dict[str, Probe]:
         probes["hold_file"] = probe_hold_file
     if settings.recorder.path:
         probes["recorder"] = probe_recorder
+    if settings.event_files.path:
+        probes["event_files"] = probe_event_files
     probes["web"] = probe_web
     return probes
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from exporter.config.schema import EventHubsSettings, GateSettings, Settings
+from exporter.config.schema import EventFilesSettings, EventHubsSettings, GateSettings, Settings
 from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Coordination, Mode, Rule
 from exporter.text.format import format_duration
@@ -46,6 +47,8 @@ def summary(settings: Settings) -> Iterator[Line]:
     yield "outbox", f"{settings.outbox.path}, at most {settings.outbox.max_bytes / _MIB:.4g} MiB"
     yield "gate", _gate(settings.gate)
     yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
+    if settings.event_files.path:
+        yield "event files", _event_files(settings.event_files)
     if settings.recorder.path:
         recorder = settings.recorder
         yield "recorder", f"{recorder.path}, {recorder.files} files of {recorder.max_bytes / _MIB:.4g} MiB"
@@ -99,6 +102,13 @@ def _hours(hours: Hours) -> str:
         start, end = hours.between.split("-")
         parts.append(f"from {start} to {end}{' of the next day' if hours.over_midnight else ''}")
     return f"{' '.join(parts)}, {hours.timezone}"
+
+
+def _event_files(files: EventFilesSettings) -> str:
+    if sys.platform == "win32":
+        return f"one for each event of this VM in {files.path}, for whom that folder lets in"
+    owner = f", of {files.owner}" if files.owner else ""
+    return f"one for each event of this VM in {files.path}, mode {files.mode}{owner}"
 
 
 def _destinations(settings: Settings) -> Iterator[Line]:

@@ -1,0 +1,298 @@
+"""What event files are called and what stands in them, whatever Azure sends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.core.document import document_from
+from exporter.core.policy import DEFAULT_RULES, Mode, Rule
+from exporter.core.records import Vm
+from exporter.core.snapshot import Status
+from exporter.event_files.content import (
+    EVENT_TYPE,
+    MAX_BYTES,
+    MAX_FILES,
+    event_fields,
+    event_file,
+    file_name,
+    is_event_file,
+    is_status_file,
+    may_be_ours,
+    named_files,
+    status_fields,
+    status_file,
+)
+from tests.support.event_files import EVENT_FILE, STATUS_FILE
+from tests.support.statuses import (
+    FREEZE,
+    NOON,
+    REBOOT,
+    VM,
+    Story,
+    closed_story,
+    crowded_story,
+    empty_story,
+    failing_status,
+    scheduled_story,
+    started,
+    started_story,
+)
+
+RULES: Final = (Rule("drained", ("Reboot",), require_file="/run/app/ready/{event_id}"), *DEFAULT_RULES)
+DEVICES: Final = ("CON", "nul", "Prn", "aux", "com1", "LPT9", "com0")
+
+
+def contents(status: Status) -> dict[str, Mapping[str, Any]]:
+    """Each file that this status asks for, read back and held against its schema."""
+    found = {}
+    for name, tracked in named_files(status).items():
+        decision = status.decisions.get(tracked.key)
+        fields = event_fields(tracked, decision, vm=status.vm, mode=status.mode, rules=RULES)
+        content = event_file(fields, NOON)
+        assert len(content) <= MAX_BYTES
+        found[name] = json.loads(content)
+        EVENT_FILE.validate(found[name])
+    return found
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("event_id", [FREEZE["EventId"], "a", "-", "0", "a" * 100, "COM10", "console", "statuses"])
+def test_a_plain_id_is_the_name(event_id: str) -> None:
+    """Letters, digits and `-` are the name as they were received."""
+    assert file_name(event_id) == f"{event_id}.json"
+
+
+@pytest.mark.parametrize(
+    "event_id",
+    [
+        "..",
+        ".",
+        "a/b",
+        "a\\b",
+        "a.b",
+        "a_b",
+        "a b",
+        "ä",
+        "🔥",
+        "٣",
+        "a\n",
+        "~",
+        "%2e",
+        "a:b",
+        "status",
+        "STATUS",
+        *DEVICES,
+    ],
+)
+def test_any_other_id_is_hashed(event_id: str) -> None:
+    """No id leads out of the folder, means a device, or takes the place of status.json."""
+    assert file_name(event_id) == f"{sha256(event_id)}.json"
+
+
+@given(st.text(min_size=1, max_size=100))
+def test_no_id_leads_astray(event_id: str) -> None:
+    """Whatever the id is, the name is one that every file system takes, and never another file's."""
+    name = file_name(event_id)
+    assert re.fullmatch(r"[A-Za-z0-9-]{1,100}\.json", name)
+    assert name.lower() != "status.json"
+    assert may_be_ours(name)
+
+
+def test_an_event_is_told_with_its_decision() -> None:
+    """A Scheduled event: Azure's object as received, and what was decided about it."""
+    story = scheduled_story()
+    found = contents(story.status(mode=Mode.ENFORCE))
+    assert set(found) == {f"{FREEZE['EventId']}.json", f"{REBOOT['EventId']}.json"}
+    freeze = found[f"{FREEZE['EventId']}.json"]
+    assert freeze["type"] == EVENT_TYPE
+    assert freeze["event"] == FREEZE
+    assert freeze["event_id"] == FREEZE["EventId"]
+    assert (freeze["status"], freeze["not_before"]) == ("Scheduled", "2025-11-21T12:15:00.000000Z")
+    assert freeze["vm"]["name"] == VM.name
+    assert freeze["vm"]["node"] is None
+    assert freeze["decision"] == {
+        "decision": "approve",
+        "reason": None,
+        "rule": "short-freeze",
+        "mode": "enforce",
+        "why": "a rule matches (rule short-freeze)",
+    }
+    assert (freeze["started_at"], freeze["started_by"], freeze["approved_at"], freeze["ready_file"]) == (None,) * 4
+    assert "event_omitted_bytes" not in freeze
+    reboot = found[f"{REBOOT['EventId']}.json"]
+    assert reboot["ready_file"] == f"/run/app/ready/{REBOOT['EventId']}"
+    assert (reboot["decision"]["decision"], reboot["decision"]["reason"]) == ("hold", "no-rule")
+
+
+def test_a_started_event_keeps_what_was_known() -> None:
+    """Azure takes NotBefore away; the file has the last one, who let it start, and when."""
+    story = started_story()
+    freeze = contents(story.status())[f"{FREEZE['EventId']}.json"]
+    assert (freeze["status"], freeze["event"]["NotBefore"]) == ("Started", "")
+    assert freeze["not_before"] == "2025-11-21T12:15:00.000000Z"
+    assert freeze["started_by"] == "us"
+    assert freeze["approved_at"] is not None
+    assert freeze["started_at"] is not None
+    assert freeze["decision"]["reason"] == "not-scheduled"
+
+
+@pytest.mark.parametrize(
+    ("events", "vm"),
+    [
+        ([{**FREEZE, "Resources": ["shop-web_9"]}], VM),
+        ([FREEZE], Vm()),
+        ([{**FREEZE, "Resources": "shop-web_3"}], VM),
+        ([], VM),
+    ],
+    ids=["of a neighbour", "own name unknown", "Resources unreadable", "none"],
+)
+def test_only_what_names_this_vm_has_a_file(events: list[dict[str, Any]], vm: Vm) -> None:
+    """An event that is not known to be of this VM has no file."""
+    story = Story()
+    story.read(*events)
+    assert named_files(story.status(vm=vm)) == {}
+
+
+def test_of_very_many_events_the_most_urgent_have_files() -> None:
+    """Sixty events: fifty files, of those that start first."""
+    status = crowded_story(60).status()
+    found = list(named_files(status))
+    assert len(found) == MAX_FILES
+    assert found == [f"event-{place:04}.json" for place in range(59, 9, -1)]
+    assert len(contents(status)) == MAX_FILES
+
+
+@pytest.mark.parametrize("text", ["x" * 300_000, "🔥" * 70_000, [[]] * 90_000], ids=["text", "emoji", "many parts"])
+def test_what_has_no_room_is_left_out_and_said(text: Any) -> None:
+    """An object of Azure's that is too large leaves the rest of the file as it is."""
+    story = Story()
+    event = {**FREEZE, "Other": text}
+    story.read(event)
+    ((_, found),) = contents(story.status()).items()
+    assert found["event"] is None
+    assert found["event_omitted_bytes"] == len(json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())
+    assert found["status"] == "Scheduled"
+
+
+JSON: Final = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from([*FREEZE, "Extra"]) | st.text(max_size=5), JSON, max_size=6),
+    st.text(min_size=1, max_size=100),
+    st.sampled_from(list(Mode)),
+)
+def test_whatever_azure_sends_is_as_the_schema_says(fields: dict[str, Any], event_id: str, mode: Mode) -> None:
+    """Fields that are missing, mistyped or new never make a file that its schema refuses."""
+    story = Story()
+    given_event = {**FREEZE, **fields, "Resources": [VM.name], "EventId": event_id}
+    document_from({"DocumentIncarnation": 1, "Events": [given_event]})
+    story.read(given_event)
+    found = contents(story.status(mode=mode))
+    for name, value in found.items():
+        assert name == file_name(value["event_id"])
+    story.read(started(given_event), after=3.0)
+    contents(story.status(mode=mode))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        empty_story().status(),
+        scheduled_story().status(mode=Mode.OFF),
+        closed_story().status(vm=Vm()),
+        failing_status(started_story()),
+        Status(started_at=NOON, state=Story().state),
+    ],
+    ids=["empty", "off", "name unknown", "failing", "nothing read"],
+)
+@pytest.mark.parametrize("running", [True, False])
+def test_the_status_file_is_as_its_schema_says(status: Status, running: bool) -> None:
+    """Whatever is known, `status.json` has each of its members."""
+    content = json.loads(status_file(status_fields(status, ["a.json"], version="1.2.3", running=running), NOON))
+    STATUS_FILE.validate(content)
+    assert content["running"] is running
+    assert content["up"] is status.source.up
+    assert content["events"] == ["a.json"]
+
+
+def test_the_status_file_says_when_it_was_last_read_well() -> None:
+    """While the source fails: why, and the time of the last good document."""
+    story = started_story()
+    last = story.now
+    content = json.loads(status_file(status_fields(failing_status(story), [], version="1", running=True), NOON))
+    assert (content["up"], content["failure"]) == (False, "timeout")
+    assert content["last_read_at"] == f"{last:%Y-%m-%dT%H:%M:%S}.000000Z"
+    assert story.now - last == timedelta(seconds=60)
+
+
+def test_the_schemas_are_schemas() -> None:
+    """Both are valid by their own metaschema, and each member says what it means."""
+    for validator in (EVENT_FILE, STATUS_FILE):
+        jsonschema.Draft202012Validator.check_schema(validator.schema)
+        assert all("description" in shape or "$ref" in shape for shape in validator.schema["properties"].values())
+
+
+GUID: Final = "A123BC45-1234-5678-AB90-ABCDEF123456.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ours"),
+    [
+        ("a.json", b'{"type": "azure_scheduled_events.event_file.v1"}', True),
+        ("a.json", b'{\n  "type": "azure_scheduled_events.event_file.v2",\n  "wri', True),
+        ("a.json", b'{"event_id": "a", "type": "azure_scheduled_events.event_file.v1"}', True),
+        (GUID, b"", True),
+        (GUID, bytes(4096), True),
+        (f"{sha256('x')}.json", b"", True),
+        ("settings.json", b"", False),
+        ("a.json", b'{"type": "azure_scheduled_events.event_files_status.v1"}', False),
+        ("a.json", b'{"type": "somebody.else"}', False),
+        ("a.json", b'["azure_scheduled_events.event_file.v1"]', False),
+        ("a.json", b'{"type": ["azure_scheduled_events.event_file.v1"]}', False),
+        (GUID, b"half a senten", False),
+        ("a.json", b"[" * 100_000, False),
+        ("a.json", b"\xff\xfe", False),
+    ],
+)
+def test_own_files_are_known_by_their_type(name: str, content: bytes, ours: bool) -> None:
+    """What an earlier process wrote, also torn off or blanked by a power failure, and nobody else's."""
+    assert is_event_file(name, content) is ours
+
+
+@pytest.mark.parametrize(
+    ("content", "ours"),
+    [
+        (b"", True),
+        (bytes(100), True),
+        (b'{"type": "azure_scheduled_events.event_files_status.v1"}', True),
+        (b'{"status": "ok"}', False),
+        (b"ok", False),
+    ],
+)
+def test_somebody_elses_status_is_known(content: bytes, ours: bool) -> None:
+    """The name is a common one: another program's file of that name is not ours to replace."""
+    assert is_status_file(content) is ours
+
+
+@pytest.mark.parametrize("name", ["status.json", "a_b.json", "con.json", ".json", "a.txt", "a.json.bak", "ä.json"])
+def test_names_that_are_never_ours(name: str) -> None:
+    """Such files are not even opened."""
+    assert not may_be_ours(name)

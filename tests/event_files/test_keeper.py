@@ -1,0 +1,622 @@
+"""The folder as it is kept: what is written when, what is removed, and what is in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from exporter.core.policy import DEFAULT_RULES, Mode
+from exporter.core.records import Vm
+from exporter.core.snapshot import Status
+from exporter.core.state import SourceStatus
+from exporter.event_files.content import EVENT_TYPE, MAX_BYTES, MAX_FILES, file_name
+from exporter.event_files.folder import Folder
+from exporter.event_files.keeper import HEARTBEAT_SECONDS, RETRY_SECONDS, Keeper
+from exporter.log.protocol import NullLogger
+from tests.support.event_files import events, names, read
+from tests.support.statuses import (
+    FREEZE,
+    NOON,
+    REBOOT,
+    Story,
+    closed_story,
+    crowded_story,
+    empty_story,
+    scheduled_story,
+    started,
+    started_story,
+)
+
+FREEZE_FILE: Final = file_name(FREEZE["EventId"])
+REBOOT_FILE: Final = file_name(REBOOT["EventId"])
+STATUS: Final = "status.json"
+OLD: Final = "01234567-89AB-CDEF-0123-456789ABCDEF.json"
+NOT_ROOT: Final = 65534
+
+
+@dataclass
+class Said(NullLogger):
+    """What was logged: event names with their fields, a failure at each new reason."""
+
+    lines: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    failing_as: str = ""
+
+    def failing(self, key: str, event: str, **fields: Any) -> None:
+        assert key == "event_files"
+        if fields["reason"] != self.failing_as:
+            self.failing_as = fields["reason"]
+            self.lines.append((event, fields))
+
+    def recovered(self, key: str, event: str, **fields: Any) -> None:
+        assert key == "event_files"
+        if self.failing_as:
+            self.failing_as = ""
+            self.lines.append((event, fields))
+
+
+class World:
+    """A keeper of one folder, and clocks that a test turns."""
+
+    def __init__(self, path: Path, folder: Folder | None = None) -> None:
+        self.path, self.folder = path, folder or Folder(str(path))
+        self.seconds, self.off = 0.0, timedelta()
+        self.log = Said()
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process, which knows nothing."""
+        self.keeper = Keeper(
+            self.folder, DEFAULT_RULES, version="1.2.3", log=self.log, now=self.now, monotonic=lambda: self.seconds
+        )
+
+    def now(self) -> datetime:
+        return NOON + timedelta(seconds=self.seconds) + self.off
+
+    def bring(self, status: Status, *, running: bool = True, after: float = 1.0) -> float:
+        """The next pass, a second later. Returns the seconds until the one after it."""
+        self.seconds += after
+        return self.keeper.bring(status, running=running)
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        return read(self.path / STATUS)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def unread(status: Status) -> Status:
+    """The same before this process has read a document."""
+    return replace(status, source=SourceStatus())
+
+
+def leave(folder: Path, name: str = OLD, **fields: Any) -> Path:
+    """A file of an earlier process."""
+    path = folder / name
+    path.write_text(json.dumps({"type": EVENT_TYPE, "event_id": name.removesuffix(".json"), **fields}))
+    return path
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, int]]:
+    """By which each file is known to be the same."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+# -- what is written, and when
+
+
+def test_files_come_change_and_go_with_their_events(world: World) -> None:
+    """A file for each event of this VM, rewritten when it starts, gone when it is over."""
+    world.bring(empty_story().status())
+    assert names(world.path) == {STATUS}
+    assert world.status["events"] == []
+    story = scheduled_story()
+    world.bring(story.status())
+    assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+    assert world.status["events"] == [FREEZE_FILE, REBOOT_FILE]
+    assert events(world.path)[FREEZE["EventId"]]["status"] == "Scheduled"
+    before = stamps(world.path)
+    world.bring(started_story().status())
+    assert events(world.path)[FREEZE["EventId"]]["status"] == "Started"
+    after = stamps(world.path)
+    assert before[FREEZE_FILE] != after[FREEZE_FILE]
+    assert before[REBOOT_FILE] == after[REBOOT_FILE], "what says the same is not written again"
+    world.bring(closed_story().status())
+    assert names(world.path) == {STATUS}
+    assert world.status["events"] == []
+    assert world.keeper.error == ""
+    assert world.log.lines == []
+
+
+def test_another_decision_is_told(world: World) -> None:
+    """A change of what was decided alone rewrites the file, and no poll without a change does."""
+    story = scheduled_story()
+    world.bring(story.status(mode=Mode.DRY_RUN))
+    assert read(world.path / FREEZE_FILE)["decision"]["reason"] == "dry-run"
+    before = stamps(world.path)
+    for _ in range(3):
+        story.wait(1)
+        world.bring(story.status(mode=Mode.DRY_RUN))
+    assert stamps(world.path) == before
+    world.bring(story.status(mode=Mode.ENFORCE))
+    decision = read(world.path / FREEZE_FILE)["decision"]
+    assert (decision["decision"], decision["mode"], decision["rule"]) == ("approve", "enforce", "short-freeze")
+
+
+def test_status_is_told_from_time_to_time_and_at_each_change(world: World) -> None:
+    """A reader that finds it older than promised knows that the agent is dead."""
+    story = empty_story()
+    wait = world.bring(story.status())
+    assert wait == HEARTBEAT_SECONDS < 5
+    first = world.status
+    assert first["up"]
+    assert first["running"]
+    assert world.bring(story.status(), after=1.0) == HEARTBEAT_SECONDS - 1
+    assert world.status == first
+    world.bring(story.status(), after=HEARTBEAT_SECONDS - 1)
+    assert world.status["written_at"] != first["written_at"]
+    down = replace(story.status(), source=SourceStatus(False, NOON, story.now, "timeout"))
+    world.bring(down, after=0.1)
+    assert (world.status["up"], world.status["failure"]) == (False, "timeout")
+    world.bring(down, running=False, after=0.1)
+    assert not world.status["running"]
+
+
+def test_a_clock_that_was_set_back_stops_nothing(world: World) -> None:
+    """How long ago a file was written is measured by the clock that can't be set."""
+    story = scheduled_story()
+    world.bring(story.status())
+    world.off = timedelta(days=-3)
+    world.bring(story.status(), after=HEARTBEAT_SECONDS)
+    assert world.status["written_at"].startswith("2025-11-18")
+
+
+def test_after_a_stop_the_files_stay(world: World) -> None:
+    """What was planned is still planned: only status.json says that nobody looks any more."""
+    world.bring(scheduled_story().status())
+    world.bring(scheduled_story().status(), running=False)
+    assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+    assert not world.status["running"]
+
+
+def test_no_more_than_fifty_files(world: World) -> None:
+    """Of sixty events the most urgent have a file; when they are over, the others get theirs."""
+    story = crowded_story(60)
+    world.bring(story.status())
+    assert len(names(world.path)) == MAX_FILES + 1
+    assert len(world.status["events"]) == MAX_FILES
+    left = [tracked.event.raw for tracked in story.state.tracked.values()][:20]
+    story.read(*left)
+    world.bring(story.status())
+    assert set(events(world.path)) == {f"event-{place:04}" for place in range(20)}
+
+
+def test_an_event_that_stops_naming_this_vm_is_over(world: World) -> None:
+    """It goes on for its other VMs, and not for this one."""
+    story = scheduled_story()
+    world.bring(story.status())
+    story.read({**FREEZE, "Resources": ["shop-web_9"]}, REBOOT)
+    world.bring(story.status())
+    assert names(world.path) == {STATUS, REBOOT_FILE}
+
+
+# -- before anything is known
+
+
+def test_before_a_good_document_nothing_is_removed_or_written_anew(world: World) -> None:
+    """An agent that has just started, and whose source does not answer, leaves what its predecessor told."""
+    old = leave(world.path)
+    content = old.read_bytes()
+    for status in (unread(scheduled_story().status()), unread(empty_story().status())):
+        world.bring(status)
+        assert names(world.path) == {STATUS, OLD}
+        assert old.read_bytes() == content
+        assert world.status["events"] == [OLD]
+
+
+def test_before_the_own_name_is_known_nothing_is_removed(world: World) -> None:
+    """Without a name no event is known to be of this VM: it is not known either that one is over."""
+    leave(world.path)
+    world.bring(empty_story().status(vm=Vm()))
+    assert names(world.path) == {STATUS, OLD}
+    world.bring(empty_story().status())
+    assert names(world.path) == {STATUS}
+
+
+def test_a_new_process_takes_up_what_is_there(world: World) -> None:
+    """Files of events that go on are replaced, those of events that are over go, and so do torn temporary files."""
+    world.bring(scheduled_story().status())
+    leave(world.path)
+    (world.path / ".azse-0123456789abcdef.tmp").write_text('{"type": "azure_sch')
+    story = scheduled_story()
+    story.restart(60)
+    world.restart()
+    world.bring(unread(story.status()))
+    assert FREEZE_FILE in names(world.path)
+    story.read(FREEZE)
+    world.bring(story.status())
+    assert names(world.path) == {STATUS, FREEZE_FILE}
+    assert events(world.path).keys() == {FREEZE["EventId"]}
+
+
+def test_files_of_another_vm_go(world: World) -> None:
+    """On a copied disk lie the files of the VM that it was copied from."""
+    leave(world.path, vm={"name": "golden"})
+    world.bring(scheduled_story().status())
+    assert OLD not in names(world.path)
+
+
+FOREIGN: Final[Mapping[str, bytes]] = {
+    "notes.txt": b"ours",
+    "settings.json": b'{"type": "app"}',
+    "empty.json": b"",
+    "01234567-89AB-CDEF-0123-456789ABCDE0.json": b'{"event": "mine"}',
+    ".azse-notes.txt": b"",
+    "a_copy.json": b'{"type": "azure_scheduled_events.event_file.v1"}',
+    "large.json": b'{"type": "azure_scheduled_events.event_file.v1", "x": "' + b"x" * MAX_BYTES + b'"}',
+}
+
+
+def test_foreign_files_are_left_alone(world: World) -> None:
+    """Whatever else lies in the folder stays as it is, when the agent starts, when events come, and when they go."""
+    for name, content in FOREIGN.items():
+        (world.path / name).write_bytes(content)
+    (world.path / "folder.json").mkdir()
+    before = stamps(world.path)
+    for status in (scheduled_story().status(), empty_story().status()):
+        world.bring(status)
+    after = stamps(world.path)
+    assert {name: after.get(name) for name in before} == before
+
+
+def test_files_that_a_power_failure_blanked_go(world: World) -> None:
+    """Without content nobody can say whose they were but by their name, a GUID."""
+    (world.path / OLD).write_bytes(b"")
+    (world.path / OLD.replace("0", "1")).write_bytes(bytes(4096))
+    (world.path / STATUS).write_bytes(bytes(512))
+    world.bring(scheduled_story().status())
+    assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+
+
+def test_an_id_that_changes_its_case_has_one_file(world: World) -> None:
+    """An event is the same whatever the case of its id, and its file is called as the id is received."""
+    story = Story()
+    story.read({**FREEZE, "EventId": "abc-DEF"})
+    world.bring(story.status())
+    story.read({**FREEZE, "EventId": "ABC-def"})
+    world.bring(story.status())
+    assert [name.lower() for name in names(world.path)].count("abc-def.json") == 1
+    (found,) = events(world.path).values()
+    assert found["event_id"] == "ABC-def"
+    world.restart()
+    story.read({**FREEZE, "EventId": "abc-DEF"})
+    world.bring(story.status())
+    (found,) = events(world.path).values()
+    assert found["event_id"] == "abc-DEF"
+    story.read()
+    world.bring(story.status())
+    assert names(world.path) == {STATUS}
+
+
+@pytest.mark.parametrize("event_id", ["status", "CON", "..", "a/b", "🔥" * 100, "x" * 100])
+def test_any_id_has_its_file(world: World, event_id: str) -> None:
+    """Ids that are no names, and long ones, have a file of their own in the folder, beside status.json."""
+    story = Story()
+    story.read({**FREEZE, "EventId": event_id})
+    world.bring(story.status())
+    assert names(world.path) == {STATUS, file_name(event_id)}
+    assert set(events(world.path)) == {event_id}
+    story.read()
+    world.bring(story.status())
+    assert names(world.path) == {STATUS}
+
+
+# -- a folder that changes under it
+
+
+def test_a_missing_folder_is_said_and_never_made(tmp_path: Path) -> None:
+    """Once in the log, in a sentence, until it is there; then everything is written."""
+    world = World(tmp_path / "later")
+    for _ in range(3):
+        assert world.bring(scheduled_story().status()) == RETRY_SECONDS
+    assert not world.path.exists()
+    assert world.keeper.error == f"{world.path} is missing: files are made in it, and the folder itself never"
+    ((event, fields),) = world.log.lines
+    assert (event, fields["reason"], fields["detail"]) == ("event_files.failed", "missing", world.keeper.error)
+    world.path.mkdir()
+    world.bring(scheduled_story().status())
+    assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+    assert world.keeper.error == ""
+    assert [event for event, _ in world.log.lines] == ["event_files.failed", "event_files.recovered"]
+
+
+def test_a_folder_that_is_made_anew_is_filled_again(world: World, tmp_path: Path) -> None:
+    """As after another mount, or a service that makes its folder at each start."""
+    world.path = tmp_path / "events"
+    world.path.mkdir()
+    world.folder = Folder(str(world.path))
+    world.restart()
+    world.bring(scheduled_story().status())
+    os.rename(world.path, tmp_path / "gone")
+    world.bring(scheduled_story().status())
+    assert world.keeper.error.endswith("never")
+    world.path.mkdir()
+    leave(world.path)
+    world.bring(scheduled_story().status())
+    assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+
+
+def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
+    """A file, where the folder should be, stays as it is."""
+    path = tmp_path / "events"
+    path.write_text("a file")
+    world = World(path)
+    world.bring(scheduled_story().status())
+    assert world.keeper.error == f"{path} is not a folder"
+    assert path.read_text() == "a file"
+
+
+def test_files_that_somebody_removes_or_writes_over_come_back(world: World) -> None:
+    """An event's file says the truth as long as the event is there."""
+    status = scheduled_story().status()
+    world.bring(status)
+    (world.path / FREEZE_FILE).unlink()
+    (world.path / REBOOT_FILE).write_text("{}")
+    (world.path / STATUS).unlink()
+    world.bring(status)
+    assert set(events(world.path)) == {FREEZE["EventId"], REBOOT["EventId"]}
+    assert world.status["up"]
+
+
+def test_somebody_elses_status_is_not_replaced(world: World) -> None:
+    """In an application's own folder that file may be the application's: it stays, and it is said."""
+    path = world.path / STATUS
+    path.write_text('{"healthy": true}')
+    assert world.bring(scheduled_story().status()) == RETRY_SECONDS
+    assert path.read_text() == '{"healthy": true}'
+    assert world.keeper.error == f"{path} was written by another program: take a folder of its own"
+    assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+    path.unlink()
+    world.bring(scheduled_story().status())
+    assert world.keeper.error == ""
+    assert world.status["up"]
+
+
+def test_a_folder_in_the_place_of_a_file_hinders_no_other(world: World) -> None:
+    """It is said, what can be written is, and the folder stays, also after the event is over."""
+    blocking = world.path / FREEZE_FILE
+    (blocking / "inside").mkdir(parents=True)
+    world.bring(scheduled_story().status())
+    assert FREEZE_FILE in world.keeper.error
+    assert (blocking / "inside").is_dir()
+    assert read(world.path / REBOOT_FILE)["event_id"] == REBOOT["EventId"]
+    assert world.status["events"] == [REBOOT_FILE]
+    world.bring(empty_story().status())
+    assert names(world.path) == {STATUS, FREEZE_FILE}
+    assert world.keeper.error == ""
+
+
+def test_a_file_that_became_a_folder_is_left_when_its_event_is_over(world: World) -> None:
+    """What stands there then is nobody's event."""
+    world.bring(scheduled_story().status())
+    (world.path / FREEZE_FILE).unlink()
+    (world.path / FREEZE_FILE).mkdir()
+    world.bring(empty_story().status())
+    assert names(world.path) == {STATUS, FREEZE_FILE}
+    assert world.status["events"] == []
+    assert world.keeper.error == ""
+
+
+@pytest.mark.linux("makes links and pipes")
+@pytest.mark.parametrize("kind", ["link", "dangling link", "link to a folder", "pipe", "socket", "hard link"])
+@pytest.mark.parametrize("name", [FREEZE_FILE, STATUS, OLD])
+def test_nothing_is_followed_or_waited_for(world: World, tmp_path: Path, kind: str, name: str) -> None:
+    """Whoever may write to the folder can't lead the agent's files elsewhere, nor make it wait."""
+    victim = tmp_path / "victim"
+    victim.write_text(json.dumps({"type": EVENT_TYPE}))
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    world.path = tmp_path / "events"
+    world.path.mkdir()
+    world.folder = Folder(str(world.path))
+    world.restart()
+    if kind == "hard link" and name == STATUS:
+        victim.write_text("")  # of another type it would be left alone, and said
+    content = victim.read_bytes()
+    with Planted(kind, world.path / name, victim, outside):
+        for status in (scheduled_story().status(), started_story().status(), empty_story().status()):
+            world.bring(status)
+            for path in world.path.glob("*.json"):
+                if path.name != OLD:
+                    read(path)
+                    assert stat.S_ISREG(path.lstat().st_mode)
+        assert world.keeper.error == ""
+    assert victim.read_bytes() == content
+    assert list(outside.iterdir()) == []
+    assert names(world.path) - {OLD} == {STATUS}
+    assert (OLD in names(world.path)) is (name == OLD and kind != "hard link")
+
+
+class Planted:
+    """Something at a path that is no file of ours, while the block runs."""
+
+    def __init__(self, kind: str, path: Path, victim: Path, outside: Path) -> None:
+        self._socket: socket.socket | None = None
+        match kind:
+            case "link":
+                path.symlink_to(victim)
+            case "dangling link":
+                path.symlink_to(outside / "made")
+            case "link to a folder":
+                path.symlink_to(outside)
+            case "hard link":
+                path.hardlink_to(victim)
+            case "pipe" if sys.platform != "win32":
+                os.mkfifo(path)
+            case "socket" if sys.platform != "win32":
+                self._socket = socket.socket(socket.AF_UNIX)
+                self._socket.bind(os.path.relpath(path))
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+@pytest.mark.linux("follows a link of the operator's")
+def test_a_folder_that_is_a_link_is_the_operators_choice(tmp_path: Path) -> None:
+    """The path is configured: where it leads to is where the files are."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    world = World(tmp_path / "link")
+    world.bring(scheduled_story().status())
+    assert names(tmp_path / "real") == {STATUS, FREEZE_FILE, REBOOT_FILE}
+
+
+# -- modes and owners
+
+
+@pytest.mark.linux("modes mean nothing on Windows")
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o640, 0o664])
+def test_files_have_the_mode_that_is_asked_for(tmp_path: Path, mode: int) -> None:
+    """Whatever the umask is, and also when they are replaced."""
+    world = World(tmp_path, Folder(str(tmp_path), mode))
+    before = os.umask(0o077)
+    try:
+        for status in (scheduled_story().status(), started_story().status()):
+            world.bring(status)
+            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {mode}
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.linux("owners are of Linux")
+def test_files_have_the_owner_that_is_asked_for(tmp_path: Path) -> None:
+    """The group alone is one that this process is in; root may give them to anybody."""
+    if sys.platform == "win32":
+        return
+    root = os.geteuid() == 0
+    user, group = (12345, 23456) if root else (-1, os.getgroups()[-1])
+    world = World(tmp_path, Folder(str(tmp_path), 0o640, user, group))
+    world.bring(scheduled_story().status())
+    assert world.keeper.error == ""
+    found = {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
+    assert found == {(user if root else os.geteuid(), group)}
+
+
+# -- disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if sys.platform == "win32" or os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system can't be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """A file that takes all the space that is left."""
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+        while file.write(bytes(512)):
+            pass
+
+
+@pytest.mark.linux("mounts a small file system")
+def test_a_full_disk_is_said_and_what_is_over_still_goes(small_disk: Path) -> None:
+    """No half file and no temporary one is left; what was removed makes room again."""
+    world = World(small_disk)
+    world.bring(scheduled_story().status())
+    filler = small_disk / "filler"
+    fill(filler)
+    world.bring(started_story().status())
+    assert [(event, fields["reason"]) for event, fields in world.log.lines] == [("event_files.failed", "full")]
+    assert "No space left" in world.keeper.error
+    assert names(small_disk) == {STATUS, FREEZE_FILE, REBOOT_FILE, "filler"}
+    assert events(small_disk)[FREEZE["EventId"]]["status"] == "Scheduled", "whole, and as old as status.json says"
+    story = closed_story()
+    story.read(REBOOT)
+    world.bring(story.status())
+    assert FREEZE_FILE not in names(small_disk)
+    filler.unlink()
+    world.bring(story.status())
+    assert (world.keeper.error, world.status["events"]) == ("", [REBOOT_FILE])
+
+
+@pytest.mark.linux("looks through another user's eyes")
+def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
+    """Nothing else happens, and when it may be written, everything is."""
+    if sys.platform == "win32":
+        return
+    path = tmp_path / "events"
+    path.mkdir(mode=0o555)
+    root = os.geteuid() == 0
+    if root:
+        tmp_path.chmod(0o755)
+        os.seteuid(NOT_ROOT)
+    try:
+        world = World(path)
+        world.bring(scheduled_story().status())
+        (line,) = world.log.lines
+        assert (line[0], line[1]["reason"]) == ("event_files.failed", "not-permitted")
+        assert os.strerror(errno.EACCES) in world.keeper.error
+    finally:
+        if root:
+            os.seteuid(0)
+    path.chmod(0o777)
+    world.bring(scheduled_story().status())
+    assert names(path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
+    shutil.rmtree(path)
+
+
+@pytest.mark.windows
+def test_a_file_that_is_being_read_is_replaced_when_the_reader_is_done(world: World) -> None:
+    """Windows lets nobody replace or remove a file that is open: it is said, tried again, and hinders no other."""
+    world.bring(scheduled_story().status())
+    with open(world.path / FREEZE_FILE, "rb"):
+        world.bring(started_story().status())
+        assert FREEZE_FILE in world.keeper.error
+        assert not any(name.endswith(".tmp") for name in names(world.path))
+        story = started_story()
+        story.read(REBOOT, after=6)
+        world.bring(story.status())
+        assert FREEZE_FILE in world.status["events"]
+    world.bring(story.status())
+    assert names(world.path) == {STATUS, REBOOT_FILE}
+    assert world.keeper.error == ""
+
+
+def test_started_is_still_the_same_file(world: World) -> None:
+    """The name is the event's, whatever becomes of the event."""
+    story = Story()
+    story.read(FREEZE)
+    world.bring(story.status())
+    story.read(started(FREEZE))
+    world.bring(story.status())
+    assert names(world.path) == {STATUS, FREEZE_FILE}

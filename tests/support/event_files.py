@@ -1,0 +1,41 @@
+"""Event files as a reader finds them: whole JSON, each as its schema has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+
+
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    schema = json.loads(files("exporter").joinpath("schema", f"{name}.v1.json").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+
+
+EVENT_FILE: Final = _validator("event_file")
+STATUS_FILE: Final = _validator("event_files_status")
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """What stands in one file, held against its schema. Raises OSError while there is none."""
+    text = path.read_bytes().decode("utf-8")
+    assert text.endswith("}\n")
+    value = json.loads(text)
+    (STATUS_FILE if path.name == "status.json" else EVENT_FILE).validate(value)
+    assert isinstance(value, dict)
+    return value
+
+
+def names(folder: Path) -> set[str]:
+    """Every file of the folder."""
+    return {path.name for path in folder.iterdir()}
+
+
+def events(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The events' files, by event id."""
+    found = [read(path) for path in folder.glob("*.json") if path.name != "status.json"]
+    return {value["event_id"]: value for value in found}
