@@ -32,7 +32,7 @@ from exporter.event_files.content import (
     status_fields,
     status_file,
 )
-from tests.support.event_files import EVENT_FILE, STATUS_FILE
+from tests.support.event_files import EVENT_FILE, SCHEMAS, STATUS_FILE
 from tests.support.statuses import (
     FREEZE,
     NOON,
@@ -245,9 +245,9 @@ def test_the_status_file_says_when_it_was_last_read_well() -> None:
 
 def test_the_schemas_are_schemas() -> None:
     """Both are valid by their own metaschema, and each member says what it means."""
-    for validator in (EVENT_FILE, STATUS_FILE):
-        jsonschema.Draft202012Validator.check_schema(validator.schema)
-        assert all("description" in shape or "$ref" in shape for shape in validator.schema["properties"].values())
+    for schema in SCHEMAS:
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert all("description" in shape or "$ref" in shape for shape in schema["properties"].values())
 
 
 GUID: Final = "A123BC45-1234-5678-AB90-ABCDEF123456.json"

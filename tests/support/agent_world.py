@@ -20,6 +20,7 @@ from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption, State
 from exporter.errors import Failure
 from exporter.log.log import Log
@@ -168,7 +169,9 @@ class World:
         boot_id: str = "boot-1",
         source: Callable[[Clock], Source] | None = None,
         recording: Path | None = None,
+        published: Callable[[Status], None] = lambda _status: None,
     ) -> None:
+        self.published = published
         self.clock = Clock()
         self.source = source(self.clock) if source else Source(self.clock)
         self.who = VmIdentity(vm)
@@ -222,6 +225,7 @@ class World:
             record_post_sent=self.recorder.sent,
             record_post_answer=self.recorder.posted,
             spawn=self._spawn,
+            publish_status=self.published,
         )
         self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id)
         self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, environment=environment)

@@ -11,13 +11,16 @@ from typing import Any, Final
 import jsonschema
 
 
-def _validator(name: str) -> jsonschema.Draft202012Validator:
+def _schema(name: str) -> Mapping[str, Any]:
     schema = json.loads(files("exporter").joinpath("schema", f"{name}.v1.json").read_text(encoding="utf-8"))
-    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    assert isinstance(schema, dict)
+    return schema
 
 
-EVENT_FILE: Final = _validator("event_file")
-STATUS_FILE: Final = _validator("event_files_status")
+SCHEMAS: Final = (_schema("event_file"), _schema("event_files_status"))
+EVENT_FILE, STATUS_FILE = (
+    jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()) for schema in SCHEMAS
+)
 
 
 def read(path: Path) -> Mapping[str, Any]:
