@@ -112,8 +112,8 @@ def _event_files(sources: Sources) -> EventFilesSettings:
         sources.errors.extend(
             f"{given.origin}: expected nothing, found {describe(given.value)}: on Windows the files have the access "
             "list of their folder"
-            for given, refused in ((mode, mode.layer != "default"), (owner, owner.value))
-            if refused and given.ok
+            for given, default in ((mode, settings["mode"].default), (owner, ""))
+            if given.value != default
         )
     else:
         try:

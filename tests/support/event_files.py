@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -25,12 +27,21 @@ EVENT_FILE, STATUS_FILE = (
 
 def read(path: Path) -> Mapping[str, Any]:
     """What stands in one file, held against its schema. Raises OSError while there is none."""
-    text = path.read_bytes().decode("utf-8")
+    text = _content(path).decode("utf-8")
     assert text.endswith("}\n")
     value = json.loads(text)
     (STATUS_FILE if path.name == "status.json" else EVENT_FILE).validate(value)
     assert isinstance(value, dict)
     return value
+
+
+def _content(path: Path) -> bytes:
+    """What is in the file. On Windows it can't be opened in the moment in which it is replaced."""
+    for _ in range(100):
+        with contextlib.suppress(PermissionError):
+            return path.read_bytes()
+        time.sleep(0.01)
+    return path.read_bytes()
 
 
 def names(folder: Path) -> set[str]:
@@ -39,6 +50,11 @@ def names(folder: Path) -> set[str]:
 
 
 def events(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The events' files, by event id."""
-    found = [read(path) for path in folder.glob("*.json") if path.name != "status.json"]
-    return {value["event_id"]: value for value in found}
+    """The events' files, by event id, without one that is removed while they are read."""
+    found = {}
+    for path in folder.glob("*.json"):
+        if path.name != "status.json":
+            with contextlib.suppress(FileNotFoundError):
+                value = read(path)
+                found[value["event_id"]] = value
+    return found
