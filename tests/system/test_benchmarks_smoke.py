@@ -25,6 +25,7 @@ def test_reactions_are_measured_for_the_agent_and_the_bare_loop() -> None:
     """Each change gives one time, of both kinds of reader."""
     assert len(of_bare_loop(2)) == 2
     assert len(of_agent(2, outputs=False)) == 2
+    assert len(of_agent(2, outputs=False, event_files=True)) == 2
 
 
 @pytest.mark.parametrize("closed", [False, True])
