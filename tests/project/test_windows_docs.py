@@ -14,7 +14,7 @@ import yaml
 
 from deploy.windows import msi
 from exporter.windows.access import service_sid
-from exporter.windows.places import CONFIG_FILE, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER
+from exporter.windows.places import CONFIG_FILE, EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER
 from tests.support.documentation import PAGES, ROOT, blocks, name_of
 
 LINUX_ALONE: Final = re.compile(r"\b(journalctl|systemctl|timesyncd)\b")
@@ -89,7 +89,7 @@ def test_the_texts_are_all_looked_at() -> None:
 
 def test_the_folders_that_are_named_are_those_of_the_service() -> None:
     """Every path below ProgramData begins with a name that `service install` makes, or the outbox."""
-    known = {CONFIG_FILE, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, "outbox.db"}
+    known = {CONFIG_FILE, EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, "outbox.db"}
     for page in (PAGE, ROOT / "alerts" / "RUNBOOK.md", ROOT / "docs" / "approvals.md"):
         text = page.read_text(encoding="utf-8")
         named = set(re.findall(rf"ProgramData%?\\{NAME}\\([\w.]+)", text))

@@ -23,7 +23,7 @@ from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, say
 from exporter.windows.access import ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER
-from exporter.windows.places import HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
+from exporter.windows.places import EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
 from exporter.windows.service_manager import ServiceDefinition, ServiceManagerError, State, command_line, refuse_another
 
 DESCRIPTION: Final = (
@@ -40,11 +40,12 @@ PRIVILEGES: Final = ("SeChangeNotifyPrivilege",)
 
 FOLDERS: Final[Mapping[str, int]] = {
     LOG_FOLDER: MODIFY,
+    EVENTS_FOLDER: MODIFY,
     HOLD_FOLDER: READ,
     READY_FOLDER: READ,
     SECRETS_FOLDER: READ,
 }
-"""What the service may do in each folder: it writes its log, and reads what others tell it there."""
+"""What the service may do in each folder: it writes its log and event files, and reads what others tell it there."""
 
 _INHERITED: Final = 0x10
 _SERVICES: Final = "S-1-5-80-"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ntpath
 from typing import Final
 
-from exporter.windows.places import HOLD_FOLDER, OUTBOX_FILE, READY_FOLDER, SECRETS_FOLDER
+from exporter.windows.places import EVENTS_FOLDER, HOLD_FOLDER, OUTBOX_FILE, READY_FOLDER, SECRETS_FOLDER
 
 _TEMPLATE: Final = """\
 # Settings of azure-scheduled-events-exporter, read when the service starts: after a change, `service stop` and
@@ -30,6 +30,9 @@ hold_file = '{hold}'  # while it is there, nothing is approved
 # [log]
 # level = "info"                   # debug | info | warn | error
 
+# [event_files]                    # a file for each event of this VM, for local software that is let into the folder
+# path = '{events}'
+
 # A rule that waits until local software is ready, which then makes the file in {ready}:
 # [[approval.rules]]
 # name = "prepared"
@@ -48,6 +51,7 @@ def config_template(folder: str, *, usual: bool) -> str:
         hold=ntpath.join(folder, HOLD_FOLDER, "hold"),
         secret=ntpath.join(folder, SECRETS_FOLDER, "event-hubs"),
         outbox=f"{mark}[outbox]\n{mark}path = '{path}'\n",
+        events=ntpath.join(folder, EVENTS_FOLDER),
         ready=ready,
         require=ntpath.join(ready, "{event_id}"),
     )

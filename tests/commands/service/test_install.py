@@ -67,6 +67,7 @@ def test_the_service_may_write_its_data_and_only_read_what_tells_it_what_to_do(w
         "log": ((SID, MODIFY),),
         "hold": ((SID, READ),),
         "ready": ((SID, READ),),
+        "events": ((SID, MODIFY),),
         "secrets": ((SID, READ),),
         "config.toml": ((SID, READ),),
     }
@@ -350,7 +351,7 @@ def test_the_settings_file_that_is_written_holds_when_its_comments_are_taken_awa
     document = tomllib.loads("\n".join(lines))
     assert document["outbox"]["path"] == r"C:\ProgramData\azse\outbox.db"
     assert document["approval"]["rules"][0]["require_file"] == r"C:\ProgramData\azse\ready\{event_id}"
-    assert set(document) == {"approval", "otlp", "event_hubs", "web", "outbox", "log"}
+    assert set(document) == {"approval", "otlp", "event_hubs", "web", "outbox", "log", "event_files"}
     secret = tmp_path / "event-hubs"
     secret.write_text("Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=YWJjZA==")
     path = tmp_path / "config.toml"
