@@ -16,6 +16,7 @@ from typing import Any, Final
 from exporter.cli import main
 from exporter.config.schema import settings_table
 from exporter.sinks.prometheus.catalogue import metrics_table
+from tests.support.event_files import EVENT_FILE_SCHEMA, STATUS_FILE_SCHEMA
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = tuple(
@@ -118,6 +119,28 @@ def records_table() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def event_file_table() -> str:
+    """The members of an event's file."""
+    return _members_table(EVENT_FILE_SCHEMA)
+
+
+def event_files_status_table() -> str:
+    """The members of `status.json` beside the event files."""
+    return _members_table(STATUS_FILE_SCHEMA)
+
+
+def _members_table(schema: Mapping[str, Any]) -> str:
+    """Members and what they mean, those of an object below it."""
+    lines = ["| member | type | meaning |", "| --- | --- | --- |"]
+    for member, shape in schema["properties"].items():
+        part = schema["$defs"][shape["$ref"].rpartition("/")[2]] if "$ref" in shape else shape
+        lines.append(f"| `{member}` | {_type(part)} | {part['description']} |")
+        if member != "vm":
+            inside = part.get("properties", {}).items()
+            lines += [f"| `{member}.{name}` | {_type(inner)} | {inner['description']} |" for name, inner in inside]
+    return "\n".join(lines) + "\n"
+
+
 _FORMATS: Final = {"date-time": "time (RFC 3339)", "uuid": "UUID", "uri-reference": "URI reference"}
 
 
@@ -153,6 +176,8 @@ GENERATED: Final = {
     ("docs/metrics.md", "metrics"): metrics_table,
     ("docs/records.md", "records"): records_table,
     ("docs/commands.md", "replay"): replayed,
+    ("docs/event-files.md", "event file"): event_file_table,
+    ("docs/event-files.md", "status file"): event_files_status_table,
 }
 """Which part of which page is made by what."""
 

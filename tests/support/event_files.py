@@ -19,7 +19,9 @@ def _schema(name: str) -> Mapping[str, Any]:
     return schema
 
 
-SCHEMAS: Final = (_schema("event_file"), _schema("event_files_status"))
+EVENT_FILE_SCHEMA: Final = _schema("event_file")
+STATUS_FILE_SCHEMA: Final = _schema("event_files_status")
+SCHEMAS: Final = (EVENT_FILE_SCHEMA, STATUS_FILE_SCHEMA)
 EVENT_FILE, STATUS_FILE = (
     jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()) for schema in SCHEMAS
 )

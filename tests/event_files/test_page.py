@@ -1,0 +1,113 @@
+"""What docs/event-files.md shows: seen of a real agent, and readers that do what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from exporter.core.policy import Mode
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService
+from tests.event_files.test_keeper import World
+from tests.support.documentation import ROOT, blocks
+from tests.support.event_files import events
+from tests.support.peers import need
+from tests.support.running import Run
+from tests.support.statuses import FREEZE, REBOOT, scheduled_story
+
+PAGE: Final = ROOT / "docs" / "event-files.md"
+SHOWN: Final = "/run/azure-scheduled-events-exporter/events"
+TIME: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z|[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
+)
+
+
+def block(language: str) -> str:
+    """The one block of the page in this language."""
+    (found,) = (found.text for found in blocks(PAGE) if found.language == language)
+    return found
+
+
+@pytest.fixture
+def service() -> Iterator[MetadataService]:
+    with MetadataService(load("user-reboot"), speed=100) as running:
+        yield running
+
+
+@pytest.mark.linux("the ready file of the page is one of Linux")
+def test_the_example_is_what_an_agent_writes(service: MetadataService, tmp_path: Path) -> None:
+    """Member by member, and as it is laid out; only the times are others."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    shown = block("json")
+    config = tmp_path / "config.toml"
+    ready = json.loads(shown)["ready_file"].rpartition("/")[0]
+    config.write_text(
+        '[approval]\nmode = "enforce"\n'
+        f'rules = [{{ name = "prepared", event_type = ["Reboot"], require_file = "{ready}/{{event_id}}" }}]\n'
+    )
+    with Run(service.url, tmp_path, f"--config.file={config}", f"--event-files.path={folder}") as run:
+        run.wait_for(lambda: bool(events(folder)))
+        (path,) = folder.glob("*-*.json")
+        written = path.read_text(encoding="utf-8")
+        assert run.stop() == 0
+    assert TIME.sub("T", written) == TIME.sub("T", shown)
+    assert TIME.search(shown)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.bring(scheduled_story().status(mode=Mode.ENFORCE))
+    return made
+
+
+def reader() -> Callable[[Path], list[Mapping[str, Any]] | None]:
+    """The function of the page."""
+    names: dict[str, Any] = {}
+    exec(block("python"), names)  # noqa: S102  # the page's own text
+    found = names["events"]
+    assert callable(found)
+    return found  # type: ignore[no-any-return]  # the text of a page has no types
+
+
+def test_python_reads_what_is_planned(world: World) -> None:
+    """The events while the agent lives, None when it does not, or was never there."""
+    read = reader()
+    found = read(world.path)
+    assert found is not None
+    assert {event["event_id"] for event in found} == {FREEZE["EventId"], REBOOT["EventId"]}
+    (world.path / f"{FREEZE['EventId']}.json").unlink()
+    found = read(world.path)
+    assert found is not None
+    assert [event["event_id"] for event in found] == [REBOOT["EventId"]]
+    old = time.time() - 16
+    os.utime(world.path / "status.json", (old, old))
+    assert read(world.path) is None
+    world.bring(scheduled_story().status(), running=False)
+    assert read(world.path) is None
+    assert read(world.path / "none") is None
+
+
+@pytest.mark.linux("a shell")
+@pytest.mark.peer("jq")
+def test_jq_shows_what_is_planned(world: World) -> None:
+    """A line for each event."""
+    need("jq")
+    command = block("sh")
+    assert SHOWN in command
+    done = subprocess.run(
+        ["sh", "-c", command.replace(SHOWN, str(world.path))], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "Scheduled Freeze 2025-11-21T12:15:00.000000Z",
+        "Scheduled Reboot 2025-11-21T12:22:00.000000Z",
+    ]
