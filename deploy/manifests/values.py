@@ -27,6 +27,7 @@ SET_BY_THE_CHART: Final = frozenset(
         "approval.hold_file",
         "event_hubs.connection_string_file",
         "outbox.path",
+        "event_files.path",
         "web.listen_address",
         "web.config_file",
         "log.format",

@@ -446,7 +446,22 @@ def test_what_stays_restricted() -> None:
             "capabilities": {"drop": ["ALL"]},
         }
         writable = [mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
-        assert writable in (["outbox"], ["outbox", "ca"])
+        assert writable in (["outbox"], ["outbox", "ca"], ["outbox", "event-files"], ["outbox", "event-files", "ca"])
+
+
+def test_event_files_are_for_the_node() -> None:
+    """The agent writes into a folder of the node, made its own and readable for everybody, where that is asked for."""
+    place = "/run/azure-scheduled-events-exporter/events"
+    assert place not in str(render({}))
+    spec = daemonset(render({"eventFiles": True}))["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["event-files"]["hostPath"] == {"path": place, "type": "DirectoryOrCreate"}
+    _, owning = spec["initContainers"]
+    assert owning["command"][-2:] == ["--mode=0755", place]
+    for container in (owning, *spec["containers"]):
+        assert {"name": "event-files", "mountPath": place} in container["volumeMounts"]
+    environ = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+    assert environ["SCHEDULED_EVENTS_EVENT_FILES_PATH"] == place
 
 
 def test_no_secret_is_in_the_manifests() -> None:

@@ -31,6 +31,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             "outbox": {"max_bytes": 2097152},
         },
         "approval": {"mode": "enforce", "readyFiles": True},
+        "eventFiles": True,
         "workloadIdentity": {"clientId": "00000000-0000-0000-0000-000000000000", "tenantId": "t"},
         "otlp": {"headersSecret": {"name": "otlp"}},
     },

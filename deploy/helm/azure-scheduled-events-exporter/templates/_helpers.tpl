@@ -153,6 +153,7 @@ Argo CD, which merge lists by name, take both away when one of them goes: so a h
 {{- if $web.configSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_WEB_CONFIG_FILE" "web.configSecret" }}{{ end -}}
 {{- if .Values.eventHubs.connectionStringSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING_FILE" "eventHubs.connectionStringSecret" }}{{ end -}}
 {{- if .Values.otlp.headersSecret.name }}{{ $_ := set $seen "SCHEDULED_EVENTS_OTLP_HEADERS" "otlp.headersSecret" }}{{ end -}}
+{{- if .Values.eventFiles }}{{ $_ := set $seen "SCHEDULED_EVENTS_EVENT_FILES_PATH" "eventFiles" }}{{ end -}}
 {{- if .Values.windows.enabled }}{{ $_ := set $seen "SCHEDULED_EVENTS_OUTBOX_PATH" "the chart on Windows" }}{{ end -}}
 {{- range .Values.extraEnv -}}
 {{- if hasKey $seen .name -}}
@@ -161,12 +162,12 @@ Argo CD, which merge lists by name, take both away when one of them goes: so a h
 {{- $_ := set $seen .name "extraEnv" -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
-{{- if has .name (list "hold" "outbox" "ready" "settings" "web" "web-credentials" "event-hubs") -}}
+{{- if has .name (list "hold" "outbox" "ready" "event-files" "settings" "web" "web-credentials" "event-hubs") -}}
 {{- fail (printf "extraVolumes: %s is a volume of the chart itself: give yours another name" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraVolumeMounts -}}
-{{- if has (clean .mountPath) (list "/etc/azure-scheduled-events-exporter" "/etc/azure-scheduled-events-exporter-settings" "/var/lib/azure-scheduled-events-exporter" "/run/azure-scheduled-events-exporter/ready" "/run/secrets/web" "/run/secrets/web-credentials" "/run/secrets/event-hubs") -}}
+{{- if has (clean .mountPath) (list "/etc/azure-scheduled-events-exporter" "/etc/azure-scheduled-events-exporter-settings" "/var/lib/azure-scheduled-events-exporter" "/run/azure-scheduled-events-exporter/ready" "/run/azure-scheduled-events-exporter/events" "/run/secrets/web" "/run/secrets/web-credentials" "/run/secrets/event-hubs") -}}
 {{- fail (printf "extraVolumeMounts: %s is where the chart itself mounts: it would be hidden" .mountPath) -}}
 {{- end -}}
 {{- end -}}
