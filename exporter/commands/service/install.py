@@ -288,9 +288,12 @@ def _add_event_source(service: Service, world: World) -> None:
 
 def _elsewhere(service: Service, settings: Settings) -> Iterator[str]:
     """What the service writes outside of its folder, where it has no right to."""
-    for name, path in (("outbox.path", settings.outbox.path), ("recorder.path", settings.recorder.path)):
+    for name, path, folder in (
+        ("outbox.path", settings.outbox.path, os.path.dirname(settings.outbox.path)),
+        ("recorder.path", settings.recorder.path, os.path.dirname(settings.recorder.path)),
+        ("event_files.path", settings.event_files.path, settings.event_files.path),
+    ):
         if path and not Path(path).is_relative_to(service.folder):
-            folder = os.path.dirname(path)
             yield (
                 f"{name} is outside of {service.folder}: let the service write there with "
                 f'`icacls "{folder}" /grant "*{service.sid}:(OI)(CI)M"`'

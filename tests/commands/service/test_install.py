@@ -276,6 +276,16 @@ def test_an_outbox_elsewhere_needs_a_right_that_is_told_by_sid(
     assert f"*{SID}:(OI)(CI)M" in capsys.readouterr().err
 
 
+def test_event_files_elsewhere_need_a_right_too(
+    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "elsewhere"
+    assert install(windows, outbox(windows), f"--event-files.path={folder}") == DONE
+    assert f'icacls "{folder}" /grant "*{SID}:(OI)(CI)M"' in capsys.readouterr().err
+    assert install(windows, outbox(windows), f"--event-files.path={windows.data / 'events'}") == DONE
+    assert "event_files" not in capsys.readouterr().err
+
+
 def test_a_program_in_the_folder_of_a_user_is_told(
     windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
