@@ -140,13 +140,6 @@ class Folder:
         content = self._read(name)
         return digest(content) if content is not None else None
 
-    def same(self, name: str, other: str) -> bool:
-        """Whether two names are one file, as on a file system that does not tell letters' cases apart."""
-        try:
-            return os.path.samestat(os.lstat(self._at(name)), os.lstat(self._at(other)))
-        except FileNotFoundError:
-            return False
-
     def leftovers(self) -> tuple[list[str], list[str]]:
         """Names of the events' files that this program wrote, and of temporary files that it left."""
         events, temporary = [], []

@@ -7,7 +7,7 @@ that may wait is in `writer`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -117,18 +117,18 @@ class Keeper:
         """Remove the files of events that are over, then write those that are to be written. Whether any was."""
         wanted = named_files(status)
         over = [name for name in {**self._leftovers, **self._written} if name not in wanted]
-        done = [self._tried(self._remove, name, wanted) for name in over]  # first, so that a full disk has room
-        self._temporary = [name for name in self._temporary if not self._tried(self._remove, name, ())]
+        # First, so that a full disk has room, and so that an id whose case changed is written with its new name also
+        # where the file system does not tell the two apart.
+        done = [self._tried(self._remove, name) for name in over]
+        self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, tracked in wanted.items():
             decision = status.decisions.get(tracked.key)
             fields = event_fields(tracked, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)
 
-    def _remove(self, name: str, wanted: Iterable[str]) -> bool:
-        """Remove a file, unless it is one that is wanted, under a name that differs in case alone."""
-        if not any(other.lower() == name.lower() and self._folder.same(name, other) for other in wanted):
-            self._folder.remove(name, self._patience)
+    def _remove(self, name: str) -> bool:
+        self._folder.remove(name, self._patience)
         self._leftovers.pop(name, None)
         self._written.pop(name, None)
         return True

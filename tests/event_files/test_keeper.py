@@ -384,6 +384,15 @@ def test_files_that_somebody_removes_or_writes_over_come_back(world: World) -> N
     assert world.status["up"]
 
 
+def test_a_status_file_that_somebody_removes_comes_back(world: World) -> None:
+    """It is what says that the agent lives."""
+    status = empty_story().status()
+    world.bring(status)
+    (world.path / STATUS).unlink()
+    world.bring(status)
+    assert world.status["up"]
+
+
 def test_somebody_elses_status_is_not_replaced(world: World) -> None:
     """In an application's own folder that file may be the application's: it stays, and it is said."""
     path = world.path / STATUS
@@ -520,6 +529,27 @@ def test_files_have_the_owner_that_is_asked_for(tmp_path: Path) -> None:
     assert world.keeper.error == ""
     found = {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
     assert found == {(user if root else os.geteuid(), group)}
+
+
+@pytest.mark.linux("groups are of Linux")
+def test_a_folder_may_pass_its_group_on(tmp_path: Path) -> None:
+    """For an agent that may give its files to nobody: the way that the page names."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        pytest.skip("making another user's folder needs root")
+    path = tmp_path / "events"
+    path.mkdir()
+    tmp_path.chmod(0o755)
+    os.chown(path, NOT_ROOT, 23456)
+    path.chmod(0o2750)
+    os.seteuid(NOT_ROOT)
+    try:
+        world = World(path, Folder(str(path), 0o640))
+        world.bring(scheduled_story().status())
+    finally:
+        os.seteuid(0)
+    assert world.keeper.error == ""
+    found = {(file.stat().st_uid, file.stat().st_gid, stat.S_IMODE(file.stat().st_mode)) for file in path.iterdir()}
+    assert found == {(NOT_ROOT, 23456, 0o640)}
 
 
 # -- disks
