@@ -115,19 +115,6 @@ class Folder:
                 os.fchown(descriptor, self.user, self.group)
             os.fchmod(descriptor, self.mode)  # last: a change of owner may take rights away
 
-    def settle(self) -> None:
-        """Bring the names that were given and taken to the disk, so that the outbox's next commit need not wait.
-
-        Not every file system can, and Windows has no such call: then that is left to the system.
-        """
-        if sys.platform != "win32":
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                with contextlib.suppress(OSError):
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
     def remove(self, name: str, patience: Patience) -> None:
         """Remove a file, or a link; nothing if there is none, or a folder that somebody put in its place."""
         path = self._at(name)

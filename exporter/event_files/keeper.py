@@ -160,10 +160,8 @@ class Keeper:
         if last is not None and not due and not changed and {**last.fields, **_READ_AT} == {**fields, **_READ_AT}:
             return False
         content = status_file(fields, self._now())
-        stamp = self._folder.replace(STATUS_NAME, content, self._patience, durable=changed)
+        stamp = self._folder.replace(STATUS_NAME, content, self._patience, durable=False)
         self._status, self._status_at = _Written(fields, digest(content), stamp), now
-        if changed:
-            self._folder.settle()
         return True
 
     def _report(self) -> None:
