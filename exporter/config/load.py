@@ -68,9 +68,11 @@ def load(
         errors.append(str(error))
     sources = Sources(given_flags(flags), environ, document, path, errors)
     sources.check_names()
+    source = SourceSettings(**_values(sources, "source"))
+    approval, approval_given = _approval(sources)
     settings = Settings(
-        source=SourceSettings(**_values(sources, "source")),
-        approval=_approval(sources),
+        source=source,
+        approval=approval,
         event_hubs=read_event_hubs(sources, read_file),
         otlp=read_otlp(sources),
         records=RecordsSettings(**_values(sources, "records")),
@@ -81,6 +83,7 @@ def load(
         log=LogSettings(**_values(sources, "log")),
         recorder=RecorderSettings(**_values(sources, "recorder")),
         config_file=path,
+        approval_given=approval_given,
     )
     _check_together(settings, sources)
     _check_places(settings, sources, mounts)
@@ -89,19 +92,42 @@ def load(
     return replace(settings, warnings=tuple(sources.warnings))
 
 
+def load_policy(path: str, read_file: ReadFile = read_capped) -> Settings:
+    """The settings with the `[approval]` of this file alone, whatever flags, environment and other sections say.
+
+    Raises `ConfigError` with all errors: an unknown name in any section is one, since it may be a misspelled one.
+    """
+    try:
+        document = read_toml(path, read_file)
+    except InvalidValue as error:
+        raise ConfigError((str(error),)) from error
+    sources = Sources({}, {}, document, path)
+    sources.check_names()
+    approval, approval_given = _approval(sources)
+    settings = Settings(approval=approval, config_file=path, approval_given=approval_given)
+    _check_together(settings, sources)
+    if sources.errors:
+        raise ConfigError(tuple(sources.errors))
+    return replace(settings, warnings=tuple(sources.warnings))
+
+
 def _values(sources: Sources, section: str) -> dict[str, Any]:
     return {key: sources.pick(setting).value for key, setting in settings_of(section).items()}
 
 
-def _approval(sources: Sources) -> ApprovalSettings:
-    values = _values(sources, "approval")
+def _approval(sources: Sources) -> tuple[ApprovalSettings, bool]:
+    """The section, and whether anything of it was given."""
+    picked = {key: sources.pick(setting) for key, setting in settings_of("approval").items()}
+    given = any(each.layer != "default" for each in picked.values())
+    values = {key: each.value for key, each in picked.items()}
     table = sources.document.get("approval")
     if isinstance(table, dict) and "rules" in table:
+        given = True
         read = read_rules(table["rules"], sources.key("approval", "rules"))
         sources.errors += read.errors
         sources.warnings += read.warnings
         values["rules"] = read.rules
-    return ApprovalSettings(**values)
+    return ApprovalSettings(**values), given
 
 
 def _event_files(sources: Sources) -> EventFilesSettings:

@@ -336,6 +336,8 @@ class Settings:
     recorder: RecorderSettings = RecorderSettings()
     config_file: str = ""
     warnings: tuple[str, ...] = ()
+    approval_given: bool = field(default=False, compare=False)
+    """Whether file, environment or flags say anything of `[approval]`, be it the default."""
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
