@@ -37,6 +37,7 @@ from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
 from exporter.config.owner import check_permitted, resolve
+from exporter.config.policy_values import policy_values
 from exporter.config.schema import EventFilesSettings, Settings
 from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
@@ -197,13 +198,14 @@ class App:
             history_bytes=min(HISTORY_BYTES, settings.outbox.max_bytes // 4),
         )
         self._recorder = self._make_recorder()
-        self._recorder.began(self._clock().wall, __version__, options.boot_id)
+        self._recorder.began(self._clock().wall, __version__, options.boot_id, policy_values(options.policy))
         environment = Environment(
             clock=self._clock,
             identity=self._identity.current,
             check_files=FileChecker(),
             interruptions=self._interruptions,
             record_document=self._recorder.keep,
+            record_files=self._recorder.looked,
             stopping=self._stopping.is_set,
             notify_deliveries=self._notify_deliveries,
             record_post_sent=self._recorder.sent,

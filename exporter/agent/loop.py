@@ -149,12 +149,15 @@ class Agent:
             self._last = None
 
     def _context(self, identity: VmIdentity, now: Instant, document: Document | None) -> Context:
-        options = self._options
+        options, files = self._options, EMPTY
+        if document is not None:
+            files = self._approvals.check_files(document)
+            self._environment.record_files(now.wall, files)
         return Context(
             now=now,
             process_start=self._started,
             identity=identity,
-            files=self._approvals.check_files(document) if document is not None else EMPTY,
+            files=files,
             writable=self._persistence.writable,
             pending=self._approvals.pending,
             poll_interval=options.poll_interval,

@@ -105,6 +105,8 @@ class Environment:
     """The interruptions since the last call."""
     record_document: Callable[[bytes, datetime], None] = lambda _body, _read: None
     """Records each document as it was received, with the time."""
+    record_files: Callable[[datetime, Mapping[str, Presence]], None] = lambda _read, _files: None
+    """Records what was found of the files that decisions on a document ask for, with the time at which it was read."""
     stopping: Callable[[], bool] = lambda: False
     """Whether the process is about to end: no new request is made."""
     notify_deliveries: Callable[[], None] = lambda: None

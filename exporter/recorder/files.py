@@ -1,6 +1,7 @@
 """The files of a recording: numbered, for their owner alone, each readable without the others.
 
-A file begins with what its lines rest on: the identity of the VM, and the document as it was read last.
+A file begins with what its lines rest on: the policy in force, the identity of the VM, what was found of the policy's
+files, and the document as it was read last.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ class RecordingFiles:
         self._count = files
         self._descriptor: int | None = None
         self._size = 0
+        self._policy: Line = {}
         self._vm: Line = {}
+        self._found: Line = {}
         self._body = b""
         self._read_at = ""
         self._stands_alone = False
-        """The open file holds the identity of the VM and the document, so that it can be read alone."""
+        """The open file holds the policy, the identity of the VM and the document, so that it can be read alone."""
 
     def write(self, line: Line, body: bytes) -> None:
         """Append a line, with the document that it brings, empty for none. Raises OSError."""
+        standing = self._standing(line, body)
         self._remember(line, body)
         try:
             self._open()
@@ -47,7 +51,7 @@ class RecordingFiles:
             if self._size > 1 and self._size + len(text) >= self._max:
                 self._rotate()
                 self._open()
-            self._append((b"" if self._stands_alone else self._opening(line, body, len(text))) + text)
+            self._append((b"" if self._stands_alone else self._opening(standing, len(text))) + text)
             self._stands_alone = True
         except OSError:
             self._stands_alone = False
@@ -61,19 +65,34 @@ class RecordingFiles:
         return _encoded(line)
 
     def _remember(self, line: Line, body: bytes) -> None:
+        if "began" in line:
+            policy = line["began"].get("policy")
+            self._policy = {} if policy is None else {"policy": policy}
+            self._found = {}
         if "vm" in line:
             self._vm = line
+        if "files" in line:
+            self._found = line
         if "read_at" in line:
             self._read_at = line["read_at"]
             self._body = self._body if "same" in line else body
 
-    def _opening(self, line: Line, body: bytes, needed: int) -> bytes:
-        """What the line rests on: the identity, and the document as read last; nothing where they don't fit."""
-        opening = b""
-        if self._vm and "vm" not in line:
-            opening += _encoded(self._vm)
-        if self._body and not body:
-            opening += _encoded({"read_at": self._read_at, **_body_field(self._body)})
+    def _standing(self, line: Line, body: bytes) -> tuple[Line, ...]:
+        """What holds before this line, as lines: all that is not said by the line itself. Their time is that of the
+        document or, without one, of the line, so that the files of a recording have an order."""
+        document = bool(self._body and not body)
+        at = self._read_at if document else line.get("read_at", line.get("at"))
+        known = [] if "began" in line else [self._policy]
+        known += [] if "vm" in line else [self._vm]
+        known += [] if "began" in line else [self._found]
+        return (
+            *({**each, "at": at} for each in known if each),
+            *([{"read_at": at, **_body_field(self._body)}] if document else []),
+        )
+
+    def _opening(self, standing: tuple[Line, ...], needed: int) -> bytes:
+        """What a file begins with; nothing where it does not fit."""
+        opening = b"".join(map(_encoded, standing))
         return opening if self._size + len(opening) + needed < self._max else b""
 
     def _open(self) -> None:

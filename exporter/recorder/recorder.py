@@ -9,7 +9,9 @@ JSON lines, each with the time of day in UTC:
     {"at": T, "post": EVENTID, "status": S} its answer: the HTTP status, or none and the "reason"
     {"at": T, "interruption": {...}}        an interruption of this VM was observed
     {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
-    {"at": T, "began": {...}}               the agent started
+    {"at": T, "files": {PATH: PRESENCE}}    what was found of the policy's files for the document read at T, and then on
+    {"at": T, "began": {...}}               the agent started: its version, the boot, and the `policy` in force
+    {"at": T, "policy": {...}}              the same policy, at the beginning of a further file
     {"at": T, "ended": {}}                  the agent stopped in good order
 
 The file is for its owner alone. At `max_bytes` a new one is started (PATH becomes PATH.1, and so on, `files` of them),
@@ -19,14 +21,16 @@ no poll, and what does not fit into the queue is left out.
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
+from exporter.core.policy import Presence
 from exporter.core.records import VmIdentity, timestamp
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
@@ -37,6 +41,9 @@ HEARTBEAT: Final = timedelta(seconds=60)
 """So often a document that stays the same is written down as still the same."""
 QUEUE_ITEMS: Final = 256
 QUEUE_BYTES: Final = 32 << 20
+MAX_VALUES: Final = 16 << 10
+"""Bytes of a policy, and of what was found of its files: the smallest file has 64 KiB."""
+OMITTED: Final = "omitted"
 STOP_SECONDS: Final = 1.0
 """How long the end of the agent waits for the disk."""
 
@@ -75,6 +82,7 @@ class Recorder:
         self._unbroken = timedelta(seconds=max(UNBROKEN_SECONDS, UNBROKEN_POLLS * poll_interval))
         self._writer = _Writer(RecordingFiles(Path(path), max_bytes, files), log)
         self._identity = VmIdentity()
+        self._files: Mapping[str, Presence] = {}
         self._body: bytes | None = None
         self._last: datetime | None = None
         self._written: datetime | None = None
@@ -82,9 +90,10 @@ class Recorder:
         self._failure = ""
         self._failed_at = datetime.min.replace(tzinfo=UTC)
 
-    def began(self, at: datetime, version: str, boot: str) -> None:
-        """Record the start of the agent: its version and the boot id of the machine."""
-        self._put({"at": timestamp(at), "began": {"version": version, "boot": boot}})
+    def began(self, at: datetime, version: str, boot: str, policy: Mapping[str, Any]) -> None:
+        """Record the start of the agent: its version, the boot id of the machine, and the policy in force, as
+        `config.policy_values` writes it."""
+        self._put({"at": timestamp(at), "began": {"version": version, "boot": boot, "policy": _bounded(policy)}})
 
     def keep(self, body: bytes, read_at: datetime) -> None:
         """Record the body of a 200, whatever it holds. It is written only when it differs from the one before."""
@@ -99,6 +108,14 @@ class Recorder:
         self._body, self._last, self._written = body, read_at, read_at
         if not self._writer.put({"read_at": timestamp(read_at)}, body):
             self._body = None  # left out: the next reading is written as if it were new
+
+    def looked(self, at: datetime, files: Mapping[str, Presence]) -> None:
+        """Record what was found of the files that decisions on the document read at `at` ask for, if it is new."""
+        if files == self._files:
+            return
+        self._write_same()  # up to this document, for which it already holds
+        self._files = dict(files)
+        self._put({"at": timestamp(at), "files": _bounded({path: found.value for path, found in files.items()})})
 
     def failed(self, at: datetime, reason: str) -> None:
         """Record that a poll failed; of polls that fail in a row for the same reason one every few seconds, so that a
@@ -157,7 +174,10 @@ class Recorder:
 class NoRecorder:
     """Records nothing: no recording is configured."""
 
-    def began(self, at: datetime, version: str, boot: str) -> None:
+    def began(self, at: datetime, version: str, boot: str, policy: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def looked(self, at: datetime, files: Mapping[str, Presence]) -> None:
         """Nothing."""
 
     def ended(self, at: datetime) -> None:
@@ -213,6 +233,12 @@ class Recorded(Generic[T]):
     def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
         """Approve an event, on whichever thread. Raises what the source raises."""
         self._source.approve(event_id, leave_within)
+
+
+def _bounded(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of a line that each file may have to begin with; instead of very many their size, in bytes."""
+    size = len(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
+    return values if size <= MAX_VALUES else {OMITTED: size}
 
 
 class _Writer:

@@ -20,6 +20,7 @@ from exporter.agent.app import App
 from exporter.commands.replay.command import _replay, add_arguments
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.config.load import load
+from exporter.config.policy_values import policy_values
 from exporter.config.schema import (
     ApprovalSettings,
     OutboxSettings,
@@ -29,7 +30,7 @@ from exporter.config.schema import (
     WebSettings,
 )
 from exporter.config.sources import FlagParser
-from exporter.core.policy import Mode
+from exporter.core.policy import Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
@@ -87,7 +88,7 @@ def test_only_what_changed_is_kept_and_how_long_it_stayed(tmp_path: Path) -> Non
     """A document is written once, and before the next how often and until when it was read again."""
     path = tmp_path / "rec"
     with recording(path) as recorder:
-        recorder.began(at(0), "1.2.3", "boot")
+        recorder.began(at(0), "1.2.3", "boot", policy_values(Policy()))
         for second in range(4):
             recorder.keep(b"first", at(second))
         recorder.keep(b"second", at(4))
@@ -160,6 +161,65 @@ def test_the_files_are_bounded_and_each_stands_alone(tmp_path: Path) -> None:
         assert kinds(file)[:2] == ["vm", "body"]
     newest = [lines(file)[0]["at"] for file in files]
     assert newest == sorted(newest, reverse=True)
+
+
+def test_each_further_file_begins_with_policy_vm_files_and_document(tmp_path: Path) -> None:
+    """In this order, at the time of the document: what its lines rest on, as it was before them."""
+    path, policy = tmp_path / "rec", policy_values(Policy(Mode.ENFORCE, hold_file="/run/hold"))
+    with recording(path, max_bytes=4096, files=9) as recorder:
+        recorder.began(at(0), "1.2.3", "boot", policy)
+        recorder.keep(b"document", at(1))
+        recorder.looked(at(1), {"/run/hold": Presence.ABSENT})
+        for second in range(1, 200):
+            recorder.failed(at(5 * second), "timeout")
+    first, *others = sorted(tmp_path.iterdir(), reverse=True)
+    assert kinds(first)[:4] == ["began", "vm", "body", "files"]
+    assert lines(first)[0]["began"]["policy"] == policy
+    assert len(others) > 2
+    for file in others:
+        assert kinds(file)[:5] == ["policy", "vm", "files", "body", "failure"]
+        opening = lines(file)[:4]
+        assert opening[0]["policy"] == policy
+        assert opening[2]["files"] == {"/run/hold": "absent"}
+        assert {line.get("at", line.get("read_at")) for line in opening} == {"2026-03-02T09:00:01.000000Z"}
+
+
+def test_a_document_that_stays_the_same_over_the_end_of_a_file_stays_so_without_a_gap(tmp_path: Path) -> None:
+    """The next file begins with it as it was read before, and the line after that says how often it was read since."""
+    path = tmp_path / "rec"
+    with recording(path, max_bytes=2048, files=9) as recorder:
+        for second in range(3600):
+            recorder.keep(b"x" * 200, at(second))
+    for file in sorted(tmp_path.iterdir())[:-1]:
+        vm, document, same = lines(file)[:3]
+        assert vm["at"] == document["read_at"]
+        read, until = (datetime.fromisoformat(line["read_at"]) for line in (document, same))
+        assert (until - read).total_seconds() == same["same"]
+
+
+def test_what_is_found_of_the_files_is_kept_when_it_changes(tmp_path: Path) -> None:
+    """After the document for which it was looked at, and again by each process."""
+    path = tmp_path / "rec"
+    for process in (0, 100):
+        with recording(path) as recorder:
+            for second, found in enumerate([{}, {"/f": "absent"}, {"/f": "absent"}, {"/f": "present"}, {}]):
+                recorder.keep(b"document", at(process + second))
+                recorder.looked(at(process + second), {name: Presence(word) for name, word in found.items()})
+    told = [line for line in lines(path) if "files" in line]
+    assert [line["files"] for line in told] == [{"/f": "absent"}, {"/f": "present"}, {}] * 2
+    assert kinds(path)[:8] == ["vm", "body", "same", "files", "same", "files", "same", "files"]
+
+
+def test_a_policy_that_would_fill_the_files_is_named_by_its_size(tmp_path: Path) -> None:
+    """Each file begins with it: it must leave room for what is recorded."""
+    path = tmp_path / "rec"
+    rules = tuple(Rule(f"rule-{number}", ("x" * 1000,)) for number in range(50))
+    with recording(path) as recorder:
+        recorder.began(at(0), "1.2.3", "boot", policy_values(Policy(rules=rules)))
+        recorder.looked(at(0), {f"/run/{number:0100}": Presence.ABSENT for number in range(1000)})
+    began, files = lines(path)
+    assert began["began"]["policy"].keys() == {"omitted"}
+    assert files["files"].keys() == {"omitted"}
 
 
 def test_what_is_larger_than_a_file_is_named_instead(tmp_path: Path) -> None:

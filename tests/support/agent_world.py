@@ -18,6 +18,7 @@ from typing import Any, Final
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
+from exporter.config.policy_values import policy_values
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.snapshot import Status
@@ -221,13 +222,15 @@ class World:
             check_files=check_files,
             interruptions=self._interruptions,
             record_document=self._keep,
+            record_files=self.recorder.looked,
             stopping=lambda: self.stopping,
             record_post_sent=self.recorder.sent,
             record_post_answer=self.recorder.posted,
             spawn=self._spawn,
             publish_status=self.published,
         )
-        self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id)
+        policy = policy_values(self.options.policy)
+        self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id, policy)
         self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, environment=environment)
 
     def _keep(self, body: bytes, read: datetime) -> None:
