@@ -397,7 +397,7 @@ def replayed(world: World, *, all_events: bool = False) -> list[Record]:
     world.recorder.close(60)
     (play,) = replay_plans([read_input(str(world.recording), None)], 1.0, None, world.clock.utc())
     options = Options(
-        world.options.policy, 1.0, lambda paths: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
+        world.options.policy, 1.0, lambda _, paths, __: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
     )
     return list(ReplayEngine(play, options).run())
 

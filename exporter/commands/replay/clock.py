@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from exporter.commands.replay.entries import Entry, Interrupted, Reading, Steady, Unreadable
+from exporter.commands.replay.entries import Entry, FilesFound, Interrupted, PolicyKnown, Reading, Steady, Unreadable
 from exporter.core.state import Instant, InterruptionKind
 
 
@@ -69,7 +69,7 @@ def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
     reading, advanced = 0, 0.0
     last: datetime | None = None
     for index, entry in enumerate(entries):
-        if isinstance(entry, Unreadable) or entry.at is None:
+        if isinstance(entry, Unreadable | PolicyKnown | FilesFound) or entry.at is None:
             continue
         if isinstance(entry, Interrupted):
             if entry.kind == InterruptionKind.CLOCK_STEP:

@@ -1,45 +1,45 @@
 """The command `replay`: its flags, and the output as timeline and table or as JSON lines.
 
-The documents go through the same core as in the agent. Nothing is sent and no file is written.
+The documents go through the same core as in the agent. Nothing is sent and no file is written. Without a policy given
+now, decisions are those of the policy that the recording holds; with one, both are replayed and compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, BinaryIO, Final, TextIO
+from typing import BinaryIO, Final, TextIO
 
 from exporter.agent.files import check_files
+from exporter.commands.replay.differences import Comparison, compare
 from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
-from exporter.commands.replay.entries import read_time
+from exporter.commands.replay.entries import Unreadable, read_time
 from exporter.commands.replay.inputs import Input, InputError, read_input
+from exporter.commands.replay.output import AsJson, AsText, Told
 from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
-from exporter.commands.replay.table import as_values, table
-from exporter.config.load import load
+from exporter.commands.replay.policies import is_recorded, notes_on, policies_then
+from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
-from exporter.core.folding import folded
 from exporter.core.policy import Policy, Presence
-from exporter.core.records import Record
 from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
-from exporter.text.format import clean, counted
-from exporter.text.terminal import complain, say, supports_colour
-from exporter.text.timeline import record_lines
+from exporter.text.format import clean
+from exporter.text.terminal import complain, supports_colour
 from exporter.text.values import describe
 
 SECTIONS: Final = ("source", "approval", "records")
-NAMES_SHOWN: Final = 20
 LONGEST_NAMES: Final = 500
 ASSUMPTIONS: Final[Mapping[str, str]] = {
+    "found": "the policy's files are as the agent found them; where the recording does not say, every require_file is "
+    "taken to be there, and the hold_file not",
     "ready": "every require_file is taken to be there, and the hold_file not",
     "present": "every file that the policy asks for is taken to be there",
     "absent": "no file that the policy asks for is taken to be there",
@@ -51,13 +51,24 @@ lines, also with the time beside them ({"time": "2026-03-02T09:00:00Z", "documen
 (its name, or a file). Inputs are one story in the order given, the files of a recording in the order of their times,
 and each scenario is a story of its own.
 
-Approvals, interruptions and the VM's name are taken from a recording as they happened; decisions are made anew, by the
-rules given now. Exit code 0: all inputs could be read, if not every line of them (document.rejected names those);
-1: an input could not be read, or holds no document; 2: bad usage or settings.
+Approvals, interruptions and the VM's name are taken from a recording as they happened. Decisions are those of the
+policy that was in force then, which a recording holds. With an [approval] setting (file, environment, flag) or
+--policy they are made by the policy given now, and compared with those of then, event by event. --policy prints the
+comparison alone; where no policy is recorded, `then` is the policy of the settings. Modes are not compared: what
+dry-run would have approved counts as approved.
 
---json prints one JSON object a line: the records as CloudEvents, and for each story a last one with the key
+Exit code 0: all inputs could be read, if not every line of them (document.rejected names those), whatever differs;
+1: an input could not be read, or holds no document; 2: bad usage, settings or policy file.
+
+--json prints one JSON object a line: the records as CloudEvents, and for each story a last one with the keys
 "decisions": for each event its moments, each with verdict, reason, rule, `rules` (each rule tried, `outcome` matches,
-differs or unreadable) and `conditions` (what else was asked, with the hold `reason` where it was not `met`).
+differs or unreadable) and `conditions` (what else was asked, with the hold `reason` where it was not `met`);
+"then": the policies in force then, each `from` when, whether `recorded`, and `faults` of one that can't be read;
+"now": the policy given now with its `file`, "summary": how many events were decided alike, and how many of each kind;
+"differences": of each other event the `kind` (approved, held, earlier, later, rule, reason, unknown: what the policy
+given now does), a moment for `then` and for `now`, `seconds` by which it is approved later (negative: earlier),
+`held` (the decision of the later one that stood when the other approved), `assumed` (later, had nothing been sent and
+had the event stayed as it was), and what was really `sent`. Without a policy given now, the last three are null.
 """
 
 
@@ -84,10 +95,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "document is read now, or all as early as Azure would have announced the first start.",
     )
     parser.add_argument(
+        "--policy",
+        metavar="FILE",
+        type=path_argument,
+        help="Compare what was decided with what the [approval] of this settings file decides.",
+    )
+    parser.add_argument(
         "--assume-files",
         choices=tuple(ASSUMPTIONS),
-        default="ready",
-        help="What require_file and hold_file of the policy are taken to be. Default: ready (prepared, not held).",
+        default="found",
+        help="What require_file and hold_file of the policy are taken to be. Default: found (as the agent found them "
+        "then or, where no recording says it, ready: prepared, and not held).",
     )
     add_flags(parser, sections=SECTIONS)
 
@@ -109,6 +127,7 @@ def replay(args: argparse.Namespace) -> int:
 def _replay(
     args: argparse.Namespace, settings: Settings, standard_input: BinaryIO | None, out: TextIO, now: datetime
 ) -> int:
+    reviewed = load_policy(args.policy) if args.policy is not None else None
     inputs: list[Input] = []
     failed = False
     for name in args.files:
@@ -119,15 +138,19 @@ def _replay(
             complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
     for plan in replay_plans(inputs, settings.source.poll_interval, args.start, now):
-        documents += _replay_plan(plan, args, settings, out)
+        documents += _replay_plan(plan, args, settings, reviewed, out)
     if not documents and not failed:
         complain("no document in the input")
     return DONE if documents and not failed else FAILED
 
 
-def _replay_plan(plan: ReplayPlan, args: argparse.Namespace, settings: Settings, out: TextIO) -> int:
+def _replay_plan(
+    plan: ReplayPlan, args: argparse.Namespace, settings: Settings, reviewed: Settings | None, out: TextIO
+) -> int:
     """Replay one plan and print it. Returns how many documents it had."""
-    policy = settings.approval.policy
+    then = policies_then(plan, settings.approval.policy)
+    as_then = is_recorded(then) and reviewed is None and not settings.approval_given
+    policy = (reviewed or settings).approval.policy
     options = Options(
         policy,
         settings.source.poll_interval,
@@ -135,26 +158,54 @@ def _replay_plan(plan: ReplayPlan, args: argparse.Namespace, settings: Settings,
         args.vm_name,
         settings.source.vm_name,
         settings.records.scope == "all",
+        as_then=as_then,
     )
-    plan = _with_approvals(plan, options, args.start)
+    if reviewed is None:
+        plan = _with_approvals(plan, options, args.start)
     engine = ReplayEngine(plan, options)
-    notes = [*plan.notes, *_about_files(policy, args.assume_files)]
-    output = _AsJson(out, notes) if args.json else _AsText(out, notes, supports_colour(out, os.environ))
-    output.begin(plan, engine, policy)
+    compared = reviewed is not None or (is_recorded(then) and not as_then)
+    told = Told(plan, engine, then, None if as_then else reviewed or settings, compared)
+    told.notes += [*plan.notes, *_about_review(reviewed), *(notes_on(then, compared) if compared or as_then else ())]
+    told.notes += _about_files(told.policies, args.assume_files)
+    output = AsJson(out) if args.json else AsText(out, supports_colour(out, os.environ), alone=reviewed is not None)
+    output.begin(told)
     for record in engine.run():
         output.record(record)
-    output.end(engine, policy)
+    by_then = replace(options, policy=settings.approval.policy, as_then=True)
+    output.end(told, _comparison(plan, engine, by_then) if compared else None)
     return engine.result.documents
 
 
-def _file_check(how: str, policy: Policy, check: FileCheck) -> FileCheck:
-    """The assumed presence of the policy's files: `ready` (prepared and not held), `present`, `absent`; or `check`."""
-    if how == "look":
-        return check
-    if how == "ready":
-        return lambda paths: {p: Presence.ABSENT if p == policy.hold_file else Presence.PRESENT for p in paths}
-    assumed = Presence(how)
-    return lambda paths: dict.fromkeys(paths, assumed)
+def _comparison(plan: ReplayPlan, engine: ReplayEngine, by_then: Options) -> Comparison:
+    """The comparison with what was decided then, for which the plan is replayed once more."""
+    before = ReplayEngine(plan, by_then)
+    for _ in before.run():
+        pass
+    times = [entry.at for entry in plan.entries if not isinstance(entry, Unreadable) and entry.at]
+    return compare(before.result, engine.result, engine.vm.name, times)
+
+
+def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mapping[str, Presence]]) -> FileCheck:
+    """The presence of a policy's files, as `ASSUMPTIONS` describes each way.
+
+    `policy` is the one given now: only its files are looked at on this machine. What a recording names is of another
+    machine, or from anybody.
+    """
+
+    def ready(policy: Policy, paths: Iterable[str]) -> dict[str, Presence]:
+        return {path: Presence.ABSENT if path == policy.hold_file else Presence.PRESENT for path in paths}
+
+    match how:
+        case "found":
+            return lambda asking, paths, found: {
+                path: found.get(path, presence) for path, presence in ready(asking, paths).items()
+            }
+        case "ready":
+            return lambda asking, paths, _: ready(asking, paths)
+        case "look":
+            return lambda asking, paths, _: check(paths) if asking == policy else ready(asking, paths)
+        case _:
+            return lambda _, paths, __: dict.fromkeys(paths, Presence(how))
 
 
 def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
@@ -172,88 +223,13 @@ def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) 
     return plan
 
 
-def _about_files(policy: Policy, assumed: str) -> list[str]:
-    asked = policy.hold_file or any(rule.require_file for rule in policy.rules)
-    return [f"{ASSUMPTIONS[assumed]} (--assume-files {assumed})"] if asked else []
-
-
-def _hints(engine: ReplayEngine) -> list[str]:
-    """Which flag would give a more useful result."""
-    names = list(engine.result.names)
-    if not names or (engine.vm.name and folded(engine.vm.name) in {folded(name) for name in names}):
+def _about_review(reviewed: Settings | None) -> list[str]:
+    if reviewed is None:
         return []
-    shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST_NAMES)
-    if not engine.vm.name:
-        return [f"this VM's name is not known: give --vm-name; the documents name {shown}"]
-    return [f"no event names {clean(engine.vm.name, LONGEST_NAMES)}; the documents name {shown} (--vm-name)"]
+    silent = [] if reviewed.approval_given else [f"{reviewed.config_file}: no [approval], so that it is the default"]
+    return [*silent, *reviewed.warnings]
 
 
-@dataclass(frozen=True, slots=True)
-class _AsText:
-    """The timeline, then the table."""
-
-    out: TextIO
-    notes: list[str]
-    colour: bool
-
-    def _print(self, text: str = "") -> None:
-        say(text, self.out, colour=self.colour)
-
-    def begin(self, plan: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
-        self._print(
-            f"As {clean(engine.vm.name, LONGEST_NAMES) or 'an unknown VM'}: {_policy(policy)}. Nothing is sent."
-        )
-        for note in [plan.title, *self.notes] if plan.title else self.notes:
-            self._print(f"({clean(note, LONGEST_NAMES)})")
-        self._print()
-
-    def record(self, record: Record) -> None:
-        for text in record_lines(record, self.colour):
-            self._print(text)
-
-    def end(self, engine: ReplayEngine, policy: Policy) -> None:
-        result = engine.result
-        self._print()
-        self._print(
-            f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}. {_policy(policy)}:"
-        )
-        for text in table(result, self.colour):
-            self._print(text)
-        for hint in _hints(engine):
-            self._print()
-            self._print(f"({hint})")
-        self._print()
-
-
-@dataclass(frozen=True, slots=True)
-class _AsJson:
-    """One JSON object a line."""
-
-    out: TextIO
-    notes: list[str]
-
-    def begin(self, plan: ReplayPlan, engine: ReplayEngine, policy: Policy) -> None:
-        pass
-
-    def record(self, record: Record) -> None:
-        say(record.to_json().decode(), self.out)
-
-    def end(self, engine: ReplayEngine, policy: Policy) -> None:
-        result = engine.result
-        last: dict[str, Any] = {
-            "decisions": as_values(result, policy),
-            "vm_name": engine.vm.name or None,
-            "mode": policy.mode.value,
-            "coordination": policy.coordination.value,
-            "rules": [rule.name for rule in policy.rules],
-            "documents": result.documents,
-            "rejected": result.rejected,
-            "failures": result.failures,
-            "notes": [*self.notes, *_hints(engine)],
-        }
-        say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)
-
-
-def _policy(policy: Policy) -> str:
-    names = ", ".join(rule.name for rule in policy.rules) or "none"
-    return f"mode {policy.mode.value}, coordination {policy.coordination.value}, rules {names}"
+def _about_files(policies: Iterable[Policy], assumed: str) -> list[str]:
+    asked = any(policy.hold_file or any(rule.require_file for rule in policy.rules) for policy in policies)
+    return [f"{ASSUMPTIONS[assumed]} (--assume-files {assumed})"] if asked else []

@@ -1,15 +1,16 @@
 """Runs the agent's cycle (`core/cycle.py`) over the entries of a recording.
 
 What the agent did at the time (approvals, restarts) and its identity are taken from the recording; decisions are made
-again, by the policy given now. Nothing is committed and nothing is sent.
+again, by the policy given or by the one in force then. Nothing is committed and nothing is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Final, assert_never
 
 from exporter.commands.replay.clock import Clock
 from exporter.commands.replay.entries import (
@@ -19,8 +20,10 @@ from exporter.commands.replay.entries import (
     Ended,
     Entry,
     Failed,
+    FilesFound,
     IdentityKnown,
     Interrupted,
+    PolicyKnown,
     Posted,
     Reading,
     Sent,
@@ -28,7 +31,8 @@ from exporter.commands.replay.entries import (
     Unreadable,
 )
 from exporter.commands.replay.plans import ReplayPlan
-from exporter.commands.replay.result import ReplayResult
+from exporter.commands.replay.result import Moment, ReplayResult
+from exporter.config.policy_values import PolicyRead
 from exporter.core import cycle
 from exporter.core.continuity import aged
 from exporter.core.cycle import Context, Observation
@@ -39,16 +43,25 @@ from exporter.core.folding import alike, folded
 from exporter.core.outage import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
 from exporter.core.policy import Policy, Presence
 from exporter.core.record_factory import RecordFactory
-from exporter.core.records import DOCUMENT_REJECTED, Record, Vm, VmIdentity
+from exporter.core.records import APPROVAL_DECIDED, APPROVAL_OUTDATED, DOCUMENT_REJECTED, Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
 
-FileCheck = Callable[[Iterable[str]], Mapping[str, Presence]]
+FileCheck = Callable[[Policy, Iterable[str], Mapping[str, Presence]], Mapping[str, Presence]]
+"""The presence of a policy's files, by path: gets the policy, the paths, and what the agent found then."""
+
+OF_A_POLICY: Final = (APPROVAL_DECIDED, APPROVAL_OUTDATED)
+"""The kinds of records that tell what a policy decided."""
+FORESEEN: Final = timedelta(days=30)
+"""Azure announces less far ahead; a document may hold any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to replay. `vm_name` is the VM's name whatever the recording holds; `configured` is that of the settings."""
+    """How to replay. `vm_name` is the VM's name whatever the recording holds; `configured` is that of the settings.
+
+    `as_then`: decide by the policy that the recording holds, and by `policy` where it holds none.
+    """
 
     policy: Policy
     poll_interval: float
@@ -58,7 +71,7 @@ class Options:
     vm_name: str = ""
     configured: str = ""
     all_events: bool = False
-    version: str = ""
+    as_then: bool = False
 
 
 class ReplayEngine:
@@ -71,6 +84,10 @@ class ReplayEngine:
         self._plan = plan
         self._options = options
         self._policy = options.policy
+        self._policy_known = True
+        self._found: Mapping[str, Presence] = {}
+        self._body = b""
+        self._version = ""
         self.result = ReplayResult()
         first_known = next((entry for entry in plan.entries if isinstance(entry, IdentityKnown)), None)
         self.vm = self._identify(first_known).vm
@@ -96,12 +113,25 @@ class ReplayEngine:
             if place in self._handled_ahead:
                 continue
             if isinstance(entry, Reading | Steady):
+                if self._repeats(entry):
+                    continue
+                found = self._found_with(place, entry)
                 self._take_ahead(place, entry)
-            self._handle(entry)
+                self._handle(entry)
+                if found:
+                    self._decide_again()
+            else:
+                self._handle(entry)
             yield from self._records
             self._records.clear()
 
     def _handle(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
+        if isinstance(entry, PolicyKnown):
+            self._adopt(entry.policy)
+            return
+        if isinstance(entry, FilesFound):
+            self._found = entry.files
+            return
         if not isinstance(entry, Reading | Steady | Unreadable):
             self._settle_identity()
         # How long the process lived before a restart is not known.
@@ -142,12 +172,16 @@ class ReplayEngine:
         context = self._context(now, observation)
         outcome = cycle.run(self._state, observation, self._policy, context)
         self._state = outcome.state
+        made = cycle.decision_context(context, self._state)
+        decisions = [fact.decision for fact in outcome.facts if isinstance(fact, DecisionMade)]
+        if not self._policy_known:  # what it decided can't be told
+            self.result.undecided.update(decision.key for decision in decisions)
+            self._records += (record for record in outcome.records if record.kind not in OF_A_POLICY)
+            return
         self._records += outcome.records
-        for fact in outcome.facts:
-            if isinstance(fact, DecisionMade):
-                made = cycle.decision_context(context, self._state)
-                explanation = explain_decision(self._policy, self._state, made, fact.decision)
-                self.result.decided(at, explanation)
+        for decision in decisions:
+            explanation = explain_decision(self._policy, self._state, made, decision)
+            self.result.decided(Moment(at, explanation, self._policy.mode))
 
     def _context(self, now: Instant, observation: Observation) -> Context:
         document = observation.document if isinstance(observation, cycle.DocumentRead) else None
@@ -155,14 +189,44 @@ class ReplayEngine:
             now=now,
             process_start=self._process_start,
             identity=self._identity,
-            files=self._options.look(files_to_check(self._policy, document)) if document is not None else {},
+            files=self._look(document) if document is not None else {},
             sends=False,
             watching=self._watching,
             poll_interval=self._options.poll_interval,
             all_events=self._options.all_events,
-            version=self._options.version,
+            version=self._version,
             random_key="replay",
         )
+
+    # -- the policy and its files
+
+    def _adopt(self, policy: PolicyRead | None) -> None:
+        """Decide by this policy from now on, if decisions are those of then."""
+        if self._options.as_then:
+            self._policy = self._options.policy if policy is None else policy.policy
+            self._policy_known = policy is None or not policy.faults
+
+    def _look(self, document: Document) -> Mapping[str, Presence]:
+        return self._options.look(self._policy, files_to_check(self._policy, document), self._found)
+
+    def _found_with(self, place: int, entry: Reading | Steady) -> bool:
+        """Take what was found of the files for the last document of an entry, which a line after it says."""
+        for later in range(place + 1, len(self._plan.entries)):
+            following = self._plan.entries[later]
+            if isinstance(following, FilesFound) and following.at == entry.at:
+                if isinstance(entry, Steady):
+                    self._unchanged_until(entry.at - timedelta(seconds=self._options.poll_interval))
+                self._found = following.files
+                self._handled_ahead.add(later)
+                return True
+            if not isinstance(following, Interrupted):
+                return False
+        return False
+
+    def _decide_again(self) -> None:
+        document = self._state.document
+        if document is not None and self._state.outage is None:
+            self._good(document, self._last_time())
 
     # -- the identity
 
@@ -257,13 +321,22 @@ class ReplayEngine:
         self._in_flight.clear()
         self._interruptions.clear()
         self._identity = self._identify(None)  # the next process reads it again
+        self._found = {}
+        self._adopt(entry.policy)
+        self._version = entry.version
         self._process_start = self._clock.advance_to(entry.at)
         self._run(cycle.AgentStarted(entry.boot), entry.at)
 
     # -- documents
 
+    def _repeats(self, entry: Reading | Steady) -> bool:
+        """Whether it is the document that the file before this one ended with, which this file begins with."""
+        if not isinstance(entry, Reading) or not entry.opening or entry.at is None:
+            return False
+        return entry.body == self._body and entry.at <= self._last_time()
+
     def _read(self, entry: Reading) -> None:
-        at = entry.at or self._last_time()
+        at, self._body = entry.at or self._last_time(), entry.body
         try:
             document = _parse(entry.body)
         except DocumentError as error:
@@ -297,10 +370,24 @@ class ReplayEngine:
         tracked = self._state.history(folded(event_id))
         if tracked is None:
             return None
+        self.result.sent(tracked.key, at)
+        self._foresee(tracked)
         self._in_flight.add(tracked.key)
         rule, _ = match(self._policy.rules, tracked.event)
         self._run(cycle.ApprovalSent(tracked.key, rule.name if rule else ""), at)
         return self._state.history(tracked.key)
+
+    def _foresee(self, tracked: Tracked) -> None:
+        """Where the policy has not approved an event for which an approval was sent: whether and when it would have, if
+        nothing had been sent and the event had stayed as it was until its `NotBefore`."""
+        last, until = self._state.last_good, tracked.event.not_before
+        if last is None or until is None or {tracked.key} & {*self.result.approved, *self.result.foreseen}:
+            return
+        branch = copy(self)
+        branch._clock, branch.result, branch._records = copy(self._clock), ReplayResult(), []
+        branch._pass_time(min(until, last.wall + FORESEEN) - timedelta(seconds=self._options.poll_interval))
+        if moment := branch.result.approved.get(tracked.key):
+            self.result.foreseen[tracked.key] = moment
 
     def _posted(self, entry: Posted) -> None:
         """The answer to an approval. Recordings of the first version hold only the answers."""
@@ -310,6 +397,7 @@ class ReplayEngine:
         if tracked is None:
             return
         self._in_flight.discard(tracked.key)
+        self.result.answered(tracked.key, entry.at, entry.status, entry.reason)
         failure = None
         if entry.status != ACCEPTED:
             failure = cycle.PostFailure(entry.reason, "as recorded", entry.status)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from exporter.config.policy_values import PolicyRead
+from exporter.core.policy import Presence
 from exporter.core.records import Vm
 
 ACCEPTED: Final = 200
@@ -22,6 +25,8 @@ class Reading:
     where: str
     recorded: bool = False
     """By the agent's own recorder."""
+    opening: bool = False
+    """At the beginning of a file of a recording: the document that the file before it ended with, once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,32 @@ class IdentityKnown:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The agent started. `boot` identifies the boot of the machine; empty where it is not known."""
+    """The agent started. `boot` identifies the boot of the machine; empty where it is not known.
+
+    `policy` is the policy in force from then on; None in recordings of versions that did not keep it. `version` is that
+    of the agent.
+    """
 
     at: datetime
     boot: str
+    version: str = ""
+    policy: PolicyRead | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKnown:
+    """The policy in force, at the beginning of a further file of a recording."""
+
+    at: datetime
+    policy: PolicyRead
+
+
+@dataclass(frozen=True, slots=True)
+class FilesFound:
+    """What the agent found of the policy's files for the document that it read then, and for those after it."""
+
+    at: datetime
+    files: Mapping[str, Presence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +128,9 @@ class Unreadable:
     detail: str
 
 
-Timed = Steady | Failed | Sent | Posted | Interrupted | IdentityKnown | Began | Ended
+Noted = IdentityKnown | PolicyKnown | FilesFound
+"""What a file of a recording may begin with."""
+Timed = Steady | Failed | Sent | Posted | Interrupted | Noted | Began | Ended
 Entry = Reading | Timed | Unreadable
 
 

@@ -9,9 +9,10 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -22,8 +23,11 @@ from exporter.commands.replay.entries import (
     Ended,
     Entry,
     Failed,
+    FilesFound,
     IdentityKnown,
     Interrupted,
+    Noted,
+    PolicyKnown,
     Posted,
     Reading,
     Sent,
@@ -33,6 +37,8 @@ from exporter.commands.replay.entries import (
     read_time,
 )
 from exporter.commands.replay.shapes import kept, several
+from exporter.config.policy_values import PolicyRead, read_policy
+from exporter.core.policy import Presence
 from exporter.core.records import Vm
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.story import Scenario, ScenarioError
@@ -91,12 +97,24 @@ def _content(name: str, content: bytes) -> Input:
         return Input((_entry(whole, content, name),))
     if isinstance(whole, list):
         return Input(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
-    entries = tuple(_lines(name, content))
+    entries = tuple(_with_opening(_lines(name, content)))
     if all(isinstance(entry, Unreadable) for entry in entries):
         # No line is JSON: it is several documents in a row, or one answer that is no document.
         whole = tuple(_several(name, content))
         return Input(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
     return Input(entries)
+
+
+def _with_opening(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries of a file, with the document marked that it only begins with so that it can be read alone."""
+    opening, noted = True, False
+    for entry in entries:
+        if opening and noted and isinstance(entry, Reading):
+            yield replace(entry, opening=True)
+        else:
+            yield entry
+        noted = isinstance(entry, Noted)
+        opening = opening and noted
 
 
 def _several(where: str, content: bytes) -> Iterator[Entry]:
@@ -182,6 +200,23 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
     if isinstance(line.get("ended"), dict):
         return Ended(at)
     if isinstance(began := line.get("began"), dict):
-        boot = began.get("boot")
-        return Began(at, boot[:MAX_TEXT] if isinstance(boot, str) else "")
+        boot, version = (text if isinstance(text := began.get(key), str) else "" for key in ("boot", "version"))
+        policy = _policy(began["policy"]) if "policy" in began else None
+        return Began(at, boot[:MAX_TEXT], version[:MAX_TEXT], policy)
+    if "policy" in line:
+        return PolicyKnown(at, _policy(line["policy"]))
+    if isinstance(files := line.get("files"), dict):
+        words = {presence.value: presence for presence in Presence}
+        found = {path: words[word] for path, word in files.items() if isinstance(word, str) and word in words}
+        return FilesFound(at, found)
     return None
+
+
+def _policy(value: Any) -> PolicyRead:
+    return _read_once(json.dumps(value))
+
+
+@lru_cache(64)
+def _read_once(text: str) -> PolicyRead:
+    """A process that is started again and again writes the same policy each time."""
+    return read_policy(json.loads(text))

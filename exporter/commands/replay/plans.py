@@ -37,8 +37,9 @@ def replay_plans(
     """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
     recorded = [item for item in inputs if item.scenario is None]
     if all(_first_time(item) for item in recorded):
-        # The files of one recording are numbered from the newest to the oldest.
-        recorded.sort(key=lambda item: _first_time(item) or now)
+        # The files of one recording are numbered from the newest to the oldest. Of versions before this one, several
+        # may begin with the same time, that at which the VM became known.
+        recorded.sort(key=lambda item: (_last_time(item) or now, _first_time(item) or now))
     entries = [entry for item in recorded for entry in item.entries]
     made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []
     return made + [scenario_plan(item.scenario, poll_interval, start) for item in inputs if item.scenario is not None]
@@ -46,6 +47,10 @@ def replay_plans(
 
 def _first_time(item: Input) -> datetime | None:
     return next(filter(None, map(_time_of, item.entries)), None)
+
+
+def _last_time(item: Input) -> datetime | None:
+    return next(filter(None, map(_time_of, reversed(item.entries))), None)
 
 
 def _time_of(entry: Entry) -> datetime | None:

@@ -9,7 +9,7 @@ from exporter.commands.replay.result import Moment, ReplayResult
 from exporter.core.decision import Condition, Explanation, Outcome, RuleEvaluation
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
 from exporter.core.messages import why
-from exporter.core.policy import Decision, Policy, Reason, Rule
+from exporter.core.policy import Decision, Reason, Rule
 from exporter.core.record_factory import decision_data
 from exporter.core.records import timestamp
 from exporter.text.format import clean, moment
@@ -27,9 +27,9 @@ def table(result: ReplayResult, colour: bool = False) -> Iterator[str]:
     for moments in result.decisions.values():
         event = moments[0].explanation.decision.event
         yield ""
-        yield f"{bold}{clean(event.event_id, LONGEST)}{reset}  {_what(event)}"
+        yield f"{bold}{clean(event.event_id, LONGEST)}{reset}  {what(event)}"
         for moment_of_event in moments:
-            yield f"  {moment(moment_of_event.at)}  {bold}{_verdict(moment_of_event.explanation.decision)}{reset}"
+            yield f"  {moment(moment_of_event.at)}  {bold}{verdict(moment_of_event.explanation.decision)}{reset}"
             rows = list(_rows(moment_of_event.explanation))
             if rows:
                 yield f"    {dim}{'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found{reset}"
@@ -39,7 +39,8 @@ def table(result: ReplayResult, colour: bool = False) -> Iterator[str]:
         yield f"  and {result.unlisted} further changes of decisions"
 
 
-def _what(event: Event) -> str:
+def what(event: Event) -> str:
+    """The fields of an event that decisions rest on, on one line."""
     resources = event.resources or ()
     shown = ", ".join(resources[:NAMES_SHOWN]) or "unknown resources"
     others = f" and {len(resources) - NAMES_SHOWN} more" if len(resources) > NAMES_SHOWN else ""
@@ -50,7 +51,8 @@ def _what(event: Event) -> str:
     )
 
 
-def _verdict(decision: Decision) -> str:
+def verdict(decision: Decision) -> str:
+    """A decision in words: verdict, reason, and the clause behind it."""
     reason = f" {decision.reason.value}" if decision.reason else ""
     return f"{decision.verdict.value}{reason}: {why(decision)}{against(decision)}"
 
@@ -130,24 +132,25 @@ def _wanted(rule: Rule, field: str) -> str:
     return f"at least {low}" if rule.max_duration is None else f"{low} to {rule.max_duration}"
 
 
-def as_values(result: ReplayResult, policy: Policy) -> list[dict[str, Any]]:
+def as_values(result: ReplayResult) -> list[dict[str, Any]]:
     """The same as JSON values: one object for each event, in it one for each decision."""
     return [
         {
             "event_id": moments[0].explanation.decision.event.event_id,
             "event": moments[0].explanation.decision.event.raw,
-            "moments": [_moment(moment_of_event, policy) for moment_of_event in moments],
+            "moments": [moment_value(moment_of_event) for moment_of_event in moments],
         }
         for moments in result.decisions.values()
     ]
 
 
-def _moment(moment_of_event: Moment, policy: Policy) -> dict[str, Any]:
+def moment_value(moment_of_event: Moment) -> dict[str, Any]:
+    """A decision and the checks behind it as a JSON value."""
     explanation = moment_of_event.explanation
     decision = explanation.decision
     return {
         "at": timestamp(moment_of_event.at),
-        **decision_data(decision, policy.mode),
+        **decision_data(decision, moment_of_event.mode),
         "why": why(decision) + against(decision),
         "rules": [
             {

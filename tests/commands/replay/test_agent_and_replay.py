@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +15,11 @@ from hypothesis import strategies as st
 from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
-from exporter.core.policy import DEFAULT_RULES, Mode, Policy, Presence, Rule
+from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
+from exporter.recorder.files import RecordingFiles
 from tests.support.agent_world import NAME, VM, World, document, event, started
 from tests.support.approval_case import hours
 from tests.support.effort import LONG, MEMORY, Tried, examples
@@ -58,7 +61,28 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("crashes_while_failing"), st.sampled_from([0.5, 4.0, 13.0]), st.sampled_from([1.0, 9.0])),
     st.tuples(st.just("doubts_its_name"), st.booleans(), st.booleans()),
     st.tuples(st.just("waits"), st.sampled_from([1.0, 7.0, 40.0, 70.0])),
+    st.tuples(st.just("is_told_to_hold"), st.booleans()),
+    st.tuples(st.just("prepares"), st.sampled_from(IDS), st.booleans()),
+    st.tuples(st.just("restarts_with"), st.integers(0, 9)),
 )
+
+
+def policies(folder: Path) -> list[Policy]:
+    """Policies that ask for files, time and quiet, beside the default one."""
+    asking = (
+        Rule("prepared", ("Reboot",), require_file=str(folder / "ready-{event_id}")),
+        Rule("settled", ("Freeze",), settle=6.0, when_quiet=True),
+    )
+    hold = str(folder / "hold")
+    return [
+        Policy(Mode.ENFORCE),
+        Policy(Mode.DRY_RUN),
+        Policy(Mode.ENFORCE, rules=asking),
+        Policy(Mode.ENFORCE, Coordination.LEADER, 20.0, hold, (*asking, *DEFAULT_RULES)),
+        Policy(Mode.DRY_RUN, Coordination.ANY, hold_file=hold, rules=asking[:1]),
+        Policy(Mode.OFF, Coordination.SINGLE, hold_file=hold),
+        *(Policy(mode, rules=rules) for mode in (Mode.ENFORCE, Mode.DRY_RUN) for rules in RULES),
+    ]
 
 
 class Life:
@@ -67,6 +91,7 @@ class Life:
     def __init__(self, folder: Path, policy: Policy, name: str) -> None:
         vm = Vm(name=name, id=VM.id) if name else Vm()
         self.world = World(folder, policy, vm=vm, poll_interval=POLL_SECONDS, recording=folder / "recording")
+        self.folder = folder
         self.number = 1
         self.items: dict[str, dict[str, Any]] = {}
 
@@ -126,6 +151,22 @@ class Life:
     def doubts_its_name(self, conflict: bool, confirmed: bool) -> None:
         self.world.who = VmIdentity(self.world.who.vm, conflict, confirmed)
 
+    def is_told_to_hold(self, hold: bool) -> None:
+        self.touches("hold", hold)
+
+    def prepares(self, event_id: str, ready: bool) -> None:
+        self.touches(f"ready-{event_id}", ready)
+
+    def touches(self, name: str, there: bool) -> None:
+        if there:
+            (self.folder / name).touch()
+        else:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def restarts_with(self, number: int) -> None:
+        self.world.options = replace(self.world.options, policy=policies(self.folder)[number])
+        self.restarts(True, "boot-1")
+
     def waits(self, seconds: float) -> None:
         self.world.live(seconds)
 
@@ -135,12 +176,33 @@ class Life:
         self.number += before != self.items
         self.world.see(document(self.number, *self.items.values()), 2)
 
-    def replayed(self, policy: Policy) -> list[Record]:
+    def recorded(self) -> list[Path]:
+        """The recording, in the one file that it is."""
         self.world.recorder.close(60)
-        given = [read_input(str(self.world.recording), None)]
+        return [self.folder / "recording"]
+
+    def rotated(self) -> list[Path]:
+        """The same lines in many small files, as they are written where there is little room."""
+        folder = self.folder / "rotated"
+        files = RecordingFiles(folder / "recording", 3000, 500)
+        for text in (self.folder / "recording").read_bytes().splitlines():
+            if text:
+                line = json.loads(text)
+                files.write(line, line.pop("body", "").encode())
+        files.close()
+        return [*folder.iterdir()]
+
+    def replayed(self, paths: Iterable[Path]) -> list[Record]:
+        """The records of a replay that knows no policy but those of the recording."""
+        given = [read_input(str(path), None) for path in paths]
         (plan,) = replay_plans(given, POLL_SECONDS, None, self.world.clock.utc())
-        options = Options(policy, POLL_SECONDS, lambda paths: dict.fromkeys(paths, Presence.ABSENT), version="1.0.0")
+        options = Options(Policy(Mode.OFF, rules=()), POLL_SECONDS, as_found, as_then=True)
         return list(ReplayEngine(plan, options).run())
+
+
+def as_found(_: Policy, paths: Iterable[str], found: Mapping[str, Presence]) -> dict[str, Presence]:
+    """The presence of files as the recording has it, and of no other."""
+    return {path: found.get(path, Presence.UNKNOWN) for path in paths}
 
 
 def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
@@ -162,23 +224,24 @@ def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 @settings(max_examples=examples(60))
 @given(
     st.sampled_from([NAME, NAME, ""]),
-    st.sampled_from([Mode.ENFORCE, Mode.ENFORCE, Mode.DRY_RUN]),
-    st.sampled_from([DEFAULT_RULES, *RULES]),
+    st.sampled_from([0, 0, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9]),
     st.lists(STEPS, min_size=3, max_size=30 if LONG else 14),
 )
 def test_replay_of_a_recording_gives_the_records_of_the_agent(
-    name: str, mode: Mode, rules: tuple[Rule, ...], steps: list[tuple[Any, ...]]
+    name: str, number: int, steps: list[tuple[Any, ...]]
 ) -> None:
-    """Whatever the source, the VM, the POSTs and the process do: record by record, decisions included."""
+    """Whatever the source, the VM, the POSTs, the policy's files and the process do: record by record, decisions
+    included, by the policies that the recording holds."""
     Tried.example(steps=len(steps))
-    policy = Policy(mode=mode, rules=rules)
     with tempfile.TemporaryDirectory(prefix="azse-replay-", dir=MEMORY) as folder:
-        life = Life(Path(folder), policy, name)
+        life = Life(Path(folder), policies(Path(folder))[number], name)
         try:
             life.step("waits", 1.0)
             for step in steps:
                 life.step(*step)
             life.world.stop()
-            assert compared(life.replayed(policy)) == compared(life.world.records())
+            told = compared(life.world.records())
+            assert compared(life.replayed(life.recorded())) == told
+            assert compared(life.replayed(life.rotated())) == told
         finally:
             life.world.__exit__()

@@ -198,7 +198,7 @@ def test_hostile_input_is_a_sentence_and_1(content: bytes) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from(list(range(10))), min_size=1, max_size=12), st.randoms(use_true_random=False))
+@given(st.lists(st.sampled_from(list(range(14))), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Random) -> None:
     """Lines of every kind in any order, with times that go back and forth, never raise."""
     at = after(chance.uniform(-1e6, 1e6))
@@ -213,6 +213,13 @@ def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Rando
         {"at": at, "began": {"boot": chance.choice("xy")}},
         {"read_at": at, "body": "{"},
         b"nonsense",
+        {"at": at, "began": {"boot": "x", "policy": chance.choice([{}, {"mode": "off", "rules": []}, 5, None])}},
+        {
+            "at": at,
+            "policy": chance.choice([{"mode": "enforce", "rules": [{}]}, {"mode": "dry-run", "rules": []}, "x"]),
+        },
+        {"at": at, "files": chance.choice([{}, {"/x": "absent", "/y": [], "/z": "lost"}])},
+        {"at": at, "post": "a", "sent": True},
     ]
     code, out, _ = run("-", "--json", standard_input=lines(*(choices[kind] for kind in kinds)))
     assert code in (0, 1)

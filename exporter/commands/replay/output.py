@@ -1,0 +1,202 @@
+"""What `replay` prints: the story as timeline and table, the comparison of two policies, or both as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+from exporter.commands.replay import differences
+from exporter.commands.replay.differences import Comparison, Kind
+from exporter.commands.replay.engine import ReplayEngine
+from exporter.commands.replay.plans import ReplayPlan
+from exporter.commands.replay.policies import InForce, as_value, changes, history, modes_of, policy_line
+from exporter.commands.replay.table import as_values, table
+from exporter.config.policy_values import policy_values
+from exporter.config.schema import Settings
+from exporter.core.folding import folded
+from exporter.core.policy import Mode, Policy
+from exporter.core.records import Record
+from exporter.text.format import clean, counted
+from exporter.text.terminal import say
+from exporter.text.timeline import record_lines
+
+NAMES_SHOWN: Final = 20
+CHANGES_SHOWN: Final = 50
+LONGEST: Final = 500
+
+
+@dataclass(slots=True)
+class Told:
+    """What is replayed, and by which policies.
+
+    `then` are the policies in force then, and `given` are the settings that the policy given now is from, None where
+    decisions are those of then. Both are `compared` where they may differ.
+    """
+
+    plan: ReplayPlan
+    engine: ReplayEngine
+    then: tuple[InForce, ...]
+    given: Settings | None
+    compared: bool
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def policies(self) -> list[Policy]:
+        """Every policy by which something is decided here."""
+        of_then = [each.policy for each in self.then] if self.compared or self.given is None else []
+        return [*of_then, *([self.given.approval.policy] if self.given is not None else [])]
+
+    @property
+    def policy(self) -> Policy:
+        """The policy by which the printed story is decided; where there were several, the last of them."""
+        return self.then[-1].policy if self.given is None else self.given.approval.policy
+
+    @property
+    def vm_name(self) -> str:
+        """The name of the VM, for a person."""
+        return clean(self.engine.vm.name, LONGEST) or "an unknown VM"
+
+    def hints(self) -> list[str]:
+        """Which flag would give a more useful result."""
+        names, vm_name = list(self.engine.result.names), self.engine.vm.name
+        if not names or (vm_name and folded(vm_name) in {folded(name) for name in names}):
+            return []
+        shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST)
+        if not vm_name:
+            return [f"this VM's name is not known: give --vm-name; the documents name {shown}"]
+        return [f"no event names {clean(vm_name, LONGEST)}; the documents name {shown} (--vm-name)"]
+
+
+@dataclass(frozen=True, slots=True)
+class AsText:
+    """The timeline, then the table, then the comparison; the comparison `alone` where a policy is reviewed."""
+
+    out: TextIO
+    colour: bool
+    alone: bool
+
+    def _print(self, text: str = "") -> None:
+        say(text, self.out, colour=self.colour)
+
+    def begin(self, told: Told) -> None:
+        """Print what is replayed, by which policy, and what is assumed."""
+        if self.alone:
+            self._print(f"As {told.vm_name}: what was decided then, and what would be now. Nothing is sent.")
+        else:
+            self._print(f"As {told.vm_name}{_by(told)}. Nothing is sent.")
+        if told.given is None and len(told.then) > 1:
+            for text in history(told.then):
+                self._print(f"({clean(text, LONGEST)})")
+        for note in [told.plan.title, *told.notes] if told.plan.title else told.notes:
+            line = f"({clean(note, LONGEST)})"
+            of_the_plan = note == told.plan.title or note in told.plan.notes
+            for text in [line] if of_the_plan and not self.alone else differences.wrapped(line):
+                self._print(text)
+        self._print()
+
+    def record(self, record: Record) -> None:
+        """Print a record as lines of the timeline."""
+        for text in () if self.alone else record_lines(record, self.colour):
+            self._print(text)
+
+    def end(self, told: Told, comparison: Comparison | None) -> None:
+        """Print the table and the comparison, as far as they are asked for."""
+        if not self.alone:
+            result = told.engine.result
+            counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
+            self._print()
+            self._print(f"{counts}{_by(told, '. ')}:")
+            for text in table(result, self.colour):
+                self._print(text)
+            self._print()
+        if comparison is not None:
+            for line in _comparison_lines(told, comparison):
+                for text in differences.wrapped(line):
+                    self._print(text)
+            for text in differences.lines(comparison, self.colour):
+                self._print(text)
+            self._print()
+        for hint in told.hints():
+            self._print(f"({hint})")
+            self._print()
+
+
+def _by(told: Told, beside: str = ": ") -> str:
+    """By which policy the story is decided, for a line that it follows."""
+    if told.given is not None:
+        return f"{beside}{policy_line(told.policy)}"
+    if len(told.then) > 1:
+        return f", decided as then by {len(told.then)} policies in turn"
+    return f", decided as then: {next(history(told.then))}"
+
+
+def _comparison_lines(told: Told, comparison: Comparison) -> Iterator[str]:
+    for number, text in enumerate(history(told.then)):
+        yield f"{'' if number else 'then':<4}  {clean(text, LONGEST)}"
+    yield f"now   {clean(policy_line(told.policy), LONGEST)}"
+    changed = list(changes(told.then[-1].policy, told.policy)) if not told.then[-1].faults else []
+    for text in changed[:CHANGES_SHOWN]:
+        yield f"      {clean(text, LONGEST)}"
+    if len(changed) > CHANGES_SHOWN:
+        yield f"      and {len(changed) - CHANGES_SHOWN} more"
+    yield ""
+    yield differences.summary(comparison)
+    yield from _caveats(told, comparison)
+
+
+def _caveats(told: Told, comparison: Comparison) -> Iterator[str]:
+    """What the comparison leaves out, and what nobody can know."""
+    before, now = modes_of(told.then), told.policy.mode
+    if before and before != [now]:
+        both = comparison.both_approve
+        yield f"The mode is not compared: it was {' and '.join(before)} then, and is {now} now." + (
+            f" An approval would be sent for each of the {counted(both, 'event')} that both approve."
+            if now is Mode.ENFORCE and both
+            else ""
+        )
+    if Mode.OFF in (*before, now):
+        yield "While the mode is off nothing else is looked at: what both hold then counts as decided alike."
+    kinds = {difference.kind for difference in comparison.differences}
+    if any(difference.posts for difference in comparison.differences):
+        yield "What an event for which an approval was sent would have become without it is not known."
+    if kinds & {Kind.APPROVED, Kind.EARLIER}:
+        yield "What would have followed an approval that was not sent then, or later, is not known."
+
+
+@dataclass(frozen=True, slots=True)
+class AsJson:
+    """One JSON object a line."""
+
+    out: TextIO
+
+    def begin(self, told: Told) -> None:
+        """Nothing: all of it is in the last object."""
+
+    def record(self, record: Record) -> None:
+        """Print a record as it is published."""
+        say(record.to_json().decode(), self.out)
+
+    def end(self, told: Told, comparison: Comparison | None) -> None:
+        """Print the last object."""
+        result, policy = told.engine.result, told.policy
+        caveats = list(_caveats(told, comparison)) if comparison is not None else []
+        last: dict[str, Any] = {
+            "decisions": as_values(result),
+            "vm_name": told.engine.vm.name or None,
+            "mode": policy.mode.value,
+            "coordination": policy.coordination.value,
+            "rules": [rule.name for rule in policy.rules],
+            "documents": result.documents,
+            "rejected": result.rejected,
+            "failures": result.failures,
+            "then": [as_value(each) for each in told.then] if told.compared or told.given is None else None,
+            "now": None
+            if told.given is None
+            else {"file": told.given.config_file or None, "policy": policy_values(policy)},
+            "summary": None if comparison is None else differences.summary_value(comparison),
+            "differences": None if comparison is None else differences.as_values(comparison),
+            "notes": [*told.notes, *caveats, *told.hints()],
+        }
+        say(json.dumps(last, ensure_ascii=False, separators=(",", ":")), self.out)

@@ -1,0 +1,503 @@
+"""Which policy decides in a replay, and what another one would have decided: `then` and `now`."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.commands.replay.command import _replay, add_arguments
+from exporter.config.load import ConfigError, load
+from exporter.config.policy_values import policy_values
+from exporter.config.sources import FlagParser
+from exporter.core.policy import Mode, Policy, Rule
+from tests.support.agent_world import FREEZE, World, document, event, started
+from tests.support.recordings import NAME, Recording, month
+
+NOW = datetime(2026, 4, 1, tzinfo=UTC)
+ENFORCE = Policy(Mode.ENFORCE)
+DRY_RUN = Policy(Mode.DRY_RUN)
+ID = "6A8C1F0E-3B52-4C47-9D10-2F7E5B94C8D3"
+MINUTE = timedelta(minutes=1)
+
+
+def run(*words: str | Path, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Exit code and output."""
+    parser = FlagParser()
+    add_arguments(parser)
+    args = parser.parse_args([str(word) for word in words])
+    out = io.StringIO()
+    code = _replay(args, load(args, environ or {}), io.BytesIO(), out, NOW)
+    return code, out.getvalue()
+
+
+def as_json(
+    *words: str | Path, environ: Mapping[str, str] | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The records and the last object."""
+    code, out = run(*words, "--json", environ=environ)
+    assert code == 0
+    *records, last = map(json.loads, out.splitlines())
+    return records, last
+
+
+def reviewed(recording: Recording, text: str) -> dict[str, Any]:
+    """The last object of a replay of the recording with a policy file of this text."""
+    recording.close()
+    path = recording.path.parent / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return as_json(*recording.paths, "--policy", path)[1]
+
+
+def rule(text: str, mode: str = "enforce") -> str:
+    return f'[approval]\nmode = "{mode}"\nrules = [{{ name = "r", {text} }}]\n'
+
+
+def moments(last: Mapping[str, Any]) -> list[tuple[str, str | None, str]]:
+    """Verdict, reason and mode of each decision of the story."""
+    return [(m["verdict"], m["reason"], m["mode"]) for item in last["decisions"] for m in item["moments"]]
+
+
+def freeze(recording: Recording, length: timedelta = MINUTE, duration: int = 9, source: str = "Platform") -> None:
+    """A Freeze is there for so long, and goes."""
+    recording.stay(MINUTE)
+    recording.event(ID, "Freeze", source, duration)
+    recording.stay(length)
+    recording.go(ID)
+    recording.stay(MINUTE)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    return Recording(tmp_path / "rec")
+
+
+# -- by the policy in force then
+
+
+def test_a_recording_is_told_by_the_policy_in_force_then_record_by_record(tmp_path: Path) -> None:
+    """The very bytes of every record of the agent, its own rules and the files that it looked at included, also over a
+    restart with another policy, and whatever the defaults are."""
+    rules = (
+        Rule("user", ("Reboot",), ("User",)),
+        Rule("prepared", ("Freeze",), settle=5.0, require_file=str(tmp_path / "ready-{event_id}")),
+    )
+    hold = tmp_path / "hold"
+    with World(tmp_path, Policy(Mode.ENFORCE, rules=rules), recording=tmp_path / "rec") as world:
+        freezing = event(FREEZE, "Freeze", EventSource="Platform", DurationInSeconds=9)
+        world.see(document(1), 30)
+        world.see(document(2, freezing), 60)
+        (tmp_path / f"ready-{FREEZE}").touch()
+        world.live(10)
+        world.see(document(3, started(freezing)), 10)
+        world.see(document(4), 30)
+        world.stop()
+        world.options = replace(world.options, policy=Policy(Mode.ENFORCE, hold_file=str(hold)))
+        hold.touch()
+        world.restart(10)
+        world.see(document(5, event()), 20)
+        hold.unlink()
+        world.live(5)
+        world.see(document(6, started(event())), 10)
+        world.see(document(7), 10)
+        world.stop()
+        world.recorder.close(60)
+        told = [json.loads(record.to_json()) for record in world.records()]
+    records, last = as_json(tmp_path / "rec")
+    assert records == told
+    reasons = [record["data"]["decision"]["reason"] for record in told if "decided" in record["type"]]
+    assert reasons == ["settling", "not-prepared", None, "held", None]
+    assert [(each["recorded"], each["faults"]) for each in last["then"]] == [(True, []), (True, [])]
+    assert last["then"][0]["policy"] == policy_values(Policy(Mode.ENFORCE, rules=rules))
+    assert (last["now"], last["summary"], last["differences"]) == (None, None, None)
+    text = run(tmp_path / "rec")[1]
+    assert "decided as then by 2 policies in turn" in text
+    assert "mode enforce, coordination leader, rules user, prepared)" in text
+
+
+def test_a_file_alone_is_told_by_the_policy_that_it_begins_with(recording: Recording) -> None:
+    """The newest of several, of which the one with the start of the agent is lost."""
+    recording.max_bytes = 0
+    recording = Recording(recording.path, max_bytes=64 << 10)
+    recording.began(Policy(Mode.ENFORCE, rules=()))
+    recording.stay(timedelta(days=2))
+    freeze(recording, duration=5)
+    recording.close()
+    assert len(recording.paths) > 1
+    _, last = as_json(recording.path)
+    assert moments(last) == [("hold", "no-rule", "enforce")]
+
+
+def test_a_recording_without_a_policy_is_told_by_the_settings(recording: Recording) -> None:
+    """As before: older versions kept none."""
+    recording.began(None)
+    freeze(recording, duration=5)
+    recording.close()
+    assert moments(as_json(recording.path)[1]) == [("hold", "dry-run", "dry-run")]
+    _, last = as_json(recording.path, "--approval.mode", "enforce")
+    assert moments(last) == [("approve", None, "enforce")]
+    assert (last["then"], last["differences"]) == (None, None)
+
+
+def test_where_an_older_version_recorded_the_settings_decide_and_it_is_said(recording: Recording) -> None:
+    """After an update the policy is recorded; before it is not known."""
+    recording.began(None)
+    recording.ended()
+    recording.began(Policy(Mode.ENFORCE, rules=()))
+    freeze(recording)
+    recording.close()
+    _, last = as_json(recording.path)
+    assert moments(last) == [("hold", "no-rule", "enforce")]
+    assert any("holds no policy from 2026-03-01 00:00:00Z on" in note for note in last["notes"])
+
+
+def test_a_policy_that_cannot_be_read_is_said_and_decides_nothing(recording: Recording) -> None:
+    """Of a later version with a condition that is not known here: neither its rules nor the settings' are taken for
+    it; what is known of the events is told all the same, and what was really sent."""
+    values = policy_values(ENFORCE)
+    values["rules"][1]["only_while"] = "the moon is full"
+    recording.line(at=recording.at.isoformat(), began={"version": "99.0.0", "boot": "b", "policy": values})
+    recording.line(at=recording.at.isoformat(), vm={"name": NAME, "id": "x"})
+    recording.read()
+    recording.event(ID, "Freeze")
+    recording.sent(ID)
+    recording.stay(MINUTE)
+    recording.go(ID)
+    recording.close()
+    records, last = as_json(recording.path)
+    kinds = [record["type"].removeprefix("azure_scheduled_event.") for record in records]
+    assert kinds == ["agent.started.v1", "scheduled.v1", "approval.accepted.v1", "ended.v1"]
+    assert records[0]["data"]["mode"] == "enforce"
+    assert last["decisions"] == []
+    (note,) = last["notes"]
+    assert "can't be read by this version" in note
+    assert "only_while" in note
+    assert "only_while" in run(recording.path)[1]
+    (difference,) = reviewed(recording, rule('event_type = ["Freeze"]'))["differences"]
+    assert (difference["kind"], difference["then"]) == ("unknown", None)
+    assert (difference["now"]["verdict"], difference["sent"][0]["status"]) == ("approve", 200)
+
+
+@pytest.mark.parametrize("given", ["flag", "environment", "file"])
+def test_settings_that_say_anything_of_approvals_decide_and_are_compared(
+    recording: Recording, tmp_path: Path, given: str
+) -> None:
+    """By a flag, a variable or the file, be it the default: the story is told by it, and compared with then."""
+    recording.began(Policy(Mode.ENFORCE, rules=()))
+    freeze(recording, duration=5)
+    recording.close()
+    config = tmp_path / "config.toml"
+    config.write_text('[approval]\nmode = "dry-run"\n' if given == "file" else '[source]\nvm_name = ""\n')
+    words = {"flag": ["--approval.mode", "dry-run"]}.get(given, [])
+    environ = {"environment": {"SCHEDULED_EVENTS_APPROVAL_MODE": "dry-run"}}.get(given, {})
+    _, last = as_json(recording.path, "--config.file", config, *words, environ=environ)
+    assert moments(last) == [("hold", "dry-run", "dry-run")]
+    assert [(each["kind"], each["then"]["reason"]) for each in last["differences"]] == [("approved", "no-rule")]
+    assert last["now"]["file"] == str(config)
+    out = run(recording.path, "--config.file", config, *words, environ=environ)[1]
+    assert "approval.decided" in out
+    assert "1 event in 3 min 2 s: 0 decided alike, 1 would also be approved (by short-freeze)." in out
+
+
+def test_settings_of_other_sections_leave_the_decisions_as_they_were(recording: Recording) -> None:
+    """The VM's name is another question."""
+    recording.began(Policy(Mode.ENFORCE, rules=()))
+    freeze(recording, duration=5)
+    recording.close()
+    assert moments(as_json(recording.path, "--source.vm-name", NAME)[1]) == [("hold", "no-rule", "enforce")]
+
+
+# -- the differences
+
+
+@pytest.mark.parametrize(
+    ("then", "policy", "length", "kind", "seconds", "reasons"),
+    [
+        (DRY_RUN, rule('event_type = ["Freeze"]', "dry-run"), MINUTE, "approved", None, ("no-rule", "dry-run")),
+        (ENFORCE, rule('event_type = ["Freeze"]'), MINUTE, "approved", None, ("no-rule", None)),
+        (
+            Policy(rules=(Rule("r", ("Freeze",)),)),
+            rule('event_type = ["Reboot"]'),
+            MINUTE,
+            "held",
+            None,
+            ("dry-run", "no-rule"),
+        ),
+        (
+            Policy(rules=(Rule("r", ("Freeze",)),)),
+            rule('event_type = ["Freeze"], settle = "90s"'),
+            MINUTE,
+            "held",
+            None,
+            ("dry-run", "settling"),
+        ),
+        (
+            Policy(rules=(Rule("r", ("Freeze",)),)),
+            rule('event_type = ["Freeze"], settle = "30s"', "dry-run"),
+            MINUTE,
+            "later",
+            30.0,
+            ("dry-run", "dry-run"),
+        ),
+        (
+            Policy(rules=(Rule("r", ("Freeze",), settle=50.0),)),
+            rule('event_type = ["Freeze"], settle = "30s"', "dry-run"),
+            MINUTE,
+            "earlier",
+            -20.0,
+            ("dry-run", "dry-run"),
+        ),
+        (
+            Policy(rules=(Rule("other", ("Freeze",)),)),
+            rule('event_type = ["Freeze"]'),
+            MINUTE,
+            "rule",
+            None,
+            ("dry-run", None),
+        ),
+        (DRY_RUN, rule('event_type = ["Freeze"], settle = "90s"'), MINUTE, "reason", None, ("no-rule", "settling")),
+        (
+            replace(DRY_RUN, mode=Mode.OFF),
+            rule('event_type = ["Freeze"]'),
+            MINUTE,
+            "approved",
+            None,
+            ("off", None),
+        ),
+    ],
+    ids=["approved", "approved-enforced", "held", "held-by-time", "later", "earlier", "rule", "reason", "off"],
+)
+def test_each_kind_of_difference(  # noqa: PLR0917  # the columns of the table above
+    recording: Recording,
+    then: Policy,
+    policy: str,
+    length: timedelta,
+    kind: str,
+    seconds: float | None,
+    reasons: tuple[str | None, str | None],
+) -> None:
+    """What was decided then, what would be now, by how much later, and the count of its kind."""
+    recording.began(then)
+    freeze(recording, length)
+    last = reviewed(recording, policy)
+    (difference,) = last["differences"]
+    assert difference["kind"] == kind
+    assert (difference["then"]["reason"], difference["now"]["reason"]) == reasons
+    assert difference["seconds"] == seconds
+    assert (difference["assumed"], difference["sent"]) == (False, [])
+    if seconds is not None:
+        assert difference["held"]["reason"] == "settling"
+    counts = {name: last["summary"][name] for name in ("events", "alike", kind)}
+    assert counts == {"events": 1, "alike": 0, kind: 1}
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("before", Mode)
+def test_the_mode_alone_is_a_line_and_no_difference(recording: Recording, before: Mode, mode: Mode) -> None:
+    """What dry-run would have approved was decided alike; only of `off` nothing is known but that it held."""
+    recording.began(Policy(before))
+    freeze(recording, duration=5)
+    recording.event("B" * 8, "Reboot")
+    recording.stay(MINUTE)
+    last = reviewed(recording, f'[approval]\nmode = "{mode}"\n')
+    one_off = (before is Mode.OFF) != (mode is Mode.OFF)
+    assert len(last["differences"]) == one_off
+    assert last["summary"]["alike"] == 2 - one_off
+    assert sum(note.startswith("The mode is not compared") for note in last["notes"]) == (before is not mode)
+
+
+def test_what_was_really_sent_is_said_and_what_would_have_been_is_not_pretended(recording: Recording) -> None:
+    """An approval that was sent ends the event: what another policy would have done later is assumed, and said to be,
+    or not known."""
+    recording.began(Policy(Mode.ENFORCE, rules=(Rule("r", ("Freeze", "Reboot")),)))
+    recording.event(ID, "Freeze")
+    recording.sent(ID)
+    recording.stay(MINUTE / 6)
+    recording.start(ID)
+    recording.stay(MINUTE)
+    recording.go(ID)
+    recording.event("B" * 8, "Reboot")
+    recording.sent("B" * 8, 503)
+    recording.at += timedelta(seconds=5)
+    recording.sent("B" * 8)
+    recording.start("B" * 8)
+    last = reviewed(recording, rule('event_type = ["Freeze"], settle = "30s"'))
+    reboot, later = last["differences"]
+    assert (later["kind"], later["seconds"], later["assumed"]) == ("later", 30.0, True)
+    assert (later["now"]["verdict"], later["held"]["reason"]) == ("approve", "settling")
+    assert [(post["status"], post["at"] is not None) for post in later["sent"]] == [(200, True)]
+    assert (reboot["kind"], reboot["now"]["reason"]) == ("held", "no-rule")
+    assert [post["status"] for post in reboot["sent"]] == [503, 200]
+    assert "What an event for which an approval was sent would have become without it is not known." in last["notes"]
+    out = run(*recording.paths, "--policy", recording.path.parent / "policy.toml")[1]
+    assert "30 s later, had nothing been sent, and had it stayed as it was" in out
+    assert "sent  2026-03-01 00:00:01Z, answered 200 at 2026-03-01 00:00:01Z" in out
+    assert ", 2 times until " in out
+
+
+def test_a_time_before_not_before_is_not_assumed_where_it_comes_too_late(recording: Recording) -> None:
+    """Azure starts the event at its NotBefore, 15 minutes after it was announced."""
+    recording.began(Policy(Mode.ENFORCE, rules=(Rule("r", ("Freeze",)),)))
+    recording.event(ID, "Freeze")
+    recording.sent(ID)
+    recording.stay(MINUTE)
+    (difference,) = reviewed(recording, rule('event_type = ["Freeze"], settle = "20m"'))["differences"]
+    assert (difference["kind"], difference["now"]["reason"]) == ("held", "settling")
+
+
+def test_the_same_policy_decides_alike(recording: Recording) -> None:
+    """Whatever was sent: no difference, over restarts and outages too."""
+    recording.began(ENFORCE)
+    freeze(recording, duration=5)
+    recording.fail(MINUTE)
+    recording.event("B" * 8, "Reboot", "User")
+    recording.sent("B" * 8)
+    recording.ended()
+    recording.began(ENFORCE)
+    recording.stay(MINUTE)
+    last = reviewed(recording, '[approval]\nmode = "enforce"\n')
+    assert (last["differences"], last["summary"]["alike"]) == ([], 2)
+
+
+def test_events_of_other_vms_are_not_compared(recording: Recording) -> None:
+    """They are counted by themselves: in a scale set every VM reads all of them."""
+    recording.began(DRY_RUN)
+    recording.event(ID, "Reboot", "User", -1, "web-2")
+    recording.event("B" * 8, "Reboot", "User", -1, "web-2", NAME)
+    last = reviewed(recording, '[approval]\ncoordination = "any"\n')
+    assert [each["event_id"] for each in last["differences"]] == ["B" * 8]
+    assert (last["summary"]["events"], last["summary"]["events_of_others"]) == (1, 1)
+
+
+def test_without_a_recorded_policy_then_is_that_of_the_settings(recording: Recording) -> None:
+    """And it is said; with settings of the command line it is theirs."""
+    recording.began(None)
+    freeze(recording)
+    policy = rule('event_type = ["Freeze"]')
+    last = reviewed(recording, policy)
+    assert [each["kind"] for each in last["differences"]] == ["approved"]
+    assert [(each["from"], each["recorded"]) for each in last["then"]] == [(None, False)]
+    assert any("told by the policy of the settings" in note for note in last["notes"])
+    path = recording.path.parent / "policy.toml"
+    assert as_json(recording.path, "--policy", path, "--config.file", path)[1]["differences"] == []
+
+
+def test_files_that_the_agent_never_looked_for_are_assumed_and_said(recording: Recording) -> None:
+    """Of another rule's files the recording says nothing; --assume-files does."""
+    recording.began(DRY_RUN)
+    freeze(recording)
+    other = recording.path.parent / "other-{event_id}"
+    policy = rule(f"event_type = ['Freeze'], require_file = '{other}'")
+    last = reviewed(recording, policy)
+    assert [each["kind"] for each in last["differences"]] == ["approved"]
+    assert any("where the recording does not say" in note for note in last["notes"])
+    path = recording.path.parent / "policy.toml"
+    (difference,) = as_json(recording.path, "--policy", path, "--assume-files", "absent")[1]["differences"]
+    assert (difference["kind"], difference["now"]["reason"]) == ("reason", "not-prepared")
+
+
+def test_files_of_a_recorded_policy_are_not_looked_at_here(recording: Recording, tmp_path: Path) -> None:
+    """They are of another machine, and a recording may come from anybody; those of the policy given now are."""
+    (tmp_path / "hold").touch()
+    recording.began(Policy(Mode.ENFORCE, hold_file=str(tmp_path / "hold")))
+    freeze(recording, duration=5)
+    recording.close()
+    assert moments(as_json(recording.path, "--assume-files", "look")[1]) == [("approve", None, "enforce")]
+    words = ("--assume-files", "look", "--approval.hold-file", str(tmp_path / "hold"), "--approval.coordination", "any")
+    assert moments(as_json(recording.path, *words)[1]) == [("hold", "held", "dry-run")]
+
+
+def test_a_bad_policy_file_is_2_with_all_its_errors(recording: Recording, tmp_path: Path) -> None:
+    """Before anything is read or printed."""
+    path = tmp_path / "policy.toml"
+    path.write_text('[aproval]\nx = 1\n[approval]\nmode = "bold"\nrules = [{ name = "r", settle = 5 }]\n')
+    with pytest.raises(ConfigError) as caught:
+        run(recording.path, "--policy", path)
+    assert len(caught.value.errors) == 4
+    assert all(error.startswith(str(path)) for error in caught.value.errors)
+    for missing in (tmp_path / "nothing.toml", ""):
+        with pytest.raises(ConfigError):
+            run(recording.path, "--policy", missing)
+
+
+def test_a_policy_file_without_approvals_is_the_default_and_said(recording: Recording) -> None:
+    """It may be the wrong file, or a policy that is given up."""
+    recording.began(Policy(Mode.ENFORCE, rules=()))
+    freeze(recording, duration=5)
+    last = reviewed(recording, "")
+    assert [each["kind"] for each in last["differences"]] == ["approved"]
+    assert any("no [approval]" in note for note in last["notes"])
+
+
+def test_the_review_of_a_scenario_is_of_the_story_without_approvals(tmp_path: Path) -> None:
+    """An approval would change the story, and there would be two."""
+    path = tmp_path / "policy.toml"
+    path.write_text(rule('event_type = ["Freeze"], settle = "1m"'))
+    _, last = as_json("live-migration", "--policy", path, "--approval.mode", "enforce")
+    assert [(each["kind"], each["seconds"]) for each in last["differences"]] == [("later", 60.0)]
+    assert "a story: nobody approves" in last["notes"]
+
+
+# -- for a person
+
+
+def test_the_review_says_what_changes_and_lists_what_differs(recording: Recording) -> None:
+    """The summary first, then the mode in a line, then what differs; what is decided alike is counted alone. The page
+    about it shows this very text."""
+    recording.began(DRY_RUN)
+    recording.stay(timedelta(days=3))
+    freeze(recording)
+    recording.stay(timedelta(days=9, hours=5))
+    recording.event("602D9444-D2CD-49C7-8624-8643E7171297", "Reboot", "User", -1)
+    recording.stay(timedelta(minutes=3))
+    recording.go("602D9444-D2CD-49C7-8624-8643E7171297")
+    recording.stay(timedelta(days=6))
+    recording.event("C7061BAC-AFDC-4513-B24B-AA5F13A16123", "Freeze", "Platform", 5)
+    recording.stay(timedelta(days=1))
+    recording.close()
+    page = (Path(__file__).parents[3] / "docs" / "policy-review.md").read_text(encoding="utf-8")
+    path = recording.path.parent / "policy.toml"
+    path.write_text(page.split("```toml\n")[2].split("```")[0], encoding="utf-8")
+    code, out = run(*recording.paths, "--policy", path)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 100
+    assert page.split("```text\n")[1].split("```")[0].strip() == out.strip()
+
+
+# -- a month
+
+
+AND_ITS_MEMORY = """
+import sys
+from exporter.cli import main
+
+code = main()
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.linux("it measures the memory of a process as Linux counts it")
+def test_a_month_is_reviewed_in_bounded_memory(tmp_path: Path) -> None:
+    """44,000 lines in ten files, replayed twice: events of every type, outages and restarts; memory follows the size of
+    the files, not the number of polls."""
+    recording = month(tmp_path / "rec", DRY_RUN)
+    assert len(recording.paths) > 5
+    path = tmp_path / "policy.toml"
+    path.write_text(rule('event_type = ["Freeze"], settle = "10m"'))
+    words = [sys.executable, "-c", AND_ITS_MEMORY, "replay", *recording.paths, "--policy", str(path), "--json"]
+    done = subprocess.run(words, capture_output=True, check=True)
+    last = json.loads(done.stdout.splitlines()[-1])
+    kinds = {key: count for key, count in last["summary"].items() if isinstance(count, int) and count}
+    assert kinds == {"events": 27, "events_of_others": 4, "alike": 12, "approved": 5, "held": 5, "later": 5}
+    counts = "27 events in 31 days (4 events of other VMs left out): 12 decided alike, 5 would also be approved"
+    assert last["summary"]["text"].startswith(counts)
+    assert int(done.stderr) < 80 << 10, "KiB"

@@ -1,0 +1,149 @@
+"""Recordings of an agent, as the recorder writes them, without the time that they tell of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.config.policy_values import policy_values
+from exporter.core.policy import Policy
+from exporter.core.records import timestamp
+from exporter.recorder.files import RecordingFiles
+
+BEGIN: Final = datetime(2026, 3, 1, tzinfo=UTC)
+NAME: Final = "web-1"
+VM: Final = {"name": NAME, "id": "5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"}
+NOTICE: Final = timedelta(minutes=15)
+MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(slots=True)
+class Recording:
+    """Writes the lines of an agent that polls once a second, and goes on in time as it is told."""
+
+    path: Path
+    max_bytes: int = 256 << 10
+    files: int = 100
+    at: datetime = BEGIN
+    number: int = 1
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _files: RecordingFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._files = RecordingFiles(self.path, self.max_bytes, self.files)
+
+    @property
+    def paths(self) -> list[str]:
+        """All files, in whatever order the folder has them."""
+        return [str(path) for path in self.path.parent.iterdir() if path.name.startswith(self.path.name)]
+
+    def line(self, body: bytes = b"", **values: Any) -> None:
+        self._files.write(values, body)
+
+    def began(self, policy: Policy | None, boot: str = "boot-1") -> None:
+        """The agent starts; without a policy as versions did that recorded none."""
+        of_policy = {} if policy is None else {"policy": policy_values(policy)}
+        self.line(at=timestamp(self.at), began={"version": "1.0.0", "boot": boot, **of_policy})
+        self.line(at=timestamp(self.at), vm=VM)
+        self.read()
+
+    def ended(self) -> None:
+        self.line(at=timestamp(self.at), ended={})
+        self.at += timedelta(seconds=10)
+
+    def read(self) -> None:
+        """A poll reads the document."""
+        document = {"DocumentIncarnation": self.number, "Events": list(self.events.values())}
+        self.line(json.dumps(document).encode(), read_at=timestamp(self.at))
+
+    def stay(self, length: timedelta) -> None:
+        """The same document is read for so long: a line a minute."""
+        end = self.at + length
+        while self.at < end:
+            step = min(MINUTE, end - self.at)
+            self.at += step
+            self.line(read_at=timestamp(self.at), same=round(step.total_seconds()))
+
+    def change(self, events: Mapping[str, dict[str, Any]]) -> None:
+        """A second later the document holds these events."""
+        self.at += timedelta(seconds=1)
+        self.number += 1
+        self.events = dict(events)
+        self.read()
+
+    def fail(self, length: timedelta) -> None:
+        """No poll succeeds for so long; then the same document is read."""
+        end = self.at + length
+        while self.at < end:
+            self.at += timedelta(seconds=5)
+            self.line(at=timestamp(self.at), failure="timeout")
+        self.at += timedelta(seconds=1)
+        self.read()
+
+    def sent(self, event_id: str, status: int = 200) -> None:
+        self.line(at=timestamp(self.at), post=event_id, sent=True)
+        self.line(at=timestamp(self.at + timedelta(milliseconds=40)), post=event_id, status=status)
+
+    def event(self, event_id: str, kind: str, source: str = "Platform", duration: int = 5, *names: str) -> None:
+        """An event is announced."""
+        item = {
+            "EventId": event_id,
+            "EventStatus": "Scheduled",
+            "EventType": kind,
+            "EventSource": source,
+            "ResourceType": "VirtualMachine",
+            "Resources": list(names) or [NAME],
+            "NotBefore": format_datetime(self.at + NOTICE, usegmt=True),
+            "Description": "",
+            "DurationInSeconds": duration,
+        }
+        self.change({**self.events, event_id: item})
+
+    def start(self, event_id: str) -> None:
+        self.change({**self.events, event_id: {**self.events[event_id], "EventStatus": "Started", "NotBefore": ""}})
+
+    def go(self, event_id: str) -> None:
+        self.change({key: item for key, item in self.events.items() if key != event_id})
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def month(path: Path, policy: Policy, days: int = 31) -> Recording:
+    """A month of an agent with this policy: on each day an event, at times an outage or a restart, in several files."""
+    recording = Recording(path)
+    recording.began(policy)
+    for day, (kind, source, duration, names) in zip(range(days), _kinds(), strict=False):
+        end = BEGIN + timedelta(days=day + 1)
+        event_id = f"{day:08d}-0000-4000-8000-000000000000"
+        recording.stay(timedelta(hours=8 + day % 9))
+        recording.event(event_id, kind, source, duration, *names)
+        recording.stay(NOTICE)
+        recording.start(event_id)
+        recording.stay(MINUTE)
+        recording.go(event_id)
+        if day % 5 == 1:
+            recording.fail(timedelta(minutes=3))
+        if day % 7 == 3:
+            recording.ended()
+            recording.began(policy, f"boot-{day}")
+        recording.stay(end - recording.at)
+    recording.ended()
+    recording.close()
+    return recording
+
+
+def _kinds() -> Iterator[tuple[str, str, int, tuple[str, ...]]]:
+    while True:
+        yield "Freeze", "Platform", 5, ()
+        yield "Freeze", "Platform", 9, ()
+        yield "Reboot", "User", -1, ()
+        yield "Reboot", "Platform", -1, ()
+        yield "Redeploy", "Platform", -1, ()
+        yield "Preempt", "Platform", -1, ()
+        yield "Terminate", "Platform", -1, ("web-2",)
