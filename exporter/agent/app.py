@@ -49,12 +49,13 @@ from exporter.log.log import Log
 from exporter.metadata.client import Answer, MetadataClient
 from exporter.metadata.errors import REASONS
 from exporter.outbox.store import Outbox
+from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, status_body, status_value
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.text.journal import is_journal
 from exporter.web.config import WebConfig
-from exporter.web.responses import GATE, NO_STORE, Accept, Response
+from exporter.web.responses import GATE, NO_STORE, STATUS, Accept, Response
 from exporter.web.server import WebServer
 
 IDENTITY_PATIENCE_SECONDS: Final = 2.0
@@ -316,8 +317,12 @@ class App:
             return self._gate()
         if self._agent is None:
             return _word(503, "Starting")
-        page = render_page(self._agent.status, self._clock(), __version__)
-        return Response(200, PAGE_CONTENT_TYPE, page, PAGE_HEADERS)
+        status, now = self._agent.status, self._clock()
+        gate = gate_of(status, now, self._settings.gate.policy)
+        value = status_value(status, now, __version__, gate=gate)
+        if path == STATUS:
+            return Response(200, STATUS_CONTENT_TYPE, status_body(value), STATUS_HEADERS)
+        return Response(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)
 
     def _gate(self) -> Response:
         """The gate, from the status in memory: nothing that the poll loop holds is waited for."""

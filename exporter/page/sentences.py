@@ -1,14 +1,18 @@
-"""What the page says of an event, of a decision and of the metadata service. Text only, without markup."""
+"""What is said of an event, of a decision and of the metadata service, by the JSON value of `status`. Text only,
+without markup."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
-from exporter.core.messages import why
-from exporter.core.policy import Coordination, Decision, Mode, Verdict
-from exporter.core.state import Instant, Phase, Tracked
-from exporter.text.format import distance, span
+from exporter.core.policy import Coordination, Mode, Verdict
+from exporter.core.state import Phase
+from exporter.text.format import NO_BREAK_SPACE, ago, distance, moment, span
+
+Json = Mapping[str, Any]
+"""A JSON object of the status."""
 
 MEANING: Final[Mapping[str, str]] = {
     "Freeze": "The VM pauses for a few seconds. Memory and open files stay, CPU and network may be suspended.",
@@ -38,12 +42,12 @@ FAILURE: Final[Mapping[str, str]] = {
     "malformed": "its answer was not a document",
 }
 
-MODES: Final[Mapping[Mode, str]] = {
+MODES: Final[Mapping[str, str]] = {
     Mode.OFF: "off: nothing is approved",
     Mode.DRY_RUN: "dry-run: decides, but never approves",
     Mode.ENFORCE: "enforce: approves what a rule matches",
 }
-COORDINATIONS: Final[Mapping[Coordination, str]] = {
+COORDINATIONS: Final[Mapping[str, str]] = {
     Coordination.LEADER: "the first VM of an event approves",
     Coordination.ANY: "any VM of an event approves",
     Coordination.SINGLE: "only events that touch one VM are approved",
@@ -55,52 +59,119 @@ def failure(reason: str) -> str:
     return FAILURE.get(reason, reason.replace("-", " ") or "no reason given")
 
 
-def decision_text(decision: Decision | None, tracked: Tracked) -> str:
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def verdict(value: Json) -> dict[str, Any]:
+    """The status in one sentence: `tone` (calm, coming, on or blind), `title`, and `lines` below it.
+
+    It is never calm while the agent is blind: what is not known is said to be so.
+    """
+    tone, title, lines = _verdict(value)
+    plain = [text.replace(NO_BREAK_SPACE, " ") for text in (title, *lines)]
+    return {"tone": tone, "title": plain[0], "lines": plain[1:]}
+
+
+_Verdict = tuple[str, str, tuple[str, ...]]
+
+
+def _verdict(value: Json) -> _Verdict:
+    source, events = value["source"], value["events"]
+    if source["last_read_at"] is None:
+        return "blind", "Not known yet", (_never_read(source),)
+    if not source["fresh"]:
+        known = f"Known then: {headline(events[0])}." if events else "No event of this VM was known then."
+        return "blind", "Not known at the moment", (_age(source), known)
+    tone, title, lines = _present(value)
+    return tone, title, (lines if source["up"] else (*lines, _age(source)))
+
+
+def _present(value: Json) -> _Verdict:
+    """What a document that was just read says."""
+    source, events = value["source"], value["events"]
+    if events:
+        more = len(events) - 1 + value["events_omitted"]
+        lines = (MEANING.get(events[0]["event_type"], ""), f"{more} more below." if more else "")
+        tone = "on" if events[0]["status"] == Phase.STARTED else "coming"
+        return tone, headline(events[0]), tuple(line for line in lines if line)
+    if source["warming"]:
+        enabling = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
+        return "blind", "Not known yet", (enabling,)
+    if value["document"] and value["document"]["unreadable"]:
+        unreadable = "The document holds events that can't be read; the log and the records have them."
+        return "blind", "Not known for sure", (unreadable,)
+    nothing = f"The metadata service names no event for this VM, as of {_utc(source['last_read_at'])}."
+    return "calm", "Nothing is planned", (nothing,)
+
+
+def _never_read(source: Json) -> str:
+    if not source["failure"]:
+        return "The metadata service has not been asked yet."
+    return f"The metadata service gave no document so far: {failure(source['failure'])}."
+
+
+def _age(source: Json) -> str:
+    """That the source fails, why, and how old everything else is."""
+    reason, read = source["failure"], _utc(source["last_read_at"])
+    fails = f"can't be read: {failure(reason)}" if reason else "was not read again"
+    passed = source["last_read_seconds_ago"]
+    when = f"at {read}, before the clock was set back" if passed is None else f"{ago(passed)}, at {read}"
+    return f"The metadata service {fails}. This page shows what was known {when}."
+
+
+def _utc(time: str) -> str:
+    return moment(datetime.fromisoformat(time)).replace("Z", " UTC")
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def decision_text(event: Json) -> str:
     """What the agent does about an event, and why."""
-    approval = tracked.approval
-    if approval.accepted_at is not None:
-        return "Approved by us" + (f" (rule {approval.rule})" if approval.rule else "")
+    decision, attempts = event["decision"], event["approval_attempts"]
+    if event["approved_at"] is not None:
+        return "Approved by us" + (f" (rule {event['approval_rule']})" if event["approval_rule"] else "")
     if decision is None:
         return "Not decided yet"
-    if decision.verdict is Verdict.HOLD:
-        return f"Held: {why(decision)}"
-    if not approval.attempts:
-        return f"Approving: {why(decision)}"
-    last = f", the last failed ({approval.last_failure})" if approval.last_failure else ""
-    return f"Approving: {why(decision)}; {approval.attempts} sent so far{last}"
+    if decision["decision"] == Verdict.HOLD:
+        return f"Held: {decision['why']}"
+    if not attempts:
+        return f"Approving: {decision['why']}"
+    last = f", the last failed ({event['approval_failure']})" if event["approval_failure"] else ""
+    return f"Approving: {decision['why']}; {attempts} sent so far{last}"
 
 
-def headline(tracked: Tracked, now: Instant) -> str:
+def headline(event: Json) -> str:
     """An event in half a sentence: what, and when."""
-    event_type, start = tracked.event.event_type, tracked.event.not_before
+    event_type, left = event["event_type"], event["not_before_in_seconds"]
     name = event_type if event_type in MEANING else "Event of unknown kind"
-    if tracked.phase is Phase.STARTED:
-        seconds = _seconds_started(tracked, now)
+    if event["status"] == Phase.STARTED:
+        seconds = _seconds_started(event)
         if seconds is None:
             return f"{name} is on"
         return f"{name} has been on for {span(seconds)}" if seconds else f"{name} has just started"
-    if start is None:
+    if left is None:
         return f"{name} is coming, at a time that can't be read"
-    if start <= now.wall:
+    if left <= 0:
         return f"{name} is due: it may start any moment"
-    return f"{name} {distance(start, now.wall)}, at the earliest"
+    return f"{name} {distance(left)}, at the earliest"
 
 
-def when(tracked: Tracked, now: Instant) -> str:
+def when(event: Json) -> str:
     """When an event starts, or since when it is on."""
-    start = tracked.event.not_before
-    if tracked.phase is Phase.STARTED:
-        seconds = _seconds_started(tracked, now)
+    left = event["not_before_in_seconds"]
+    if event["status"] == Phase.STARTED:
+        seconds = _seconds_started(event)
         if seconds is None:
             return "On, for a time that is not known: the clock was set back"
         return f"On for {span(seconds)}" if seconds else "Just started"
-    if start is None:
+    if left is None:
         return "At a time that can't be read"
-    if start <= now.wall:
+    if left <= 0:
         return "Due: it may start any moment"
-    return f"In {span((start - now.wall).total_seconds())}, at the earliest"
+    return f"In {span(left)}, at the earliest"
 
 
-def _seconds_started(tracked: Tracked, now: Instant) -> int | None:
-    seconds = now.since(tracked.started or tracked.first_seen_instant)
+def _seconds_started(event: Json) -> int | None:
+    seconds = event["started_seconds_ago"] if event["started_at"] else event["first_seen_seconds_ago"]
     return None if seconds is None else int(seconds)

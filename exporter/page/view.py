@@ -3,10 +3,11 @@
 A page of one status, complete without scripts and without anything from elsewhere. It never looks calm while the agent
 is blind: what is not known is said to be so, and what is shown then is said to be old.
 
-This module makes plain values of the status; `page.html` lays them out and `style.css` colours them. jinja2 escapes
-whatever it is given, and is imported with the first page, not with the agent. What comes from outside (descriptions,
-ids, names) is moreover `Quoted`: isolated from the page's own direction, cut to a bearable length, and with every
-character that hides or reorders text spelled out.
+It is made of the JSON value of `status` alone, so that it shows nothing that `/api/v1/status` does not say. This module
+makes plain values of it; `page.html` lays them out and `style.css` colours them. jinja2 escapes whatever it is given,
+and is imported with the first page, not with the agent. What comes from outside (descriptions, ids, names) is moreover
+`Quoted`: isolated from the page's own direction, cut to a bearable length, and with every character that hides or
+reorders text spelled out.
 """
 
 from __future__ import annotations
@@ -14,18 +15,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from exporter.core.folding import alike
-from exporter.core.record_factory import account
-from exporter.core.snapshot import DestinationStatus, Status, urgency
-from exporter.core.state import Instant, Phase, Tracked
-from exporter.page.sentences import COORDINATIONS, MEANING, MODES, decision_text, failure, headline, when
+from exporter.core.state import Phase
+from exporter.page.sentences import COORDINATIONS, MEANING, MODES, decision_text, failure, when
 from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
 from exporter.text.format import ago, counted, distance, moment, size, span
 
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 REFRESH_SECONDS: Final = 10
-MAX_EVENTS: Final = 20
-MAX_CLOSED: Final = 10
-MAX_RESOURCES: Final = 5
 MAX_QUOTED: Final = 600
 MAX_MARKS: Final = 3
 ICONS: Final = {"calm": "1c7c4a", "coming": "e09a1a", "on": "d3342b", "blind": "8a5fc7"}
@@ -88,15 +83,6 @@ Value = Part | tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The page in one sentence, with lines below it. `tone` is a class of the style."""
-
-    tone: str
-    title: str
-    lines: tuple[Value, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Card:
     """One event that is not over."""
 
@@ -106,28 +92,30 @@ class Card:
     rows: tuple[tuple[str, Value], ...]
 
 
-def render_page(status: Status, now: Instant, version: str) -> bytes:
-    """The landing page of one status, in UTF-8. Send `PAGE_HEADERS` with it."""
-    own = sorted(status.own_events, key=urgency)
-    closed = [tracked for tracked in status.state.closed.values() if status.concerns_this_vm(tracked)]
-    verdict = _verdict(status, own, now)
+Json = Mapping[str, Any]
+"""A JSON object of the status."""
+
+
+def render_page(status: Json) -> bytes:
+    """The landing page of a status (`status.status_value`), in UTF-8. Send `PAGE_HEADERS` with it."""
+    verdict, name = status["verdict"], status["vm"]["name"]
     page = _template().render(
-        title=f"{verdict.title} · {(status.vm.name or 'this VM')[:100]}",
-        icon=ICONS[verdict.tone],
+        title=f"{verdict['title']} · {(name or 'this VM')[:100]}",
+        icon=ICONS[verdict["tone"]],
         refresh_seconds=REFRESH_SECONDS,
-        name=quoted(status.vm.name) if status.vm.name else "This VM (its name is not known yet)",
-        name_known=bool(status.vm.name),
-        about=tuple(_about(status)),
+        name=quoted(name) if name else "This VM (its name is not known yet)",
+        name_known=bool(name),
+        about=tuple(_about(status["vm"])),
         verdict=verdict,
-        events=tuple(_card(status, tracked, now) for tracked in own[:MAX_EVENTS]),
-        events_omitted=max(0, len(own) - MAX_EVENTS),
-        rest=_rest(status),
-        closed=tuple(_closed(closed)),
-        destinations=tuple(_destination(destination, now) for destination in status.destinations),
-        outbox=_outbox(status),
-        source=_source(status, now),
-        now=now.wall,
-        version=version,
+        events=tuple(_card(event) for event in status["events"]),
+        events_omitted=status["events_omitted"],
+        rest=_rest(status["document"]),
+        closed=tuple(_closed(event) for event in status["closed"]),
+        destinations=tuple(_destination(destination) for destination in status["destinations"]),
+        outbox=_outbox(status["outbox"]),
+        source=_source(status),
+        now=_time(status["as_of"]),
+        version=status["agent"]["version"],
     )
     return page.encode("utf-8", "replace")
 
@@ -150,9 +138,16 @@ def _template() -> Template:
 # --- text from outside ------------------------------------------------------------------------------------------------
 
 
-def quoted(value: str, style: str = "", limit: int = MAX_QUOTED) -> Quoted:
-    """Text that somebody else wrote, at most `limit` characters of it; `style` are further classes."""
-    return Quoted(visible(value[:limit]), f"outside {style}".rstrip(), max(0, len(value) - limit))
+def quoted(value: str, style: str = "", limit: int = MAX_QUOTED, omitted: int = 0) -> Quoted:
+    """Text that somebody else wrote, at most `limit` characters of it; `style` are further classes, `omitted` is how
+    many characters were left out of it before."""
+    return Quoted(visible(value[:limit]), f"outside {style}".rstrip(), max(0, len(value) - limit) + omitted)
+
+
+def _outside(event: Json, name: str, limit: int = MAX_QUOTED) -> Part:
+    """A text of an event; empty where there is none."""
+    text = event[name]
+    return quoted(text, limit=limit, omitted=event["omitted_characters"].get(name, 0)) if text else ""
 
 
 def visible(value: str) -> str:
@@ -177,202 +172,159 @@ def _deceptive(char: str, category: str) -> bool:
 _INVISIBLE: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that look like nothing
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------------
+# --- this VM and its events -------------------------------------------------------------------------------------------
 
 
-def _about(status: Status) -> Iterator[Value]:
-    vm = status.vm
+def _about(vm: Json) -> Iterator[Value]:
     yield "Azure scheduled events"
-    if vm.priority and vm.priority != "Regular":
-        yield quoted(vm.priority, limit=40)
-    zone = f"{vm.location}, zone {vm.zone}" if vm.location and vm.zone else vm.location
-    for detail in (vm.size, zone, vm.resource_group, vm.vmss_name, vm.node):
+    if vm["priority"] and vm["priority"] != "Regular":
+        yield quoted(vm["priority"], limit=40)
+    zone = f"{vm['location']}, zone {vm['zone']}" if vm["location"] and vm["zone"] else vm["location"]
+    for detail in (vm["size"], zone, vm["resource_group"], vm["vmss_name"], vm["node"]):
         if detail:
             yield quoted(detail, limit=120)
 
 
-def _verdict(status: Status, own: list[Tracked], now: Instant) -> Verdict:
-    if _last_read(status) is None:
-        return Verdict("blind", "Not known yet", (_never_read(status),))
-    if not status.fresh(now):
-        known = f"Known then: {headline(own[0], now)}." if own else "No event of this VM was known then."
-        return Verdict("blind", "Not known at the moment", (_age(status, now), known))
-    verdict = _present(status, own, now)
-    return verdict if status.source.up else replace(verdict, lines=(*verdict.lines, _age(status, now)))
-
-
-def _present(status: Status, own: list[Tracked], now: Instant) -> Verdict:
-    """What a document that was just read says."""
-    if own:
-        tone = "on" if own[0].phase is Phase.STARTED else "coming"
-        return Verdict(tone, headline(own[0], now), tuple(_below(own)))
-    if status.warming(now):
-        enabling = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
-        return Verdict("blind", "Not known yet", (enabling,))
-    if status.state.document is not None and status.state.document.rejected:
-        unreadable = "The document holds events that can't be read; the log and the records have them."
-        return Verdict("blind", "Not known for sure", (unreadable,))
-    read = _last_read(status)
-    as_of: tuple[Part, ...] = (", as of ", read.wall) if read else ()
-    return Verdict("calm", "Nothing is planned", (("The metadata service names no event for this VM", *as_of, "."),))
-
-
-def _below(own: list[Tracked]) -> Iterator[str]:
-    if meaning := MEANING.get(own[0].event.event_type or ""):
-        yield meaning
-    if len(own) > 1:
-        yield f"{len(own) - 1} more below."
-
-
-def _last_read(status: Status) -> Instant | None:
-    """When the document that we know was read, perhaps by an earlier process."""
-    return status.source.success or (status.state.last_good if status.state.document else None)
-
-
-def _never_read(status: Status) -> str:
-    reason = status.source.failure
-    if not reason:
-        return "The metadata service has not been asked yet."
-    return f"The metadata service gave no document so far: {failure(reason)}."
-
-
-def _age(status: Status, now: Instant) -> Value:
-    """That the source fails, why, and how old everything else on this page is."""
-    reason, read = status.source.failure, _last_read(status)
-    fails = (
-        f"The metadata service can't be read: {failure(reason)}."
-        if reason
-        else ("The metadata service was not read again.")
-    )
-    if read is None:
-        return fails
-    if now.since(read) is None:
-        return (f"{fails} This page shows what was known at ", read.wall, ", before the clock was set back.")
-    return (f"{fails} This page shows what was known {ago(read, now)}, at ", read.wall, ".")
-
-
-# --- events -----------------------------------------------------------------------------------------------------------
-
-
-def _card(status: Status, tracked: Tracked, now: Instant) -> Card:
-    event, approval = tracked.event, tracked.approval
-    started = tracked.phase is Phase.STARTED
+def _card(event: Json) -> Card:
+    started = event["status"] == Phase.STARTED
     rows: tuple[tuple[str, Value], ...] = (
-        ("What it means", MEANING.get(event.event_type or "", "")),
-        ("Azure says", quoted(event.description) if event.description else ""),
-        ("Not before", _future(event.not_before, now) if not started else ""),
-        ("Started", _past(tracked.started, now) if started else ""),
-        ("Approved by", started_by(tracked.started_by, approval.rule) if started else ""),
-        ("Interruption", announced_duration(event.duration)),
-        ("Decision", decision_text(status.decisions.get(tracked.key), tracked) if not started else ""),
-        ("Approved", _past(approval.accepted_at, now)),
+        ("What it means", MEANING.get(event["event_type"], "")),
+        ("Azure says", _outside(event, "description")),
+        ("Not before", _not_before(event)),
+        ("Started", _past(event, "started") if started else ""),
+        ("Approved by", started_by(event["started_by"], event["approval_rule"] or "") if started else ""),
+        ("Interruption", announced_duration(event["announced_duration_seconds"])),
+        ("Decision", decision_text(event) if not started else ""),
+        ("Approved", _past(event, "approved")),
         (
             "Outdated",
-            Marked("it changed after we approved it, and would now be held", "bad") if approval.outdated else "",
+            Marked("it changed after we approved it, and would now be held", "bad")
+            if event["approval_outdated"]
+            else "",
         ),
-        ("Touches", _resources(tracked, status.vm.name)),
-        ("Asked for by", quoted(event.source, limit=60) if event.source else ""),
-        ("Status", quoted(event.status or UNKNOWN, limit=60)),
-        ("First seen", _past(tracked.first_seen_instant, now)),
-        ("Can't be read", ", ".join(event.faults[:10])),
-        ("EventId", quoted(event.event_id, "id")),
+        ("Touches", _resources(event)),
+        ("Asked for by", _outside(event, "event_source", 60)),
+        ("Status", _outside(event, "event_status", 60) or UNKNOWN),
+        ("First seen", _past(event, "first_seen")),
+        ("Can't be read", _listed([quoted(name, limit=80) for name in event["faults"]], event["faults_omitted"])),
+        ("EventId", quoted(event["event_id"], "id")),
     )
-    title = quoted(event.event_type or "Event of unknown type", limit=60)
-    return Card("on" if started else "coming", title, when(tracked, now), rows)
+    title = _outside(event, "event_type", 60) or "Event of unknown type"
+    return Card("on" if started else "coming", title, when(event), rows)
 
 
-def _future(instant: datetime | None, now: Instant) -> Value:
+def _time(time: str) -> datetime:
+    return datetime.fromisoformat(time)
+
+
+def _not_before(event: Json) -> Value:
     """A time that may still come."""
-    return "" if instant is None else (instant, f" ({distance(instant, now.wall)})")
+    left = event["not_before_in_seconds"]
+    return "" if left is None else (_time(event["not_before"]), f" ({distance(left)})")
 
 
-def _past(instant: datetime | Instant | None, now: Instant) -> Value:
+def _past(value: Json, name: str) -> Value:
     """A time that was."""
-    if instant is None:
-        return ""
-    then = instant if isinstance(instant, Instant) else Instant(instant)
-    return (then.wall, f" ({ago(then, now)})")
+    time = value[f"{name}_at"]
+    return "" if time is None else (_time(time), f" ({ago(value[f'{name}_seconds_ago'])})")
 
 
-def _resources(tracked: Tracked, vm_name: str) -> Value:
-    names = tracked.event.resources
-    if names is None:
+def _resources(event: Json) -> Value:
+    resources = event["resources"]
+    if resources is None:
         return "resources that can't be read"
-    own = [name for name in names if vm_name and alike(name, vm_name)]
-    others = [name for name in names if name not in own]
-    shown: list[Part] = ["this VM"] if own else []
-    shown += [quoted(name, limit=80) for name in others[:MAX_RESOURCES]]
-    if len(others) > MAX_RESOURCES:
-        shown.append(f"{len(others) - MAX_RESOURCES} more")
-    return tuple(part for name in shown for part in (", ", name))[1:] or "no resources"
+    own: list[Part] = ["this VM"] if event["names_this_vm"] else []
+    others = [quoted(name, limit=80) for name in resources["others"]]
+    return _listed([*own, *others], resources["others_omitted"]) or "no resources"
 
 
-def _rest(status: Status) -> str:
-    document = status.state.document
+def _listed(parts: list[Part], omitted: int) -> Value:
+    """With commas between them."""
+    more = [f"{omitted} more"] if omitted else []
+    return tuple(part for shown in (*parts, *more) for part in (", ", shown))[1:]
+
+
+def _rest(document: Json | None) -> str:
     if document is None:
         return ""
-    others, unread = len(status.state.tracked) - len(status.own_events), len(document.rejected)
+    others, unread = document["events_of_other_vms"], document["unreadable"]
     parts = [f"{counted(others, 'further event')} of other VMs" if others else ""]
     parts.append(f"{unread} that can't be read" if unread else "")
     return " and ".join(part for part in parts if part)
 
 
-def _closed(closed: list[Tracked]) -> Iterator[tuple[Value, ...]]:
-    """The newest first. They are kept in the order in which they ended, which no clock can change."""
-    gone = [tracked for tracked in closed if tracked.closed_at is not None and tracked.outcome is not None]
-    for tracked in gone[::-1][:MAX_CLOSED]:
-        summary, event = account(tracked), tracked.event
-        notice, lasted = summary["notice_seconds"], summary["started_seconds"]
-        yield (
-            (quoted(event.event_type or "Event", limit=40), "\n", quoted(event.event_id, "id soft")),
-            (f"{OUTCOMES.get(summary['outcome'], UNKNOWN)} ", tracked.closed_at or tracked.first_seen),
-            UNKNOWN if notice is None else span(max(0.0, notice)),
-            approved_by(summary),
-            tracked.started_at if tracked.started_at else "not seen",
-            "–" if lasted is None else span(lasted),
-            observed_interruption(summary),
-        )
+def _closed(event: Json) -> tuple[Value, ...]:
+    summary = event["account"]
+    notice, lasted = summary["notice_seconds"], summary["started_seconds"]
+    return (
+        (_outside(event, "event_type", 40) or "Event", "\n", quoted(event["event_id"], "id soft")),
+        (f"{OUTCOMES.get(summary['outcome'], UNKNOWN)} ", _time(summary["gone_at"])),
+        UNKNOWN if notice is None else span(max(0.0, notice)),
+        approved_by(summary),
+        _time(summary["started_at"]) if summary["started_at"] else "not seen",
+        "–" if lasted is None else span(lasted),
+        observed_interruption(summary),
+    )
 
 
 # --- outputs and source -----------------------------------------------------------------------------------------------
 
 
-def _destination(destination: DestinationStatus, now: Instant) -> tuple[Value, ...]:
-    name = DESTINATION_NAMES.get(destination.name, destination.name)
-    if not destination.configured:
+def _destination(destination: Json) -> tuple[Value, ...]:
+    name = str(destination["name"])
+    name = DESTINATION_NAMES.get(name, name)
+    if not destination["configured"]:
         return (name, "not configured", *["–"] * 4)
-    works = Marked("works" if destination.last_success else "nothing sent yet", "good")
+    works = Marked("works" if destination["last_success_at"] else "nothing sent yet", "good")
     return (
         name,
-        Marked(f"fails: {destination.error}", "bad") if destination.error else works,
-        str(destination.records),
-        _past(destination.oldest, now) or "–",
-        Marked(str(destination.parked), "bad") if destination.parked else "0",
-        _past(destination.last_success, now) or "never",
+        Marked(f"fails: {destination['error']}", "bad") if destination["error"] else works,
+        str(destination["records"]),
+        _past(destination, "oldest") or "–",
+        Marked(str(destination["parked"]), "bad") if destination["parked"] else "0",
+        _past(destination, "last_success") or "never",
     )
 
 
-def _outbox(status: Status) -> Value:
-    outbox = status.outbox
-    if not outbox.writable:
+def _outbox(outbox: Json) -> Value:
+    if not outbox["writable"]:
         return Marked("can't be written: nothing is approved until it can", "bad")
-    return f"{size(outbox.bytes)} of {size(outbox.capacity)} used"
+    return f"{size(outbox['bytes'])} of {size(outbox['capacity_bytes'])} used"
 
 
-def _source(status: Status, now: Instant) -> tuple[tuple[str, Value], ...]:
-    source, state = status.source, status.state
-    fails = Marked(failure(source.failure) if source.failure else "not asked yet", "bad")
-    since = source.failing or (state.outage.since if state.outage else None)
+def _source(status: Json) -> tuple[tuple[str, Value], ...]:
+    source, document, approval = status["source"], status["document"], status["approval"]
+    fails = Marked(failure(source["failure"]) if source["failure"] else "not asked yet", "bad")
     conflict = "the configured name is not the one that the metadata service gives; nothing is approved"
     return (
-        ("Metadata service", Marked("answers", "good") if source.up else fails),
-        ("Failing since", _past(since, now) if not source.up else ""),
-        ("Last good document", _past(source.success, now) or "none by this process"),
-        ("Polled every", span(status.poll_interval)),
-        ("Document number", str(state.document.incarnation) if state.document else ""),
-        ("Warming up", "yes: Azure may still be enabling the service" if status.warming(now) else ""),
-        ("Approvals", MODES[status.mode]),
-        ("Coordination", COORDINATIONS[status.coordination]),
-        ("Name", Marked(conflict, "bad") if status.identity_conflict else ""),
-        ("Agent started", _past(status.started, now)),
+        ("Metadata service", Marked("answers", "good") if source["up"] else fails),
+        ("Failing since", _past(source, "failing_since")),
+        (
+            "Last good document",
+            _past(source, "last_read") if source["read_by_this_process"] else "none by this process",
+        ),
+        ("Polled every", span(source["poll_interval_seconds"])),
+        ("Document number", str(document["incarnation"]) if document else ""),
+        ("Warming up", "yes: Azure may still be enabling the service" if source["warming"] else ""),
+        ("Approvals", MODES[approval["mode"]]),
+        ("Coordination", COORDINATIONS[approval["coordination"]]),
+        ("Hold file", _hold_file(approval)),
+        ("Name", Marked(conflict, "bad") if status["identity"] == "conflict" else ""),
+        ("Gate", status["gate"]["sentence"] if status["gate"] else ""),
+        ("Event files", _event_files(status["event_files"])),
+        ("Agent started", _past(status["agent"], "started")),
     )
+
+
+def _hold_file(approval: Json) -> Value:
+    if not approval["hold_file"]:
+        return ""
+    held = Marked("there, or not known to be absent: nothing is approved", "bad")
+    return (quoted(approval["hold_file"]), ": ", held if approval["held"] else "absent")
+
+
+def _event_files(files: Json | None) -> Value:
+    if files is None:
+        return ""
+    state = Marked(files["error"], "bad") if files["error"] else "written"
+    return (quoted(files["path"]), ": ", state)

@@ -21,8 +21,8 @@ def announced_duration(seconds: int | None) -> str:
     return "none" if seconds == 0 else f"{span(seconds)}, says Azure"
 
 
-def started_by(starter: StartedBy | None, rule: str = "") -> str:
-    """Who let an event start, with the rule if this agent approved it."""
+def started_by(starter: str | None, rule: str = "") -> str:
+    """Who let an event start (a word of `StartedBy`), with the rule if this agent approved it."""
     match starter:
         case StartedBy.US:
             return f"us (rule {rule})" if rule else "us"
@@ -40,7 +40,7 @@ def approved_by(account: Mapping[str, Any]) -> str:
         return "nobody, as far as seen"
     if account["started_at"] is None or account["approved_by"] == StartedBy.US:
         return started_by(StartedBy.US, account["rule"] or "")
-    return started_by(StartedBy(account["approved_by"])) if account["approved_by"] else UNKNOWN
+    return started_by(account["approved_by"])
 
 
 def observed_interruption(account: Mapping[str, Any]) -> str:

@@ -8,13 +8,10 @@ a sentence, with its two greatest units, and Prometheus' own notation for a sett
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime
+from typing import Final
 
 from exporter.text.terminal import visible
-
-if TYPE_CHECKING:
-    from exporter.core.state import Instant  # the settings import this module and must not import the core at run time
 
 NO_BREAK_SPACE: Final = "\u00a0"
 MINUTE: Final = 60
@@ -77,17 +74,15 @@ def format_duration(seconds: float) -> str:
     return "".join(parts)
 
 
-def distance(instant: datetime, now: datetime) -> str:
-    """The distance to an instant of the wall clock: `in 14 min 30 s` or `3 min ago`."""
-    away = instant - now
-    if abs(away) < timedelta(seconds=1):
+def distance(seconds: float) -> str:
+    """The distance to an instant that is so many seconds away: `in 14 min 30 s` or, where it was, `3 min ago`."""
+    if abs(seconds) < 1:
         return "now"
-    return f"in {span(away.total_seconds())}" if away > timedelta() else f"{span(-away.total_seconds())} ago"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 
-def ago(then: Instant, now: Instant) -> str:
-    """How long ago an instant was; never `in ...`, whatever the clocks did."""
-    seconds = now.since(then)
+def ago(seconds: float | None) -> str:
+    """How long ago something was, None where that is not known; never `in ...`, whatever the clocks did."""
     if seconds is None:
         return "the clock was set back since"
     return "now" if seconds < 1 else f"{span(seconds)} ago"

@@ -16,6 +16,7 @@ from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.account import observed_interruption
 from tests.support.agent_world import FREEZE, NAME, World, document, event, started
+from tests.support.status_reading import answered
 
 STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
 MIGRATION = event(FREEZE, "Freeze", DurationInSeconds=9)
@@ -100,7 +101,7 @@ def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
     assert (late.data["interruption"]["count"], late.data["interruption"]["total_seconds"]) == (2, 8.0)
     (closed,) = world.agent.status.state.closed.values()
     assert closed.interruptions.total == 8.0
-    page = render_page(world.agent.status, world.clock.instant(), "1.0.0").decode().replace("\u00a0", " ")
+    page = render_page(answered(world.agent.status, world.clock.instant())).decode().replace("\u00a0", " ")
     assert "8 s in 2 pieces, the longest 5 s" in page
 
 

@@ -14,6 +14,7 @@ from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.timeline import record_lines
 from tests.support.agent_world import FREEZE, REBOOT, TIMEOUT, World, document, event, policy, started
+from tests.support.status_reading import answered
 
 STEPS = pytest.mark.parametrize("step", [-86_400.0, -3_600.0, -30.0, 0.0, 30.0, 86_400.0])
 """Seconds by which somebody sets the clock of the VM."""
@@ -21,7 +22,7 @@ DAY = 86_400.0
 
 
 def page_of(world: World) -> str:
-    return render_page(world.agent.status, world.clock.instant(), "1.0.0").decode().replace("\u00a0", " ")
+    return render_page(answered(world.agent.status, world.clock.instant())).decode().replace("\u00a0", " ")
 
 
 def only(world: World, kind: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.core.state import Instant
+from exporter.page.status import status_value
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, quoted, render_page, visible
 from exporter.web.responses import Accept, Response
 from exporter.web.server import WebServer
@@ -123,7 +124,7 @@ def browse(application: Served, folder: Path) -> tuple[str, str]:
 def test_a_real_browser_runs_nothing_of_it(tmp_path: Path) -> None:
     """Chromium shows a hostile description as text, runs nothing, and takes the style under the page's own policy."""
     story = hostile_story()
-    page = render_page(story.status(), Instant(story.now), "1.2.3")
+    page = render_page(status_value(story.status(), Instant(story.now), "1.2.3"))
     document, console = browse(Served(page), tmp_path)
     assert "<title>Event of unknown kind" in document
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;&lt;img src=x onerror=" in document

@@ -9,6 +9,7 @@ from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, SourceStatus, State
+from exporter.page.status import status_value
 from exporter.page.view import render_page
 from tests.support import statuses
 from tests.support.page_reading import read, rows, shown, tables, terms, verdict
@@ -173,7 +174,7 @@ def test_outputs_show_their_queue_and_their_failure() -> None:
 def test_a_crowd_is_cut_and_counted() -> None:
     """A thousand events make a bearable page that says how many it left out."""
     story = statuses.crowded_story(1000)
-    body = render_page(story.status(), Instant(story.now), "1.2.3")
+    body = render_page(status_value(story.status(), Instant(story.now), "1.2.3"))
     page = read(body)
     assert len(list(page.all("article"))) == 20
     assert "980 more events of this VM" in page.text

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant
 from exporter.page.view import render_page
+from tests.support.status_reading import answered
 from tests.support.statuses import NOON, Story
 
 VOID = {"meta", "link", "br"}
@@ -68,9 +69,10 @@ def read(page: bytes) -> Element:
 
 
 def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Element:
-    """The page of a status, so many seconds after its last poll, or after the last moment of the story `at`."""
+    """The page of a status, made of its answer for machines, so many seconds after its last poll, or after the last
+    moment of the story `at`."""
     moment = at.now if at else (status.source.last_poll or NOON)
-    return read(render_page(status, Instant(moment + timedelta(seconds=later)), "1.2.3"))
+    return read(render_page(answered(status, Instant(moment + timedelta(seconds=later)))))
 
 
 def verdict(page: Element) -> tuple[str, str]:

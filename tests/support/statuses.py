@@ -84,8 +84,12 @@ class Story:
         for _ in range(whole - 1):
             self._poll(1.0)
         self.seconds += after - max(0, whole - 1)
+        return self.read_body(document(self.number + 1, *events))
+
+    def read_body(self, body: bytes) -> tuple[Transition, ...]:
+        """The next document, at once, as its body."""
         self.number += 1
-        step = advance(self.state, parse_document(document(self.number, *events)), self._instant())
+        step = advance(self.state, parse_document(body), self._instant())
         self.state = step.state
         for transition in step.transitions:  # each is published: a record gives it a number
             self.state = with_tracked(self.state, number(transition.tracked, transition.kind.value)[1])

@@ -1,0 +1,271 @@
+"""What the agent knows at one moment, as one JSON value: `/api/v1/status` answers with it, and the page is made of it.
+
+The value is described by `exporter/schema/status.v1.json`. Texts from outside are as they were received, cut to a
+bearable length; how much was left out is said beside them. Nothing in it grows with what Azure sends: there are at most
+so many events, and an event that is too large is left out with its size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from exporter.core.document import Event
+from exporter.core.folding import alike
+from exporter.core.gate import Gate
+from exporter.core.messages import why
+from exporter.core.policy import Decision, Mode
+from exporter.core.record_factory import account
+from exporter.core.records import optional_timestamp, rounded, timestamp
+from exporter.core.snapshot import DestinationStatus, Status, urgency
+from exporter.core.state import Instant, Phase, Tracked
+from exporter.core.strict_json import encodable
+from exporter.page.sentences import verdict
+
+TYPE: Final = "azure_scheduled_events.status.v1"
+MAX_EVENTS: Final = 20
+MAX_CLOSED: Final = 10
+MAX_RESOURCES: Final = 5
+"""Names of other VMs that are told of one event."""
+MAX_FAULTS: Final = 10
+MAX_TEXT: Final = 600
+"""Characters of one text from outside."""
+MAX_EVENT_BYTES: Final = 64 * 1024
+"""Of Azure's object, as compact JSON in UTF-8."""
+STATUS_CONTENT_TYPE: Final = "application/json"
+STATUS_HEADERS: Final = (("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"))
+"""To be sent with it: it is never taken for anything else, and no proxy keeps an old one."""
+
+NO_POLICY: Final[Mapping[str, Any]] = {"takeover_after": None, "hold_file": "", "rules": None}
+"""Where the caller does not know it."""
+
+Value = dict[str, Any]
+"""A JSON object."""
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def status_value(
+    status: Status,
+    now: Instant,
+    version: str,
+    *,
+    policy: Mapping[str, Any] = NO_POLICY,
+    gate: Gate | None = None,
+) -> Value:
+    """The status of the agent, of this version, at `now`.
+
+    `policy` is the one in force, as JSON values of the settings' section `[approval]`; `gate` the answer of `/-/gate`.
+    """
+    own, files = sorted(status.own_events, key=urgency), status.event_files
+    value = {
+        "type": TYPE,
+        "as_of": timestamp(now.wall),
+        "agent": {"version": version, **_past("started", status.started, now)},
+        "vm": {name: _text(text) for name, text in status.vm.as_data().items()},
+        "identity": "conflict" if status.identity_conflict else "known" if status.vm.name else "unknown",
+        "source": _source(status, now),
+        "document": _document(status, len(own)),
+        "approval": {
+            "mode": status.mode.value,
+            "coordination": status.coordination.value,
+            "takeover_after": policy["takeover_after"],
+            "hold_file": _text(policy["hold_file"]),
+            "held": status.held,
+            "rules": encodable(policy["rules"]),
+        },
+        "events": [_event(status, tracked, now) for tracked in own[:MAX_EVENTS]],
+        "events_omitted": max(0, len(own) - MAX_EVENTS),
+        **_closed(status),
+        "destinations": [_destination(destination, now) for destination in status.destinations],
+        "outbox": {
+            "bytes": status.outbox.bytes,
+            "capacity_bytes": status.outbox.capacity,
+            "writable": status.outbox.writable,
+        },
+        "gate": {"open": gate.open, "sentence": gate.sentence} if gate else None,
+        "event_files": {"path": _text(files.path), "error": _text(files.error)} if files.path else None,
+    }
+    return {**value, "verdict": verdict(value)}
+
+
+def status_body(value: Value) -> bytes:
+    """The value as one line of strict JSON in UTF-8."""
+    return (_encode(value) + "\n").encode()
+
+
+def _text(text: str) -> str | None:
+    """A text that every output can encode; None for one that is not known."""
+    return str(encodable(text)) or None
+
+
+def _past(name: str, instant: Instant | datetime | None, now: Instant) -> Value:
+    """When it was, and how many seconds ago: None where the clock was set back since."""
+    if instant is None:
+        return {f"{name}_at": None, f"{name}_seconds_ago": None}
+    then = instant if isinstance(instant, Instant) else Instant(instant)
+    return {f"{name}_at": timestamp(then.wall), f"{name}_seconds_ago": rounded(now.since(then))}
+
+
+# --- source and document ----------------------------------------------------------------------------------------------
+
+
+def _source(status: Status, now: Instant) -> Value:
+    source, state = status.source, status.state
+    since = None if source.up else source.failing or (state.outage.since if state.outage else None)
+    # When the document that is known was read, perhaps by an earlier process.
+    read = source.success or (state.last_good if state.document else None)
+    return {
+        "up": source.up,
+        "fresh": status.fresh(now),
+        "warming": status.warming(now),
+        "failure": source.failure or None,
+        **_past("failing_since", since, now),
+        "last_poll_at": optional_timestamp(source.last_poll),
+        **_past("last_read", read, now),
+        "read_by_this_process": source.success is not None,
+        "poll_interval_seconds": status.poll_interval,
+        "stale_after_seconds": status.stale_after,
+    }
+
+
+def _document(status: Status, own: int) -> Value | None:
+    document, events = status.state.document, len(status.state.tracked)
+    if document is None:
+        return None
+    return {
+        "incarnation": document.incarnation,
+        "events": events,
+        "events_of_other_vms": events - own,
+        "unreadable": len(document.rejected),
+    }
+
+
+def _destination(destination: DestinationStatus, now: Instant) -> Value:
+    return {
+        "name": destination.name,
+        "configured": destination.configured,
+        "error": destination.error or None,
+        "records": destination.records,
+        **_past("oldest", destination.oldest, now),
+        "parked": destination.parked,
+        **_past("last_success", destination.last_success, now),
+    }
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+class _Texts:
+    """Cuts the texts from outside of one event; `omitted` has the number of characters left out, by name."""
+
+    def __init__(self) -> None:
+        self.omitted: dict[str, int] = {}
+
+    def cut(self, name: str, text: str | None) -> str | None:
+        if text is not None and len(text) > MAX_TEXT:
+            self.omitted[name] = self.omitted.get(name, 0) + len(text) - MAX_TEXT
+        return None if text is None else str(encodable(text[:MAX_TEXT]))
+
+    def cut_all(self, name: str, texts: Iterable[str]) -> list[str | None]:
+        return [self.cut(name, text) for text in texts]
+
+
+def _event(status: Status, tracked: Tracked, now: Instant) -> Value:
+    event, approval, felt, texts = tracked.event, tracked.approval, tracked.interruptions, _Texts()
+    start = event.not_before if tracked.phase is not Phase.STARTED else None
+    return {
+        "event_id": event.event_id,
+        "event_type": texts.cut("event_type", event.event_type),
+        "event_source": texts.cut("event_source", event.source),
+        "event_status": texts.cut("event_status", event.status),
+        "resource_type": texts.cut("resource_type", event.resource_type),
+        "description": texts.cut("description", event.description),
+        "status": tracked.phase.value,
+        "not_before": optional_timestamp(tracked.not_before),
+        "not_before_in_seconds": rounded((start - now.wall).total_seconds()) if start is not None else None,
+        "announced_duration_seconds": _announced(event),
+        "names_this_vm": event.names(status.vm.name) if status.vm.name else None,
+        "resources": _resources(event.resources, status.vm.name, texts),
+        **_past("first_seen", tracked.first_seen_instant, now),
+        "seen_before": tracked.seen_before.value,
+        **_past("started", tracked.started, now),
+        "started_by": tracked.started_by.value if tracked.started_by else None,
+        "decision": _decision(status.decisions.get(tracked.key), status.mode),
+        **_past("approved", approval.accepted_at, now),
+        "approval_rule": approval.rule or None,
+        "approval_attempts": approval.attempts,
+        "approval_failure": approval.last_failure or None,
+        "approval_outdated": approval.outdated,
+        "interruptions_observed": felt.count,
+        "interruption_seconds": rounded(felt.total) if felt.count else None,
+        "interruption_longest_seconds": rounded(felt.longest) if felt.count else None,
+        "faults": texts.cut_all("faults", event.faults[:MAX_FAULTS]),
+        "faults_omitted": max(0, len(event.faults) - MAX_FAULTS),
+        "omitted_characters": texts.omitted,
+        **_raw(event.raw),
+    }
+
+
+def _announced(event: Event) -> int | None:
+    """Seconds; Azure writes -1 where it does not know."""
+    return event.duration if event.duration is not None and event.duration >= 0 else None
+
+
+def _resources(names: tuple[str, ...] | None, vm_name: str, texts: _Texts) -> Value | None:
+    if names is None:
+        return None
+    others = [name for name in names if not (vm_name and alike(name, vm_name))]
+    return {
+        "count": len(names),
+        "others": texts.cut_all("resources", others[:MAX_RESOURCES]),
+        "others_omitted": max(0, len(others) - MAX_RESOURCES),
+    }
+
+
+def _decision(decision: Decision | None, mode: Mode) -> Value | None:
+    if decision is None:
+        return None
+    return {
+        "decision": decision.verdict.value,
+        "reason": decision.reason.value or None,
+        "rule": decision.rule or None,
+        "mode": mode.value,
+        "why": why(decision),
+    }
+
+
+def _raw(raw: Mapping[str, Any]) -> Value:
+    """Azure's object as received, or its size where it is too large. It was made encodable when it was read."""
+    size = len(_encode(raw).encode())
+    if size > MAX_EVENT_BYTES:
+        return {"event": None, "event_omitted_bytes": size}
+    return {"event": raw, "event_omitted_bytes": 0}
+
+
+def _closed(status: Status) -> Value:
+    """The newest first. They are kept in the order in which they ended, which no clock can change."""
+    closed = [
+        tracked
+        for tracked in status.state.closed.values()
+        if tracked.closed_at is not None and tracked.outcome is not None and status.concerns_this_vm(tracked)
+    ]
+    return {
+        "closed": [_account(tracked) for tracked in closed[::-1][:MAX_CLOSED]],
+        "closed_omitted": max(0, len(closed) - MAX_CLOSED),
+    }
+
+
+def _account(tracked: Tracked) -> Value:
+    texts = _Texts()
+    summary = account(tracked)
+    del summary["unseen"]  # what was not seen is known to the closing record alone
+    summary["announced_duration_seconds"] = _announced(tracked.event)
+    return {
+        "event_id": tracked.event.event_id,
+        "event_type": texts.cut("event_type", tracked.event.event_type),
+        "omitted_characters": texts.omitted,
+        "account": summary,
+    }

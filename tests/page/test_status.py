@@ -1,0 +1,409 @@
+"""`/api/v1/status`: what the page shows, as strict JSON by its schema, bounded whatever Azure sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.folding import folded
+from exporter.core.gate import Gate, GateReason
+from exporter.core.policy import Coordination, Mode, Reason
+from exporter.core.records import VM_FIELDS, Vm
+from exporter.core.snapshot import DestinationStatus, EventFilesStatus, OutboxStatus, Status
+from exporter.core.state import Instant, InterruptionTotals, Phase, Seen, StartedBy, State
+from exporter.page import status as made
+from exporter.page.view import render_page
+from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.platform import documents
+from tests.support import statuses
+from tests.support.agent_world import TIMEOUT, World
+from tests.support.effort import LONG, examples
+from tests.support.page_reading import plain, read, terms
+from tests.support.status_reading import SCHEMA, answered
+from tests.support.statuses import FREEZE, NOON, Story
+
+POLICY: Final[Mapping[str, Any]] = {
+    "mode": "dry-run",
+    "coordination": "leader",
+    "takeover_after": "2m",
+    "hold_file": "/run/hold",
+    "rules": [{"name": "user-initiated", "event_source": ["User"], "event_type": ["Reboot", "Redeploy"]}],
+}
+
+
+def of(story: Story, later: float = 0.0, **given: Any) -> dict[str, Any]:
+    """The answer so many seconds after the last poll of a story."""
+    return answered(story.status(**given), Instant(story.now + timedelta(seconds=later)))
+
+
+# --- what it says
+
+
+def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
+    """Calm, up, fresh, and since when."""
+    value = of(statuses.empty_story(), 2.5)
+    assert value["type"] == "azure_scheduled_events.status.v1"
+    assert value["as_of"] == "2025-11-21T12:10:03.500000Z"
+    assert value["verdict"] == {
+        "tone": "calm",
+        "title": "Nothing is planned",
+        "lines": ["The metadata service names no event for this VM, as of 2025-11-21 12:10:01 UTC."],
+    }
+    assert value["source"] == {
+        "up": True,
+        "fresh": True,
+        "warming": False,
+        "failure": None,
+        "failing_since_at": None,
+        "failing_since_seconds_ago": None,
+        "last_poll_at": "2025-11-21T12:10:01.000000Z",
+        "last_read_at": "2025-11-21T12:10:01.000000Z",
+        "last_read_seconds_ago": 2.5,
+        "read_by_this_process": True,
+        "poll_interval_seconds": 1.0,
+        "stale_after_seconds": 30.0,
+    }
+    assert value["agent"] == {
+        "version": "1.2.3",
+        "started_at": "2025-11-21T12:00:00.000000Z",
+        "started_seconds_ago": 603.5,
+    }
+    assert value["identity"] == "known"
+    assert value["vm"]["name"] == "shop-web_3"
+    assert value["vm"]["node"] is None
+    assert tuple(value["vm"]) == VM_FIELDS
+    assert (value["events"], value["closed"], value["gate"], value["event_files"]) == ([], [], None, None)
+
+
+def test_an_event_has_all_that_is_known_of_it() -> None:
+    """Azure's object as received, its times, what was decided and why, whom it touches; null for what is not known."""
+    freeze, reboot = of(statuses.scheduled_story())["events"]
+    assert freeze["event"] == FREEZE
+    assert {name: freeze[name] for name in freeze if name != "event"} == {
+        "event_id": FREEZE["EventId"],
+        "event_type": "Freeze",
+        "event_source": "Platform",
+        "event_status": "Scheduled",
+        "resource_type": "VirtualMachine",
+        "description": FREEZE["Description"],
+        "status": "Scheduled",
+        "not_before": "2025-11-21T12:15:00.000000Z",
+        "not_before_in_seconds": 893.0,
+        "announced_duration_seconds": 5,
+        "names_this_vm": True,
+        "resources": {"count": 1, "others": [], "others_omitted": 0},
+        "first_seen_at": "2025-11-21T12:00:07.000000Z",
+        "first_seen_seconds_ago": 0.0,
+        "seen_before": "unbroken",
+        "started_at": None,
+        "started_seconds_ago": None,
+        "started_by": None,
+        "decision": {
+            "decision": "hold",
+            "reason": "dry-run",
+            "rule": "short-freeze",
+            "mode": "dry-run",
+            "why": "it would be approved, but the mode is dry-run (rule short-freeze)",
+        },
+        "approved_at": None,
+        "approved_seconds_ago": None,
+        "approval_rule": None,
+        "approval_attempts": 0,
+        "approval_failure": None,
+        "approval_outdated": False,
+        "interruptions_observed": 0,
+        "interruption_seconds": None,
+        "interruption_longest_seconds": None,
+        "faults": [],
+        "faults_omitted": 0,
+        "omitted_characters": {},
+        "event_omitted_bytes": 0,
+    }
+    assert reboot["announced_duration_seconds"] is None
+    assert reboot["event"]["DurationInSeconds"] == -1
+    assert reboot["resources"] == {"count": 2, "others": ["shop-web_1"], "others_omitted": 0}
+    value = of(statuses.scheduled_story())
+    assert value["document"] == {"incarnation": 2, "events": 3, "events_of_other_vms": 1, "unreadable": 0}
+
+
+def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
+    """An approval of ours, the start, the interruptions so far; its NotBefore is the last one known."""
+    story = statuses.started_story()
+    key = folded(FREEZE["EventId"])
+    felt = replace(story.state.tracked[key], interruptions=InterruptionTotals(2, 5.25, 4.9))
+    story.state = replace(story.state, tracked={**story.state.tracked, key: felt})
+    value = of(story, 3)
+    freeze = value["events"][0]
+    assert value["verdict"]["tone"] == "on"
+    assert value["verdict"]["title"] == "Freeze has been on for 3 s"
+    assert (freeze["status"], freeze["started_by"], freeze["approval_rule"]) == ("Started", "us", "short-freeze")
+    assert freeze["started_seconds_ago"] == 3.0
+    assert freeze["approved_at"] == "2025-11-21T12:00:07.000000Z"
+    assert freeze["not_before"] == "2025-11-21T12:15:00.000000Z"
+    assert freeze["not_before_in_seconds"] is None
+    assert freeze["event"]["NotBefore"] == ""
+    assert (freeze["interruptions_observed"], freeze["interruption_seconds"]) == (2, 5.25)
+    assert freeze["interruption_longest_seconds"] == 4.9
+
+
+def test_an_event_that_is_over_has_its_account_as_the_record_has_it() -> None:
+    """The newest first, in the words of the closing record, and never -1."""
+    reboot, freeze = of(statuses.closed_story())["closed"]
+    assert (reboot["event_type"], reboot["account"]["outcome"]) == ("Reboot", "canceled")
+    assert reboot["account"]["announced_duration_seconds"] is None
+    assert freeze["event_id"] == FREEZE["EventId"]
+    assert freeze["account"]["rule"] == "short-freeze"
+    assert freeze["account"]["started_seconds"] == 6.0
+    assert "unseen" not in freeze["account"]
+
+
+def test_what_is_not_known_is_null() -> None:
+    """Before the first poll, without a name, with a source that fails, after a clock that was set back."""
+    never = answered(Status(NOON, State(birth=NOON)), Instant(NOON))
+    assert (never["identity"], never["document"], never["source"]["last_read_at"]) == ("unknown", None, None)
+    assert set(never["vm"].values()) == {None}
+    assert never["verdict"]["tone"] == "blind"
+    nameless = of(statuses.scheduled_story(), vm=Vm())
+    assert [each["names_this_vm"] for each in nameless["events"]] == [None, None, None]
+    failing = statuses.failing_status(statuses.scheduled_story())
+    value = answered(failing, Instant(NOON + timedelta(seconds=70)))
+    assert value["source"]["failure"] == "timeout"
+    assert value["source"]["failing_since_seconds_ago"] == 62.0
+    assert (value["source"]["up"], value["source"]["fresh"]) == (False, False)
+    back = answered(failing, Instant(NOON - timedelta(hours=1)))
+    assert back["source"]["last_read_seconds_ago"] is None
+    assert back["events"][0]["first_seen_seconds_ago"] is None
+    assert back["events"][0]["first_seen_at"] is not None
+
+
+def test_approvals_outputs_gate_and_event_files_are_told() -> None:
+    """The policy in force, each destination, the outbox, the answer of the gate, the folder of the event files."""
+    story = statuses.empty_story()
+    status = replace(
+        story.status(destinations=[*statuses.outputs(story.now), DestinationStatus("spare")]),
+        coordination=Coordination.SINGLE,
+        held=True,
+        identity_conflict=True,
+        outbox=OutboxStatus(1, 2**20, writable=False),
+        event_files=EventFilesStatus("/run/events", "there is no folder /run/events"),
+    )
+    value = answered(status, Instant(story.now), policy=POLICY, gate=Gate(GateReason.NO_EVENT))
+    assert value["approval"] == {**POLICY, "coordination": "single", "held": True}
+    assert value["identity"] == "conflict"
+    assert value["outbox"] == {"bytes": 1, "capacity_bytes": 2**20, "writable": False}
+    assert value["gate"] == {"open": True, "sentence": Gate(GateReason.NO_EVENT).sentence}
+    assert value["event_files"] == {"path": "/run/events", "error": "there is no folder /run/events"}
+    works, fails, spare = value["destinations"]
+    assert works["error"] is None
+    assert (fails["error"], fails["records"], fails["parked"]) == ("connect", 3, 1)
+    assert (fails["oldest_seconds_ago"], fails["last_success_seconds_ago"]) == (240.0, 540.0)
+    assert (spare["configured"], spare["last_success_at"]) == (False, None)
+    page = terms(read(render_page(value)))
+    assert page["Hold file"] == "/run/hold: there, or not known to be absent: nothing is approved"
+    assert page["Gate"] == Gate(GateReason.NO_EVENT).sentence
+    assert page["Event files"] == "/run/events: there is no folder /run/events"
+    calm = replace(status, held=False, event_files=EventFilesStatus("/run/events"))
+    page = terms(read(render_page(answered(calm, Instant(story.now), policy=POLICY))))
+    assert page["Hold file"] == "/run/hold: absent"
+    assert page["Event files"] == "/run/events: written"
+    assert "Gate" not in page
+
+
+# --- whatever Azure sends
+
+
+@pytest.mark.parametrize("name", scenario.names())
+def test_every_scenario_is_told_by_the_schema(name: str, tmp_path: Path) -> None:
+    """At each change of each scenario, in the middle of an outage and after a restart, with approvals that are sent."""
+    shown_at = tuple(documents(scenario.load(name)))
+    named = [vm for _, shown in shown_at for each in shown["Events"] for vm in each["Resources"]]
+    with World(tmp_path, vm=Vm(name=named[0] if named else "vm-1")) as world:
+        told = []
+        for at, shown in shown_at:
+            world.clock.go(max(0.0, at.timestamp() - world.clock.wall))
+            world.see(json.dumps(shown).encode(), 1)
+            told.append(answered(world.agent.status, world.clock.instant()))
+        world.see(TIMEOUT, 40)
+        told.append(answered(world.agent.status, world.clock.instant()))
+        world.restart()
+        told.append(answered(world.agent.status, world.clock.instant()))
+    assert told[-1]["verdict"]["tone"] == told[-2]["verdict"]["tone"] == "blind"
+    assert any(value["events"] or value["closed"] for value in told) is bool(named)
+
+
+HOSTILE: Final = (
+    *("\u202egnp.exe\u2066", "a\x00b\x1b[31m", "\ud800", "<script>", '"}', "e\u0301" * 400, "W" * 5000, "", " "),
+    *("Scheduled", "Started", "Reboot", "Mon, 99 Foo 2026", "NaN", "status", "../../etc/passwd", "日本"),
+)
+VALUES: Final = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(HOSTILE)
+    | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(HOSTILE), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS: Final = st.fixed_dictionaries(
+    {}, optional={name: st.sampled_from(HOSTILE) | VALUES for name in (*FREEZE, "Extra", "\u202e", "\ud800")}
+)
+ITEMS: Final = VALUES | st.tuples(FIELDS, st.sampled_from([*HOSTILE, "a", "b", "c"])).map(
+    lambda parts: {**FREEZE, **parts[0], "EventId": parts[1]}
+)
+
+
+def text_of(item: Any, twice: str) -> str:
+    """The element as JSON, with one key a second time."""
+    text = json.dumps(item)
+    return "{" + f"{json.dumps(twice)}: 1, {text[1:]}" if isinstance(item, dict) and item and twice else text
+
+
+@settings(max_examples=examples(60), deadline=None, derandomize=not LONG)
+@given(st.lists(st.tuples(ITEMS, st.sampled_from(["", "EventType", "Extra", "\u202e", "\ud800", "x" * 900]))))
+def test_any_document_is_told_by_the_schema(items: list[tuple[Any, str]]) -> None:
+    """Strict JSON by the schema, and the page made of it, whatever stands in the events."""
+    story = Story()
+    story.read()
+    body = f'{{"DocumentIncarnation": 2, "Events": [{", ".join(text_of(item, key) for item, key in items)}]}}'
+    if story.read_body(body.encode()):
+        of(story)
+    of(story, vm=Vm())
+
+
+def test_what_can_not_be_read_is_null_and_named() -> None:
+    """Fields of the wrong type and repeated ones are null, their names are told, and shown so that nothing hides."""
+    story = Story()
+    story.read()
+    twice = ", ".join(f'"\\u202e{number}": 1, "\\u202e{number}": 2' for number in range(30))
+    story.read_body(
+        b'{"DocumentIncarnation": 2, "Events": [{"EventId": "a", "EventStatus": 7, "EventType": null, "Resources": 3, '
+        b'"NotBefore": "soon", "DurationInSeconds": "5", %s}]}' % twice.encode()
+    )
+    value = of(story)
+    (told,) = value["events"]
+    assert (told["status"], told["event_status"], told["event_type"]) == ("unknown", None, None)
+    assert (told["resources"], told["not_before"], told["announced_duration_seconds"]) == (None, None, None)
+    assert told["names_this_vm"] is None
+    assert len(told["faults"]) == 10
+    assert told["faults_omitted"] == len(story.state.tracked["a"].event.faults) - 10
+    page = terms(read(render_page(value)))["Can't be read"]
+    assert page.endswith(f", {told['faults_omitted']} more")
+    assert "\u202e" not in page
+    crowded = {**told, "faults": ["\u202eevil"], "faults_omitted": 0}
+    assert terms(read(render_page({**value, "events": [crowded]})))["Can't be read"] == "⟨U+202E⟩evil"
+
+
+def test_long_texts_are_cut_and_counted() -> None:
+    """600 characters of each text, how many were left out, and the same number on the page."""
+    story = Story()
+    story.read()
+    names = ["shop-web_3", "n" * 700, "m" * 601, *(f"other-{number}" for number in range(9))]
+    story.read({**FREEZE, "Description": "d" * 5000, "EventType": "T" * 700, "Resources": names})
+    value = of(story)
+    (told,) = value["events"]
+    assert told["description"] == "d" * 600
+    assert told["event_type"] == "T" * 600
+    assert told["resources"]["count"] == 12
+    assert told["resources"]["others"][:2] == ["n" * 600, "m" * 600]
+    assert told["resources"]["others_omitted"] == 6
+    assert told["omitted_characters"] == {"event_type": 100, "description": 4400, "resources": 101}
+    assert told["event"]["Description"] == "d" * 5000
+    page = read(render_page(value))
+    assert terms(page)["Azure says"].endswith("d … and 4400 more characters; the records have them")
+    assert "T … and 640 more characters; the records have them" in plain(page.one("h3").text)
+
+
+def test_fifty_events_and_more_are_cut_and_counted() -> None:
+    """The twenty most urgent ones, and how many more there are."""
+    value = of(statuses.crowded_story(1000))
+    assert len(value["events"]) == 20
+    assert value["events_omitted"] == 980
+    assert value["document"]["events"] == 1000
+    assert value["events"][0]["event_id"] == "event-0999"
+    assert [each["status"] for each in value["events"]] == ["Scheduled"] * 20
+    story = statuses.crowded_story(30)
+    story.read(after=30)
+    value = of(story)
+    assert (len(value["closed"]), value["closed_omitted"]) == (10, 20)
+
+
+LARGE: Final = {
+    "one event": [{**FREEZE, "Description": "\u00e9" * (2 << 20)}],
+    "many names": [{**FREEZE, "Resources": ["shop-web_3", *(f"vm-{number:06}" for number in range(9_999))]}] * 20,
+    "just not too large": [{**FREEZE, "Extra": "x" * (made.MAX_EVENT_BYTES - 600)}] * 60,
+    "long names": [{**FREEZE, "Resources": ["shop-web_3", *(f"{number}" + "\u00e9" * 40_000 for number in range(5))]}]
+    * 9,
+    "keys": [{**FREEZE, **{f"{number}": number for number in range(150_000)}}],
+}
+
+
+@pytest.mark.parametrize("which", LARGE)
+def test_the_largest_document_makes_no_large_answer(which: str) -> None:
+    """A document of up to 4 MiB: less than 2 MiB, the most urgent events among them, what is left out with its size."""
+    story = Story()
+    story.read()
+    story.read(*({**item, "EventId": f"{place}"} for place, item in enumerate(LARGE[which])))
+    value = of(story)
+    assert value["events"]
+    for told in value["events"]:
+        if told["event"] is None:
+            assert told["event_omitted_bytes"] > made.MAX_EVENT_BYTES
+        else:
+            assert len(json.dumps(told["event"], ensure_ascii=False).encode()) < made.MAX_EVENT_BYTES * 1.2
+            assert told["event_omitted_bytes"] == 0
+
+
+# --- the schema
+
+
+def subschemas(part: Any) -> Iterator[Mapping[str, Any]]:
+    """All schemas within a schema."""
+    if isinstance(part, dict):
+        yield part
+        for item in part.values():
+            yield from subschemas(item)
+    elif isinstance(part, list):
+        for item in part:
+            yield from subschemas(item)
+
+
+def test_the_schema_is_strict_and_explains_each_member() -> None:
+    """It is a schema; each object of ours names every member, none is optional, none is without a description."""
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    ours = [part for part in subschemas(SCHEMA) if "additionalProperties" in part and "properties" in part]
+    assert len(ours) > 12
+    for part in ours:
+        assert part["additionalProperties"] is False
+        assert sorted(part["required"]) == sorted(part["properties"])
+        for name, member in part["properties"].items():
+            assert member.get("description", "").endswith("."), name
+
+
+def test_the_words_of_the_schema_are_those_of_the_agent() -> None:
+    """Modes, reasons, phases and the account are the same as elsewhere."""
+    told = SCHEMA["$defs"]["event"]["properties"]
+    decision = told["decision"]["anyOf"][0]["properties"]
+    assert set(decision["reason"]["enum"]) >= {*Reason, None} - {Reason.NONE}
+    assert decision["mode"]["enum"] == SCHEMA["properties"]["approval"]["properties"]["mode"]["enum"] == list(Mode)
+    assert SCHEMA["properties"]["approval"]["properties"]["coordination"]["enum"] == list(Coordination)
+    assert set(told["status"]["enum"]) == set(Phase)
+    assert set(told["seen_before"]["enum"]) == set(Seen)
+    assert set(told["started_by"]["enum"]) == {*StartedBy, None}
+    assert tuple(SCHEMA["properties"]["vm"]["properties"]) == VM_FIELDS
+    record = json.loads(files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8"))
+    theirs = record["$defs"]["account"]["properties"]
+    ours = SCHEMA["$defs"]["closed"]["properties"]["account"]["properties"]
+    assert set(ours) == set(theirs) - {"unseen"}
+    same = set(ours) - {"announced_duration_seconds", "gone_at", "outcome"}
+    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}

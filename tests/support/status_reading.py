@@ -1,0 +1,67 @@
+"""Reads the answer of `/api/v1/status` as a strict consumer does, and holds it against its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any, Final
+
+import jsonschema
+
+from exporter.core.gate import Gate
+from exporter.core.snapshot import Status
+from exporter.core.state import Instant
+from exporter.page.status import status_body, status_value
+from exporter.page.view import render_page
+
+SCHEMA: Final[Mapping[str, Any]] = json.loads(
+    files("exporter").joinpath("schema", "status.v1.json").read_text(encoding="utf-8")
+)
+VALIDATOR: Final = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
+LARGEST: Final = 2 << 20
+"""Bytes: no answer may be larger, whatever the document of at most 4 MiB is."""
+
+
+def read_status(body: bytes) -> dict[str, Any]:
+    """The answer's object. It is strict JSON in UTF-8, of a bounded size, and as the schema says."""
+    assert len(body) < LARGEST
+    assert body.endswith(b"}\n")
+    value = json.loads(body.decode("utf-8"), object_pairs_hook=_once, parse_constant=_refused)
+    assert isinstance(value, dict)
+    for text in _texts({name: item for name, item in value.items() if name != "events"}):
+        text.encode("utf-8")
+        assert "\0" not in text
+    VALIDATOR.validate(value)
+    return value
+
+
+def answered(
+    status: Status, now: Instant, *, version: str = "1.2.3", gate: Gate | None = None, **given: Any
+) -> dict[str, Any]:
+    """The answer for this status. The page of it is the same as that of the value which it was made of."""
+    made = status_value(status, now, version, gate=gate, **given)
+    read = read_status(status_body(made))
+    assert render_page(read) == render_page(made), "the page shows what is not in the answer"
+    return read
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len({name for name, _ in pairs}) == len(pairs)
+    return dict(pairs)
+
+
+def _refused(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
