@@ -49,7 +49,7 @@ from exporter.log.log import Log
 from exporter.metadata.client import Answer, MetadataClient
 from exporter.metadata.errors import REASONS
 from exporter.outbox.store import Outbox
-from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, status_body, status_value
+from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, policy_values, status_body, status_value
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
@@ -318,8 +318,8 @@ class App:
         if self._agent is None:
             return _word(503, "Starting")
         status, now = self._agent.status, self._clock()
-        gate = gate_of(status, now, self._settings.gate.policy)
-        value = status_value(status, now, __version__, gate=gate)
+        policy, gate = policy_values(self._settings.approval.policy), gate_of(status, now, self._settings.gate.policy)
+        value = status_value(status, now, __version__, policy=policy, gate=gate)
         if path == STATUS:
             return Response(200, STATUS_CONTENT_TYPE, status_body(value), STATUS_HEADERS)
         return Response(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)

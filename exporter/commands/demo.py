@@ -191,6 +191,7 @@ class _Run:
                 f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}."
             )
             self._print(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
+            self._print(f"The page as JSON: {self._address}/api/v1/status")
             self._print("")
             with _Consumer(reader, self._receive, ended.set) as consumer:
                 _wait_until(lambda: ended.is_set() or self._service.finished(), LONGEST_PLAY_SECONDS)

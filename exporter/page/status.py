@@ -16,13 +16,14 @@ from exporter.core.document import Event
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
 from exporter.core.messages import why
-from exporter.core.policy import Decision, Mode
+from exporter.core.policy import Decision, Mode, Policy
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp
 from exporter.core.snapshot import DestinationStatus, Status, urgency
 from exporter.core.state import Instant, Phase, Tracked
 from exporter.core.strict_json import encodable
 from exporter.page.sentences import verdict
+from exporter.text.format import format_duration
 
 TYPE: Final = "azure_scheduled_events.status.v1"
 MAX_EVENTS: Final = 20
@@ -61,8 +62,6 @@ def status_value(
     """
     own, files = sorted(status.own_events, key=urgency), status.event_files
     value = {
-        "type": TYPE,
-        "as_of": timestamp(now.wall),
         "agent": {"version": version, **_past("started", status.started, now)},
         "vm": {name: _text(text) for name, text in status.vm.as_data().items()},
         "identity": "conflict" if status.identity_conflict else "known" if status.vm.name else "unknown",
@@ -88,7 +87,19 @@ def status_value(
         "gate": {"open": gate.open, "sentence": gate.sentence} if gate else None,
         "event_files": {"path": _text(files.path), "error": _text(files.error)} if files.path else None,
     }
-    return {**value, "verdict": verdict(value)}
+    return {"type": TYPE, "as_of": timestamp(now.wall), "verdict": verdict(value), **value}
+
+
+def policy_values(policy: Policy) -> Value:
+    """The policy as JSON values of the settings' section `[approval]`, but for its rules."""
+    takeover = policy.takeover_after
+    return {
+        "mode": policy.mode.value,
+        "coordination": policy.coordination.value,
+        "takeover_after": "never" if takeover is None else format_duration(takeover),
+        "hold_file": policy.hold_file,
+        "rules": None,
+    }
 
 
 def status_body(value: Value) -> bytes:

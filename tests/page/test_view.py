@@ -200,4 +200,6 @@ def test_it_is_a_document_that_anybody_can_read() -> None:
         assert table.one("caption").text
         assert {head.attributes["scope"] for head in table.all("th")} == {"col", "row"}
         assert all(cell.attributes["data-label"] and cell.attributes["role"] == "cell" for cell in table.all("td"))
-    assert {link.attributes["href"] for link in page.all("a")} == {"/metrics", "/-/healthy", "/-/ready"}
+    assert {link.attributes["href"] for link in page.all("a")} == {
+        *("/metrics", "/api/v1/status", "/-/healthy", "/-/ready")
+    }

@@ -89,7 +89,7 @@ class Story:
     def read_body(self, body: bytes) -> tuple[Transition, ...]:
         """The next document, at once, as its body."""
         self.number += 1
-        step = advance(self.state, parse_document(body), self._instant())
+        step = advance(self.state, parse_document(body), self.instant)
         self.state = step.state
         for transition in step.transitions:  # each is published: a record gives it a number
             self.state = with_tracked(self.state, number(transition.tracked, transition.kind.value)[1])
@@ -113,15 +113,17 @@ class Story:
     def _poll(self, seconds: float) -> None:
         self.seconds += seconds
         if self.state.document is not None:
-            self.state = advance(self.state, self.state.document, self._instant()).state
+            self.state = advance(self.state, self.state.document, self.instant).state
 
-    def _instant(self) -> Instant:
+    @property
+    def instant(self) -> Instant:
+        """The same on both clocks."""
         return Instant(self.now, 1000.0 + self.seconds)
 
     def approved(self, event_id: str, rule: str) -> None:
         """Azure accepted our approval of an event just now."""
         tracked = self.state.tracked[folded(event_id)]
-        approval = Approval(1, self._instant(), self.now, rule)
+        approval = Approval(1, self.instant, self.now, rule)
         self.state = replace(
             self.state, tracked={**self.state.tracked, tracked.key: replace(tracked, approval=approval)}
         )

@@ -1,0 +1,227 @@
+"""The agent that already runs here: what it says of itself at `/api/v1/status`, and where it differs from the settings.
+
+It is asked at an address of this machine, without a password and without anything else that is secret. So whose
+certificate it shows does not matter: its answer is compared and shown, and nothing else depends on it. The answer may
+come from another version, or from another program: it is bounded, and what is missing or mistyped in it is not told.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from exporter import __version__
+from exporter.commands.check.report import Finding, ok, warn
+from exporter.config.schema import Settings
+from exporter.core.folding import alike
+from exporter.core.snapshot import DESTINATIONS
+from exporter.metadata.errors import one_line
+from exporter.page.sentences import failure
+from exporter.page.status import TYPE, policy_values
+from exporter.text.format import format_duration
+from exporter.web.responses import STATUS
+from exporter.web.server import CHALLENGE
+
+TOPIC: Final = "agent"
+_OUR_METRIC: Final = b"azure_scheduled_events_build_info"
+_READ_AT_MOST: Final = 4 << 20
+_SHOWN: Final = 100
+"""Characters of a word that is repeated from the answer."""
+_LONGEST: Final = 86400
+"""Seconds: no poll interval is longer."""
+_UNNAMED: Final = {"", "0.0.0.0", "::"}  # noqa: S104  # compared, not bound
+"""Addresses to listen on that stand for all."""
+
+
+class Kind(Enum):
+    """What listens on an address that is taken."""
+
+    AGENT = auto()
+    PASSWORD = auto()
+    """The agent, and it wants a password. The settings hold only hashes of those."""
+    CERTIFICATE = auto()
+    """Something that wants a client certificate, which we have none of."""
+    OTHER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """What answers at an address: `name` is what another program calls itself, `status` what an agent says; None for
+    an agent of a version that has no status, or that is just starting."""
+
+    kind: Kind
+    name: str = ""
+    status: Mapping[str, Any] | None = None
+
+
+_REFUSED: Final = Occupant(Kind.OTHER)
+"""What answers 400 to a good request: servers of TLS do so to one without."""
+
+
+def identify(host: str, port: int, *, encrypted: bool, seconds: float) -> Occupant:
+    """What answers at this address of this machine, asked for so many seconds.
+
+    `encrypted` is what the settings say; what runs may have been started with others, so the other way is tried too.
+    """
+    end = time.monotonic() + seconds
+    for local in _addresses(host, port):
+        for tls in (encrypted, not encrypted):
+            try:
+                occupant = _ask(local, port, tls=tls, end=end)
+            except ssl.SSLError as error:
+                if "CERTIFICATE_REQUIRED" in str(error.reason):
+                    return Occupant(Kind.CERTIFICATE)
+            except TimeoutError:
+                break
+            except (OSError, http.client.HTTPException):
+                continue
+            else:
+                if occupant is not _REFUSED:
+                    return occupant
+    return Occupant(Kind.OTHER)
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """Where on this machine to ask for a server on `host`: the one address that it would listen on."""
+    if host in _UNNAMED:
+        return ["127.0.0.1", "::1"]
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    *_, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)  # as `listen` chooses
+    return [str(address[0])]
+
+
+def _ask(host: str, port: int, *, tls: bool, end: float) -> Occupant:
+    """Raises OSError and http.client.HTTPException."""
+    connection: http.client.HTTPConnection
+    left = max(0.1, end - time.monotonic())
+    if tls:
+        context = ssl._create_unverified_context()  # noqa: S323  # as the module says
+        connection = http.client.HTTPSConnection(host, port, timeout=left, context=context)
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=left)
+    try:
+        answer, body = _get(connection, STATUS, end)
+        if answer.status == http.client.BAD_REQUEST:
+            return _REFUSED
+        if answer.status == http.client.UNAUTHORIZED and answer.headers.get(CHALLENGE[0]) == CHALLENGE[1]:
+            return Occupant(Kind.PASSWORD)
+        if answer.status == http.client.OK and (status := _read(body)) is not None:
+            return Occupant(Kind.AGENT, status=status)
+        answer, body = _get(connection, "/metrics", end)
+        if answer.status == http.client.OK and _OUR_METRIC in body:
+            return Occupant(Kind.AGENT)
+        return Occupant(Kind.OTHER, one_line(answer.headers.get("Server", ""))[:60])
+    finally:
+        connection.close()
+
+
+def _get(connection: http.client.HTTPConnection, path: str, end: float) -> tuple[http.client.HTTPResponse, bytes]:
+    """An answer with its body, or the first part of one that is long or late."""
+    connection.close()
+    connection.timeout = max(0.1, end - time.monotonic())
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = b""
+    while len(body) < _READ_AT_MOST and time.monotonic() < end and (part := answer.read1(1 << 16)):
+        body += part
+    return answer, body
+
+
+def _read(body: bytes) -> Mapping[str, Any] | None:
+    """The status in an answer; None where it is none, or one of a version that can't be understood."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value.get("type") == TYPE else None
+
+
+# --- what it says
+
+
+def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ...]:
+    """What the running agent says of itself, and where it differs from these settings."""
+    told = _Told(status)
+    version, mode, name = told.text("agent", "version"), told.text("approval", "mode"), told.text("vm", "name")
+    on = f"on {name}" if name else "and does not know the name of this VM"
+    who = f"version {version or 'not said'} runs in mode {mode or 'not said'} {on}"
+    reason = told.text("source", "failure")
+    if told.value("source", "up") is True:
+        first = ok(TOPIC, f"{who}; it reads the metadata service")
+    else:
+        why = failure(reason) if reason else "it was not asked yet"
+        first = warn(TOPIC, f"{who}; it does not read the metadata service: {why}")
+    differences = [*_version(version), *_differences(told, settings)]
+    if not differences:
+        return (first,)
+    restart = "restart it to take them over"
+    return (first, warn(TOPIC, f"the agent that runs here has {'; '.join(differences)}: {restart}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A status that may lack anything."""
+
+    status: Mapping[str, Any]
+
+    def value(self, *path: str) -> object:
+        found: object = self.status
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def has(self, *path: str) -> bool:
+        above = self.value(*path[:-1])
+        return isinstance(above, dict) and path[-1] in above
+
+    def text(self, *path: str) -> str:
+        """On one line, cut; empty where it is no text."""
+        found = self.value(*path)
+        return one_line(found)[:_SHOWN] if isinstance(found, str) else ""
+
+
+def _version(version: str) -> Iterator[str]:
+    if version and version != __version__:
+        yield f"version {version}, this program is {__version__}"
+
+
+def _differences(told: _Told, settings: Settings) -> Iterator[str]:
+    """In the words of the settings; of what it does not say, nothing."""
+    ours = policy_values(settings.approval.policy)
+    for key in ("mode", "coordination", "takeover_after", "hold_file"):
+        theirs = told.value("approval", key)
+        if isinstance(theirs, str | None) and (theirs or "") != ours[key] and told.has("approval", key):
+            yield f"approval.{key} {told.text('approval', key) or 'none'}, these settings say {ours[key] or 'none'}"
+    rules = told.value("approval", "rules")
+    if isinstance(rules, list) and ours["rules"] is not None and rules != ours["rules"]:
+        yield "other approval.rules than these settings"
+    interval, wanted = told.value("source", "poll_interval_seconds"), settings.source.poll_interval
+    if isinstance(interval, int | float) and 0 < interval < _LONGEST and interval != wanted:
+        yield f"source.poll_interval {format_duration(interval)}, these settings say {format_duration(wanted)}"
+    name, configured = told.text("vm", "name"), settings.source.vm_name
+    if name and configured and not alike(name, configured):
+        yield f"the name {name}, these settings say source.vm_name {configured}"
+    yield from _destinations(told, settings)
+
+
+def _destinations(told: _Told, settings: Settings) -> Iterator[str]:
+    found = told.value("destinations")
+    if not isinstance(found, list):
+        return
+    theirs = [each.get("name") for each in found if isinstance(each, dict) and each.get("configured") is True]
+    ours = {"event_hubs": settings.event_hubs.configured, "otlp": settings.otlp.configured}
+    for name in DESTINATIONS:
+        if name in theirs and not ours[name]:
+            yield f"{name}, which these settings do not configure"
+        elif ours[name] and name not in theirs:
+            yield f"no {name}, which these settings configure"

@@ -1,0 +1,263 @@
+"""`check --probe` beside an agent that runs: what that agent says of itself, and where these settings differ."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter import __version__
+from exporter.agent.app import App
+from exporter.commands.check.report import Finding, Verdict
+from exporter.commands.check.running import findings
+from exporter.commands.check.web import probe_web
+from exporter.config.schema import Settings
+from exporter.log.log import Log
+from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.service import MetadataService
+from tests.commands.check.test_command import a_pair
+from tests.support import statuses
+from tests.support.configuration import loaded
+from tests.support.peers import until
+from tests.support.probing import ENVIRONMENT, findings_of, sentence_of
+from tests.support.raw_server import Peer, RawServer, answers, response
+from tests.support.raw_server import ok as http_ok
+from tests.support.status_reading import answered
+
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+METRICS = b'azure_scheduled_events_build_info{version="1"} 1\n'
+SERVED = "is served by this agent, which is running"
+
+
+@pytest.fixture
+def service() -> Iterator[MetadataService]:
+    with MetadataService(scenario.load("live-migration"), speed=1) as running:
+        yield running
+
+
+@contextmanager
+def agent(*flags: str, listen: str = "127.0.0.1:0") -> Iterator[tuple[App, str]]:
+    """A real agent that has polled once, and the address that it serves."""
+    app = App(loaded(f"--web.listen-address={listen}", "--log.level=error", *flags), Log(None), environ={})
+    app.start()
+    thread = threading.Thread(target=app.run)
+    thread.start()
+    try:
+        until(lambda: app.status.source.last_poll is not None)
+        yield app, f"{listen.rpartition(':')[0]}:{app.web.address[1]}"
+    finally:
+        app.stop()
+        thread.join()
+
+
+def probed(address: str, *flags: str) -> list[Finding]:
+    return findings_of(probe_web, loaded(f"--web.listen-address={address}", *flags))
+
+
+def test_the_running_agent_tells_its_mode_its_name_and_that_it_reads(tmp_path: Path, service: MetadataService) -> None:
+    """Version, mode, VM and source of the agent that runs; the same settings give no difference."""
+    flags = (f"--source.url={service.url}", f"--outbox.path={tmp_path / 'outbox.db'}", "--approval.mode=enforce")
+    flags += (
+        "--approval.takeover-after=90s",
+        f"--approval.hold-file={tmp_path / 'hold'}",
+        "--source.poll-interval=50ms",
+    )
+    with agent(*flags) as (app, address):
+        until(lambda: app.status.vm.name)
+        found = probed(address, *flags)
+    assert len(found) == 2
+    sentence_of(found, OK, "web", SERVED)
+    told = sentence_of(found, OK, "agent", f"version {__version__} runs in mode enforce on WestNO_0")
+    assert told.endswith("it reads the metadata service")
+
+
+def test_settings_that_it_does_not_run_with_are_named(tmp_path: Path, service: MetadataService) -> None:
+    """Each difference with both values, in the words of the settings, and what to do."""
+    hold = tmp_path / "hold"
+    with agent(f"--source.url={service.url}", f"--outbox.path={tmp_path / 'outbox.db'}") as (app, address):
+        until(lambda: app.status.vm.name)
+        only = probed(address, "--approval.mode=enforce")
+        found = probed(
+            address,
+            *("--approval.mode=enforce", "--approval.coordination=any", f"--approval.hold-file={hold}"),
+            *("--source.poll-interval=2s", "--source.vm-name=other", "--otlp.endpoint=http://127.0.0.1:1"),
+        )
+    assert [finding.sentence for finding in only][2:] == [
+        "the agent that runs here has approval.mode dry-run, these settings say enforce: restart it to take them over"
+    ]
+    assert [finding.verdict for finding in found] == [OK, OK, WARN]
+    assert found[2].sentence == (
+        "the agent that runs here has approval.mode dry-run, these settings say enforce; approval.coordination leader, "
+        f"these settings say any; approval.hold_file none, these settings say {hold}; source.poll_interval 1s, these "
+        "settings say 2s; the name WestNO_0, these settings say source.vm_name other; no otlp, which these settings "
+        "configure: restart it to take them over"
+    )
+
+
+def test_an_agent_that_does_not_read_its_source_is_a_warning(tmp_path: Path) -> None:
+    """Why it does not, and that it does not know who it is."""
+    flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'outbox.db'}")
+    with agent(*flags) as (_, address):
+        found = probed(address, *flags)
+    sentence_of(
+        found,
+        WARN,
+        "agent",
+        "runs in mode dry-run and does not know the name of this VM; it does not read the metadata service: "
+        "it can't be reached",
+    )
+
+
+@pytest.mark.parametrize(
+    ("listen", "asked"),
+    [
+        ("0.0.0.0:0", "0.0.0.0:{}"),
+        ("127.0.0.1:0", "localhost:{}"),
+        ("127.0.0.1:0", "0.0.0.0:{}"),
+        ("[::]:0", ":{}"),
+        ("[::]:0", "[::]:{}"),
+        ("[::1]:0", "[::1]:{}"),
+        (":0", "127.0.0.1:{}"),
+    ],
+)
+def test_it_is_asked_wherever_it_listens(tmp_path: Path, listen: str, asked: str) -> None:
+    """All interfaces, a name, IPv6: an address that stands for all is asked at this machine's own."""
+    if "::" in listen and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with agent("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}", listen=listen) as (_, address):
+        found = probed(asked.format(address.rpartition(":")[2]))
+    sentence_of(found, OK, "web", SERVED)
+    sentence_of(found, WARN, "agent", "runs in mode dry-run")
+
+
+# --- what protects it
+
+
+HASH = "$2b$04$abcdefghijklmnopqrstuuTQ0Zz0c8ZqXh4bqkKf1iJ1oYv1G6T2e"
+
+
+@pytest.mark.parametrize("with_config", [True, False])
+def test_a_password_is_said_to_keep_it_from_being_asked(tmp_path: Path, with_config: bool) -> None:
+    """The settings hold only hashes: that it was not asked is a sentence, whether or not they name the file."""
+    web = tmp_path / "web.yml"
+    web.write_text(f"basic_auth_users:\n  bob: {HASH}\n")
+    flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}", f"--web.config.file={web}")
+    with agent(*flags) as (_, address):
+        found = probed(address, *(flags if with_config else ()))
+    assert len(found) == 1
+    sentence_of(found, OK, "web", SERVED, "it wants a password, of which the settings have only the hash")
+
+
+@pytest.mark.parametrize("with_config", [True, False])
+def test_it_is_asked_behind_tls_whatever_its_certificate_is(tmp_path: Path, with_config: bool) -> None:
+    """Its own certificate, which nobody signed, and settings that do not say TLS: nothing secret is sent."""
+    certificate, key = a_pair(tmp_path, "elsewhere")
+    web = tmp_path / "web.yml"
+    web.write_text(f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n")
+    flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}", f"--web.config.file={web}")
+    with agent(*flags) as (_, address):
+        found = probed(address, *(flags if with_config else ()))
+    sentence_of(found, OK, "web", SERVED)
+    sentence_of(found, WARN, "agent", "runs in mode dry-run")
+
+
+# --- other versions, and other programs
+
+
+def by_path(**bodies: bytes) -> Any:
+    """A script that answers these paths, and any other with 404."""
+
+    def script(peer: Peer) -> None:
+        path = peer.request().partition(b" ")[2].partition(b" ")[0].decode()
+        body = bodies.get(path.strip("/").replace("/", "_"))
+        peer.send(response("404 Not Found") if body is None else http_ok(body))
+
+    return script
+
+
+def said(script: Any) -> list[Finding]:
+    with RawServer(script) as server:
+        return findings_of(probe_web, loaded(f"--web.listen-address=127.0.0.1:{server.port}"), BLIND)
+
+
+BLIND = replace(ENVIRONMENT, processes=Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        b"",
+        b"Starting\n",
+        b"[1]",
+        b"[" * 100_000,
+        b'{"type": "azure_scheduled_events.status.v9"}',
+        b'{"type": "azure_scheduled_events.status.v1"',
+        b"\xff",
+    ],
+)
+def test_an_agent_without_a_status_is_told_as_before(body: bytes | None) -> None:
+    """An older agent, one that is starting, or a status that can't be read: it is this agent, and no more is said."""
+    bodies = {"metrics": METRICS} | ({} if body is None else {"api_v1_status": body})
+    found = said(by_path(**bodies))
+    assert [(finding.verdict, finding.topic) for finding in found] == [(OK, "web")]
+    assert found[0].sentence.endswith(SERVED)
+
+
+def test_another_program_is_none() -> None:
+    """What answers with JSON, or with anything without end, is not taken for the agent."""
+    for script in (by_path(api_v1_status=b'{"type": "other"}'), answers(http_ok(b"hello")), endless):
+        sentence_of(said(script), FAIL, "web", "is taken by another program")
+
+
+def endless(peer: Peer) -> None:
+    peer.request()
+    peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        peer.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+
+
+BASE = answered(statuses.scheduled_story().status(), statuses.scheduled_story().instant)
+
+
+def test_what_is_missing_or_mistyped_is_not_told() -> None:
+    """An answer of the right type with nothing in it, and one whose words would act on a terminal."""
+    found = findings({"type": BASE["type"]}, Settings())
+    assert [finding.verdict for finding in found] == [WARN]
+    assert found[0].sentence.startswith("version not said runs in mode not said and does not know the name of this VM")
+    evil = {**BASE, "approval": {"mode": "\x1b[2J" + "x" * 5000, "hold_file": "\u202e"}, "agent": {"version": "1\n2"}}
+    for finding in findings(evil, Settings()):
+        assert finding.sentence.isprintable()
+        assert len(finding.sentence) < 1000
+
+
+INNER = [(name, key) for name, value in BASE.items() if isinstance(value, dict) for key in value]
+PATHS = [*((name,) for name in BASE), *INNER]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PATHS), ANYTHING), max_size=8))
+def test_any_answer_makes_sentences(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+    """Whatever stands where, nothing raises."""
+    value = json.loads(json.dumps(BASE))
+    for (first, *rest), anything in changes:
+        if rest and isinstance(value[first], dict):
+            value[first][rest[0]] = anything
+        else:
+            value[first] = anything
+    for finding in findings(value, Settings()):
+        assert finding.sentence.isprintable()
