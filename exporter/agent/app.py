@@ -49,7 +49,7 @@ from exporter.log.log import Log
 from exporter.metadata.client import Answer, MetadataClient
 from exporter.metadata.errors import REASONS
 from exporter.outbox.store import Outbox
-from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, policy_values, status_body, status_value
+from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, status_body, status_value
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink

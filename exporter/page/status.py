@@ -16,14 +16,13 @@ from exporter.core.document import Event
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
 from exporter.core.messages import why
-from exporter.core.policy import Decision, Mode, Policy
+from exporter.core.policy import Decision, Mode
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp
 from exporter.core.snapshot import DestinationStatus, Status, urgency
 from exporter.core.state import Instant, Phase, Tracked
 from exporter.core.strict_json import encodable
 from exporter.page.sentences import verdict
-from exporter.text.format import format_duration
 
 TYPE: Final = "azure_scheduled_events.status.v1"
 MAX_EVENTS: Final = 20
@@ -58,7 +57,7 @@ def status_value(
 ) -> Value:
     """The status of the agent, of this version, at `now`.
 
-    `policy` is the one in force, as JSON values of the settings' section `[approval]`; `gate` the answer of `/-/gate`.
+    `policy` is the one in force, as `config.policy_values` writes it; `gate` the answer of `/-/gate`.
     """
     own, files = sorted(status.own_events, key=urgency), status.event_files
     value = {
@@ -88,18 +87,6 @@ def status_value(
         "event_files": {"path": _text(files.path), "error": _text(files.error)} if files.path else None,
     }
     return {"type": TYPE, "as_of": timestamp(now.wall), "verdict": verdict(value), **value}
-
-
-def policy_values(policy: Policy) -> Value:
-    """The policy as JSON values of the settings' section `[approval]`, but for its rules."""
-    takeover = policy.takeover_after
-    return {
-        "mode": policy.mode.value,
-        "coordination": policy.coordination.value,
-        "takeover_after": "never" if takeover is None else format_duration(takeover),
-        "hold_file": policy.hold_file,
-        "rules": None,
-    }
 
 
 def status_body(value: Value) -> bytes:

@@ -1,4 +1,4 @@
-"""`/api/v1/status` of a real agent over HTTP: as its page, with the same password, compressed, and never from a cache."""
+"""`/api/v1/status` of a real agent over HTTP: as its page, with the same password, compressed, and never cached."""
 
 from __future__ import annotations
 

@@ -19,12 +19,13 @@ from typing import Any, Final
 
 from exporter import __version__
 from exporter.commands.check.report import Finding, ok, warn
+from exporter.config.policy_values import policy_values
 from exporter.config.schema import Settings
 from exporter.core.folding import alike
 from exporter.core.snapshot import DESTINATIONS
 from exporter.metadata.errors import one_line
 from exporter.page.sentences import failure
-from exporter.page.status import TYPE, policy_values
+from exporter.page.status import TYPE
 from exporter.text.format import format_duration
 from exporter.web.responses import STATUS
 from exporter.web.server import CHALLENGE
@@ -203,7 +204,7 @@ def _differences(told: _Told, settings: Settings) -> Iterator[str]:
         if isinstance(theirs, str | None) and (theirs or "") != ours[key] and told.has("approval", key):
             yield f"approval.{key} {told.text('approval', key) or 'none'}, these settings say {ours[key] or 'none'}"
     rules = told.value("approval", "rules")
-    if isinstance(rules, list) and ours["rules"] is not None and rules != ours["rules"]:
+    if isinstance(rules, list) and rules != ours["rules"]:
         yield "other approval.rules than these settings"
     interval, wanted = told.value("source", "poll_interval_seconds"), settings.source.poll_interval
     if isinstance(interval, int | float) and 0 < interval < _LONGEST and interval != wanted:

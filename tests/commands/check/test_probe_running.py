@@ -65,11 +65,9 @@ def probed(address: str, *flags: str) -> list[Finding]:
 
 def test_the_running_agent_tells_its_mode_its_name_and_that_it_reads(tmp_path: Path, service: MetadataService) -> None:
     """Version, mode, VM and source of the agent that runs; the same settings give no difference."""
-    flags = (f"--source.url={service.url}", f"--outbox.path={tmp_path / 'outbox.db'}", "--approval.mode=enforce")
-    flags += (
-        "--approval.takeover-after=90s",
-        f"--approval.hold-file={tmp_path / 'hold'}",
-        "--source.poll-interval=50ms",
+    flags = (
+        *(f"--source.url={service.url}", "--source.poll-interval=50ms", f"--outbox.path={tmp_path / 'outbox.db'}"),
+        *("--approval.mode=enforce", "--approval.takeover-after=90s", f"--approval.hold-file={tmp_path / 'hold'}"),
     )
     with agent(*flags) as (app, address):
         until(lambda: app.status.vm.name)
@@ -100,6 +98,19 @@ def test_settings_that_it_does_not_run_with_are_named(tmp_path: Path, service: M
         f"these settings say any; approval.hold_file none, these settings say {hold}; source.poll_interval 1s, these "
         "settings say 2s; the name WestNO_0, these settings say source.vm_name other; no otlp, which these settings "
         "configure: restart it to take them over"
+    )
+
+
+def test_other_rules_are_a_difference(tmp_path: Path) -> None:
+    """Rules of the file that are not those which the agent started with."""
+    file = tmp_path / "config.toml"
+    file.write_text('[approval]\nrules = [{ name = "all", event_type = ["Reboot"], settle = "30s" }]\n')
+    flags = ("--source.url=http://127.0.0.1:1", f"--outbox.path={tmp_path / 'o.db'}")
+    with agent(*flags, f"--config.file={file}") as (_, address):
+        same, others = probed(address, *flags, f"--config.file={file}"), probed(address, *flags)
+    assert [finding.topic for finding in same] == ["web", "agent"]
+    assert others[2].sentence == (
+        "the agent that runs here has other approval.rules than these settings: restart it to take them over"
     )
 
 
