@@ -40,6 +40,7 @@ from tests.support.documentation import (
 )
 from tests.support.peers import need
 from tests.support.ports import reserved_port
+from tests.support.status_reading import read_status
 
 pytestmark = pytest.mark.linux("judges pages of the checkout, and runs their shell blocks")
 
@@ -249,6 +250,12 @@ def test_the_record_that_is_shown_holds_against_the_schema() -> None:
     schema = record_schema()
     del schema["$defs"]["vm"]["required"]
     jsonschema.Draft202012Validator(schema).validate(example)
+
+
+def test_the_status_that_is_shown_holds_against_its_schema() -> None:
+    """The example is a whole answer."""
+    (example,) = [block.text for block in all_blocks("json") if '"azure_scheduled_events.status.v1"' in block.text]
+    read_status(example.encode().rstrip() + b"\n")
 
 
 def test_every_metric_that_is_named_exists() -> None:

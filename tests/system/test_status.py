@@ -25,7 +25,7 @@ CREDENTIALS = ("bob", "right")
 
 @pytest.fixture
 def service() -> Iterator[MetadataService]:
-    with MetadataService(scenario.load("user-reboot"), speed=1) as running:
+    with MetadataService(scenario.load("user-reboot"), speed=20) as running:
         yield running
 
 
