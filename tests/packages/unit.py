@@ -39,7 +39,7 @@ def installed(root: Root, path: str) -> Unit:
     text = root.path(path).read_text(encoding="utf-8")
     lines = re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)
     (start,) = [value for key, value in lines if key == "ExecStart"]
-    before = [value.lstrip("-+") for key, value in lines if key == "ExecStartPre"]
+    before = [value.lstrip("-+").replace("%%", "%") for key, value in lines if key == "ExecStartPre"]
     told = [value for key, value in lines if key == "Environment"]
     for key, value in lines:
         if key == "EnvironmentFile" and root.lexists(value.lstrip("-")):
@@ -51,8 +51,6 @@ def installed(root: Root, path: str) -> Unit:
 @contextmanager
 def agent(root: Root, unit: Unit, log: Path) -> Iterator[None]:
     """The agent, running as the unit's user with no rights; stopped at the end as systemd stops it."""
-    for command in unit.before:
-        root.run("/bin/sh", "-c", f"umask 0077; {command}")
     state = root.path(PRIVATE)
     state.parent.mkdir(mode=0o700, exist_ok=True)
     state.mkdir(mode=0o700, exist_ok=True)
@@ -60,6 +58,8 @@ def agent(root: Root, unit: Unit, log: Path) -> Iterator[None]:
     link = root.path(f"/var/lib/{NAME}")
     if not os.path.lexists(link):
         link.symlink_to(f"private/{NAME}")
+    for command in unit.before:
+        root.run("/bin/sh", "-c", f"umask 0077; {command}")
     # systemd shows the unit a /var/lib/private of its own, since only root passes this one: here it is opened a crack.
     state.parent.chmod(0o711)
     drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]

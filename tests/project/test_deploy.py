@@ -101,19 +101,20 @@ def directives(text: str) -> dict[str, str]:
 
 
 def before_the_start() -> list[str]:
-    """What the unit runs before the agent, each with all rights and allowed to fail: the folders, then the mounts."""
+    """What the unit runs before the agent, each with all rights and allowed to fail: the folders, whose the event files
+    are, and the mounts."""
     commands = re.findall(r"^ExecStartPre=-\+(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(commands) == 2, commands
-    return commands
+    assert len(commands) == 3, commands
+    return [command.replace("%%", "%") for command in commands]
 
 
 def test_the_agent_learns_what_others_have_mounted(tmp_path: Path) -> None:
     """The unit notes it where the agent can read it under the unit's own umask, and names that file to the agent."""
     unit = UNIT.read_text(encoding="utf-8")
-    file = before_the_start()[1].split()[-1]
+    file = before_the_start()[2].split()[-1]
     assert f"\nEnvironment={HOST_MOUNTS}={file}\n" in unit
     assert posixpath.dirname(file) in before_the_start()[0].split()
-    command = before_the_start()[1].replace(file, str(tmp_path / "mounts"))
+    command = before_the_start()[2].replace(file, str(tmp_path / "mounts"))
     subprocess.run(["/bin/sh", "-c", f"umask {directives(unit)['UMask']} && {command}"], check=True, timeout=30)
     assert (tmp_path / "mounts").stat().st_mode & 0o777 == 0o644
     own = load(argparse.Namespace(**{"approval.hold_file": "/tmp/hold"}), {HOST_MOUNTS: str(tmp_path / "mounts")})
@@ -144,13 +145,38 @@ def test_the_folder_of_ready_files_is_open_and_left_to_its_owner(tmp_path: Path)
     unit = directives(UNIT.read_text(encoding="utf-8"))
     command = before_the_start()[0].replace("/run/", f"{tmp_path}/")
     ready = tmp_path / "azure-scheduled-events-exporter" / "ready"
+    events = ready.with_name("events")
     script = f"umask {unit['UMask']} && {command}"
     subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)
-    assert [folder.stat().st_mode & 0o777 for folder in (ready.parent, ready)] == [0o755, 0o755]
+    assert [folder.stat().st_mode & 0o777 for folder in (ready.parent, ready, events)] == [0o755] * 3
     ready.chmod(0o2770)
     (ready / "event").touch()
     subprocess.run(["/bin/sh", "-c", script], check=True, timeout=30)
     assert (ready.stat().st_mode & 0o7777, (ready / "event").exists()) == (0o2770, True)
+
+
+def test_event_files_are_the_agents_while_it_runs(tmp_path: Path) -> None:
+    """The folder of the packaged settings is made by the unit, given to whoever has the state, and taken back; its
+    group is left as it is."""
+    if os.geteuid() != 0:
+        pytest.skip("root alone gives files away: run as root")
+    text = UNIT.read_text(encoding="utf-8")
+    unit = directives(text)
+    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {}, mounts=tmp_path / "none")
+    path = settings.event_files.path
+    assert path in before_the_start()[0].split()
+    assert f"\nReadWritePaths=-{path}\n" in text
+    state = f"/var/lib/{unit['StateDirectory']}"
+    (events := tmp_path / "events").mkdir()
+    (private := tmp_path / "private").mkdir()
+    os.chown(events, 0, 1234)
+    os.chown(private, 61184, 61184)
+    (tmp_path / "state").symlink_to(private)
+    for command, owner in ((before_the_start()[1], 61184), (unit["ExecStopPost"].removeprefix("-+"), 0)):
+        assert path in command
+        here = command.replace(path, str(events)).replace(state, str(tmp_path / "state"))
+        subprocess.run(["/bin/sh", "-c", here], check=True, timeout=30)
+        assert (events.stat().st_uid, events.stat().st_gid) == (owner, 1234)
 
 
 def test_the_units_know_the_settings_they_name() -> None:
