@@ -101,6 +101,9 @@ def entries(form: Format, folder: Path, made: Path) -> Iterator[Entry]:
     yield Entry(f"{DOCUMENTS}/examples", kind="dir", mode=0o755)
     for example in ("config.toml", "event-hubs.conf", "network.conf"):
         yield Entry(f"{DOCUMENTS}/examples/{example}", str(systemd / example), document)
+    yield Entry(f"{DOCUMENTS}/examples/handshake", kind="dir", mode=0o755)
+    for path in sorted((systemd / "examples").iterdir()):
+        yield Entry(f"{DOCUMENTS}/examples/handshake/{path.name}", str(path), document)
     yield Entry(f"/usr/share/man/man1/{NAME}.1.gz", str(made / f"{NAME}.1.gz"), document)
     yield Entry(f"/usr/share/bash-completion/completions/{NAME}", str(made / "bash"))
     yield Entry(f"{ZSH_FOLDERS[form]}/_{NAME}", str(made / "zsh"))

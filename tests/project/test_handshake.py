@@ -1,0 +1,424 @@
+"""The handshake's examples: their program as a process between real folders, and its units by systemd's own tools.
+
+The event files are those that the agent writes. How a real systemd runs it all: tests/systemd/handshake.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Self
+from xml.etree import ElementTree
+
+import pytest
+from exporter.event_files.content import EVENT_TYPE, event_file, file_name
+
+from tests.support.peers import need, until
+
+pytestmark = pytest.mark.linux("is about systemd and a script for sh")
+
+ROOT: Final = Path(__file__).parents[2]
+SYSTEMD: Final = ROOT / "deploy" / "systemd"
+EXAMPLES: Final = SYSTEMD / "examples"
+UNIT: Final = "azure-scheduled-events-handshake"
+SCRIPTS: Final = ("handshake", "prepare", "resume")
+NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
+PREPARE: Final = """#!/bin/sh
+echo prepare "$1" >>"$0.log"
+if [ -e "$0.hang" ]; then exec sleep 60; fi
+[ ! -e "$0.fail" ]
+"""
+RESUME: Final = '#!/bin/sh\necho resume >>"$0.log"\n[ ! -e "$0.fail" ]\n'
+
+
+class Handshake:
+    """The program between folders of its own. A context manager that ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events, self.ready, self.state = (folder / name for name in ("events", "ready", "state"))
+        for path in (self.events, self.ready, self.state):
+            path.mkdir()
+        self.prepare, self.resume = folder / "prepare", folder / "resume"
+        for script, text in ((self.prepare, PREPARE), (self.resume, RESUME)):
+            script.write_text(text)
+            script.chmod(0o755)
+        self._output = folder / "output"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.heartbeat()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+
+    def start(self, **environ: str) -> Self:
+        """Start it, with a tenth of a second instead of one between two passes."""
+        told = {
+            "PATH": os.environ["PATH"],
+            "EVENTS": str(self.events),
+            "RUNTIME_DIRECTORY": str(self.state),
+            "PREPARE": str(self.prepare),
+            "RESUME": str(self.resume),
+            "PASS_SECONDS": "0.1",
+            "RETRY_SECONDS": "3",
+            **environ,
+        }
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen([EXAMPLES / "handshake"], env=told, stdout=output, stderr=output)
+        return self
+
+    def ended(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        assert self._process is not None
+        return self._process.wait(30)
+
+    def stop(self) -> None:
+        """End it as systemd does."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(30) == 0
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def ran(self, script: Path) -> int:
+        """How often a command of the operator's was run."""
+        log = Path(f"{script}.log")
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    def announce(
+        self, event_id: str, ready: str | None = "", status: str = "Scheduled", event_type: str = "Reboot"
+    ) -> Path:
+        """Write an event's file as the agent does; "" is the ready file of the packaged rule. Returns that file."""
+        usual = self.ready / event_id
+        event = {"EventId": event_id, "EventType": event_type, "Description": '"ready_file": "/x"\n  "status": "Y"'}
+        told = str(usual) if ready == "" else ready
+        fields = {"event_id": event_id, "event": event, "status": status, "ready_file": told, "approved_at": None}
+        self._replace(file_name(event_id), event_file(fields, NOW))
+        return usual
+
+    def over(self, *event_ids: str) -> None:
+        """Remove events' files, as the agent does."""
+        for event_id in event_ids:
+            (self.events / file_name(event_id)).unlink()
+
+    def heartbeat(self) -> None:
+        """Write status.json anew."""
+        self._replace("status.json", b"{}\n")
+
+    def _replace(self, name: str, content: bytes) -> None:
+        temporary = self.events / ".azse-0.tmp"
+        temporary.write_bytes(content)
+        temporary.replace(self.events / name)
+
+
+@pytest.fixture
+def handshake(tmp_path: Path) -> Iterator[Handshake]:
+    with Handshake(tmp_path) as handshake:
+        yield handshake
+
+
+def test_the_ready_file_comes_after_the_preparation_and_goes_with_the_event(handshake: Handshake) -> None:
+    """Prepared, ready, over, resumed; then it ends, and leaves nothing."""
+    ready = handshake.announce("0A-1")
+    handshake.start()
+    until(ready.exists)
+    assert handshake.ran(handshake.prepare) == 1
+    assert handshake.ran(handshake.resume) == 0
+    handshake.over("0A-1")
+    assert handshake.ended() == 0
+    assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
+    assert [*handshake.ready.iterdir(), *(path for path in handshake.state.rglob("*") if path.is_file())] == []
+
+
+def test_several_events_and_their_changes_are_prepared_for_once(handshake: Handshake) -> None:
+    """One preparation serves all that come, change and start; each has its ready file, and loses it when it is over."""
+    first, second = handshake.announce("A"), handshake.announce("B")
+    handshake.start()
+    until(lambda: first.exists() and second.exists())
+    handshake.announce("A", status="Started")
+    handshake.announce("B", ready=None)  # no rule waits for it any more
+    third = handshake.announce("C")
+    until(third.exists)
+    handshake.over("A")
+    until(lambda: not first.exists())
+    assert second.exists()
+    assert third.exists()
+    assert handshake.ran(handshake.resume) == 0
+    handshake.over("B", "C")
+    assert handshake.ended() == 0
+    assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
+
+
+def test_a_preparation_that_fails_makes_no_ready_file_and_is_tried_again(handshake: Handshake) -> None:
+    """It says so each time; the attempt that succeeds makes it."""
+    fail = Path(f"{handshake.prepare}.fail")
+    fail.touch()
+    ready = handshake.announce("A")
+    handshake.start()
+    until(lambda: handshake.ran(handshake.prepare) == 2)
+    assert not ready.exists()
+    assert "prepare failed with exit code 1" in handshake.said
+    fail.unlink()
+    until(ready.exists)
+
+
+def test_a_preparation_that_takes_too_long_has_failed(handshake: Handshake) -> None:
+    """Its time is limited, and it is ended with all that it started."""
+    hang = Path(f"{handshake.prepare}.hang")
+    hang.touch()
+    ready = handshake.announce("A")
+    handshake.start(PREPARE_SECONDS="0.3")
+    until(lambda: "not done after 0.3 s" in handshake.said)
+    assert not ready.exists()
+    hang.unlink()
+    until(ready.exists)
+
+
+def test_an_event_that_is_over_before_it_is_prepared_is_undone(handshake: Handshake) -> None:
+    """The preparation under way is ended, and undone; there never was a ready file."""
+    Path(f"{handshake.prepare}.hang").touch()
+    handshake.announce("A")
+    handshake.start()
+    until(lambda: handshake.ran(handshake.prepare) == 1)
+    handshake.over("A")
+    assert handshake.ended() == 0
+    assert handshake.ran(handshake.resume) == 1
+    assert "ready" not in handshake.said
+
+
+def test_a_return_that_fails_is_tried_again(handshake: Handshake) -> None:
+    """The VM does not stay out of service for one failure."""
+    fail = Path(f"{handshake.resume}.fail")
+    fail.touch()
+    ready = handshake.announce("A")
+    handshake.start()
+    until(ready.exists)
+    handshake.over("A")
+    until(lambda: handshake.ran(handshake.resume) == 2)
+    assert not ready.exists()
+    fail.unlink()
+    assert handshake.ended() == 0
+
+
+def test_it_goes_on_where_it_was_stopped(handshake: Handshake) -> None:
+    """While it does not run there is no ready file; what was prepared is not prepared again."""
+    ready = handshake.announce("A")
+    handshake.start()
+    until(ready.exists)
+    handshake.stop()
+    assert not ready.exists()
+    handshake.start()
+    until(ready.exists)
+    handshake.over("A")
+    assert handshake.ended() == 0
+    assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
+
+
+def test_what_was_over_while_it_did_not_run_is_undone(handshake: Handshake) -> None:
+    """Started without an event file it brings the VM back first."""
+    ready = handshake.announce("A")
+    handshake.start()
+    until(ready.exists)
+    handshake.stop()
+    handshake.over("A")
+    handshake.start()
+    assert handshake.ended() == 0
+    assert handshake.ran(handshake.resume) == 1
+
+
+def test_an_agent_that_is_gone_keeps_no_vm_out_of_service(handshake: Handshake) -> None:
+    """Its events count as over until it writes status.json again."""
+    ready = handshake.announce("A")
+    handshake.start(SILENT_SECONDS="20")
+    until(ready.exists)
+    until(lambda: handshake.ran(handshake.resume) == 1)
+    assert not ready.exists()
+    handshake.heartbeat()
+    until(ready.exists)
+    assert handshake.ran(handshake.prepare) == 2
+
+
+@pytest.mark.parametrize(
+    ("event_type", "status", "ready", "takes_part"),
+    [
+        ("Reboot", "Scheduled", None, False),
+        ("Reboot", "Started", "", False),
+        ("Reboot", "unknown", "", False),
+        ("Preempt", "Scheduled", None, True),
+        ("Terminate", "Scheduled", None, False),
+        ("Reboot", "Scheduled", "relative", False),
+        ("Reboot", "Scheduled", '/run/a"b', False),
+    ],
+)
+def test_it_prepares_for_what_waits_for_it_alone(
+    handshake: Handshake, event_type: str, status: str, ready: str | None, takes_part: bool
+) -> None:
+    """Neither for what no rule waits for nor for what has begun; for types that the operator names in any case."""
+    handshake.announce("A", ready=ready, status=status, event_type=event_type)
+    handshake.start(ALSO="Preempt")
+    marker = handshake.announce("Z", event_type="Freeze")
+    until(marker.exists)
+    assert ("A: " in handshake.said) is takes_part
+    handshake.over("Z")
+    if takes_part:
+        until(lambda: not marker.exists())
+        assert handshake.ran(handshake.resume) == 0
+    handshake.over("A")
+    assert handshake.ended() == 0
+
+
+def test_an_id_that_is_no_file_name_takes_part(handshake: Handshake, tmp_path: Path) -> None:
+    """The event file has another name then; the ready file is the one that it names."""
+    ready = tmp_path / "ready" / "an id"
+    handshake.announce("../\u00e9 $(id)", ready=str(ready))
+    handshake.start()
+    until(ready.exists)
+    handshake.over("../\u00e9 $(id)")
+    assert handshake.ended() == 0
+    assert not ready.exists()
+
+
+def test_files_of_others_are_left_alone(handshake: Handshake) -> None:
+    """Neither an event file that is none nor a file among the ready files is touched; and no event is in them."""
+    (handshake.events / "notes.json").write_text('{\n  "status": "Scheduled",\n  "ready_file": "/x"\n}\n')
+    (handshake.ready / "other").touch()
+    ready = handshake.announce("A")
+    handshake.start()
+    until(ready.exists)
+    handshake.over("A")
+    until(lambda: handshake.ran(handshake.resume) == 1)
+    assert handshake.said.count("is scheduled") == 1
+    assert (handshake.ready / "other").exists()
+    (handshake.events / "notes.json").unlink()
+    assert handshake.ended() == 0
+
+
+def test_a_ready_file_that_cannot_be_made_is_said_once(handshake: Handshake, tmp_path: Path) -> None:
+    """The journal has the reason, and the VM comes back all the same."""
+    handshake.announce("A", ready=str(tmp_path / "missing" / "A"))
+    handshake.start()
+    until(lambda: "can't be made" in handshake.said)
+    ready = handshake.announce("B")
+    until(ready.exists)
+    assert handshake.said.count("can't be made") == 1
+    handshake.over("A", "B")
+    assert handshake.ended() == 0
+
+
+# -- the files around it
+
+
+@pytest.mark.peer("shellcheck")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_shellcheck_has_nothing_to_say_about_an_example(name: str) -> None:
+    """Each is for any sh, and can be run."""
+    done = subprocess.run([need("shellcheck"), str(EXAMPLES / name)], text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert os.access(EXAMPLES / name, os.X_OK)
+
+
+@pytest.mark.peer("systemd")
+@pytest.mark.parametrize("drop_in", ["", "as-root.conf"])
+def test_systemd_accepts_the_units_of_the_handshake(drop_in: str, tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say about the path unit and its service, nor with the drop-in."""
+    for suffix in ("path", "service"):
+        text = (EXAMPLES / f"{UNIT}.{suffix}").read_text(encoding="utf-8")
+        (tmp_path / f"{UNIT}.{suffix}").write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text))
+    if drop_in:
+        (folder := tmp_path / f"{UNIT}.service.d").mkdir()
+        shutil.copy(EXAMPLES / drop_in, folder)
+    units = [str(tmp_path / f"{UNIT}.{suffix}") for suffix in ("path", "service")]
+    command = [need("systemd-analyze"), "verify", "--man=no", *units]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "C7061BAC-AFDC-4513-B24B-AA5F13A16123",
+        "s",
+        "status-1",
+        "statu",
+        "statusx",
+        "sTATUS",
+        "a",
+        "0" * 64,
+        "-",
+        "State",
+    ],
+)
+def test_the_path_unit_sees_every_event_file(name: str, tmp_path: Path) -> None:
+    """Its pattern has every name that an event file can have, and neither status.json nor what is not finished."""
+    (line,) = re.findall(r"^PathExistsGlob=(.+)$", (EXAMPLES / f"{UNIT}.path").read_text(), re.MULTILINE)
+    folder, _, pattern = line.rpartition("/")
+    assert f"ReadWritePaths=-{folder}\n" in (SYSTEMD / "azure-scheduled-events-exporter.service").read_text()
+    for other in ("status.json", ".azse-0.tmp", ".azse-0.json"):
+        (tmp_path / other).touch()
+    script = f"shopt -s nullglob; cd {tmp_path}; echo {pattern}"  # as glob(3) with GLOB_BRACE
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == "\n"
+    (tmp_path / f"{name}.json").touch()
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == f"{name}.json\n"
+
+
+# -- Windows
+
+WINDOWS: Final = ROOT / "deploy" / "windows" / "examples"
+TASK: Final = {"t": "http://schemas.microsoft.com/windows/2004/02/mit/task"}
+
+
+def test_the_scheduled_task_runs_what_the_page_installs() -> None:
+    """It has the form of [MS-TSCH] 2.5, no word about an encoding (`Register-ScheduledTask -Xml` takes text), Local
+    Service's rights, no end by itself, and a trigger that starts it again."""
+    text = (WINDOWS / "handshake.xml").read_text(encoding="ascii")
+    assert "<?xml" not in text
+    task = ElementTree.fromstring(text)  # noqa: S314  # our own file
+    assert [child.tag.partition("}")[2] for child in task] == [
+        "RegistrationInfo",
+        "Triggers",
+        "Principals",
+        "Settings",
+        "Actions",
+    ]
+    assert task.findtext(".//t:UserId", namespaces=TASK) == "S-1-5-19"
+    assert task.findtext(".//t:RunLevel", namespaces=TASK) == "LeastPrivilege"
+    assert task.findtext("t:Settings/t:ExecutionTimeLimit", namespaces=TASK) == "PT0S"
+    assert task.findtext("t:Settings/t:MultipleInstancesPolicy", namespaces=TASK) == "IgnoreNew"
+    triggers = [child.tag.partition("}")[2] for child in task.findall("t:Triggers/*", TASK)]
+    assert triggers == ["BootTrigger", "TimeTrigger"]
+    again = [child.tag.partition("}")[2] for child in task.findall("t:Triggers/t:TimeTrigger/*", TASK)]
+    assert again == ["Enabled", "StartBoundary", "Repetition"]  # a sequence, in this order
+    (principal,) = task.findall("t:Principals/t:Principal", TASK)
+    (actions,) = task.findall("t:Actions", TASK)
+    assert actions.get("Context") == principal.get("id")
+    arguments = task.findtext(".//t:Arguments", namespaces=TASK) or ""
+    program = r"%ProgramFiles%\azure-scheduled-events-handshake\handshake.ps1"
+    assert arguments.endswith(f'-File "{program}"')
+    page = (ROOT / "docs" / "handshake.md").read_text(encoding="utf-8")
+    assert r'$program = "$env:ProgramFiles\azure-scheduled-events-handshake"' in page
+    assert all(path.name in page for path in WINDOWS.iterdir())
+
+
+def test_both_systems_programs_have_the_same_defaults() -> None:
+    """Times, types and the mark of an event file are one thing, told twice."""
+    sh = (EXAMPLES / "handshake").read_text(encoding="utf-8")
+    powershell = (WINDOWS / "handshake.ps1").read_text(encoding="ascii")
+    for name, variable in (("PrepareSeconds", "PREPARE"), ("RetrySeconds", "RETRY"), ("SilentSeconds", "SILENT")):
+        (told,) = re.findall(rf"\[int\] \${name} = (\d+)", powershell)
+        assert f"${{{variable}_SECONDS:-{told}}}" in sh
+    (also,) = re.findall(r"\$Also = @\((.*)\)", powershell)
+    unit = (EXAMPLES / f"{UNIT}.service").read_text(encoding="utf-8")
+    assert f'Environment="ALSO={" ".join(re.findall(r"[A-Z][a-z]+", also))}"\n' in unit
+    assert EVENT_TYPE in powershell
+    assert EVENT_TYPE.replace(".", r"\.") in sh
