@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tests.systemd.world import ETC, NAME, PATIENCE, STATE, World, until
+from tests.systemd import handshake
+from tests.systemd.world import ENFORCE, ETC, NAME, PATIENCE, STATE, World, until
 
-ENFORCE: Final = "SCHEDULED_EVENTS_APPROVAL_MODE=enforce\n"
 KILL: Final = "[Service]\nSystemCallErrorNumber=kill\n"
 """The shipped filter answers EPERM, which a program may bear in silence; so it dies."""
 SLOW: Final = "[Manager]\nDefaultTimeoutStartSec=900\n"
@@ -406,6 +406,12 @@ BEFORE: Final[tuple[Proof, ...]] = (
     has_priorities,
     takes_over_from_root,
     feels_a_freeze,
+    handshake.shakes_hands,
+    handshake.is_tried,
+    handshake.prepares_once,
+    handshake.prepares_or_holds,
+    handshake.outlives_restarts,
+    handshake.stops_a_unit,
     upgraded,
 )
-AFTER: Final[tuple[Proof, ...]] = (booted_again, removed)
+AFTER: Final[tuple[Proof, ...]] = (booted_again, handshake.shakes_hands_after_a_boot, removed)

@@ -28,6 +28,8 @@ HOST: Final = "10.0.2.2"
 PATIENCE: Final = 240.0
 """Seconds: an emulated machine on a busy one is slow."""
 VM: Final = "web_0"
+ENFORCE: Final = "SCHEDULED_EVENTS_APPROVAL_MODE=enforce\n"
+"""A line of the environment file: only so a POST is ever sent."""
 
 
 def free_port() -> int:
@@ -111,24 +113,46 @@ class World:
 
     def announce(self) -> None:
         """A reboot that a user asked for, with an id of its own: what the rules approve at once."""
+        self._announce(
+            [self._event("Virtual machine is going to be restarted as requested by authorized user.", "User")]
+        )
+
+    def announce_platform(self, *ids: str, count: int = 1, notice: float = 900) -> list[str]:
+        """Reboots by the platform and nothing else, `notice` seconds ahead: what the package's rules approve once it is
+        prepared. With these ids, or `count` new ones. Returns the ids."""
+        text = "Virtual machine is going to be restarted because of host maintenance."
+        events = [self._event(text, "Platform", notice) for _ in ids or range(count)]
+        for event, known in zip(events, ids, strict=False):
+            event["EventId"] = known
+        self._announce(events)
+        return [str(event["EventId"]) for event in events]
+
+    def _event(self, description: str, source: str, notice: float = 900) -> dict[str, Any]:
         self._events += 1
-        event = {
+        return {
             "EventId": f"00000000-0000-4000-8000-{self._events:012}",
             "EventStatus": "Scheduled",
             "EventType": "Reboot",
             "ResourceType": "VirtualMachine",
             "Resources": [VM],
-            "NotBefore": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 900)),
-            "Description": "Virtual machine is going to be restarted as requested by authorized user.",
-            "EventSource": "User",
+            "NotBefore": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + notice)),
+            "Description": description,
+            "EventSource": source,
             "DurationInSeconds": -1,
         }
-        self.azure.set_document({"DocumentIncarnation": 1000 + self._events, "Events": [event]})
+
+    def _announce(self, events: list[dict[str, Any]]) -> None:
+        self._events += 1
+        self.azure.set_document({"DocumentIncarnation": 1000 + self._events, "Events": events})
 
     @property
     def approved(self) -> int:
         """POSTs that were answered 200 since the story began."""
         return sum(post.status == 200 for post in self.azure.posts)
+
+    def posted(self, event: str) -> int:
+        """POSTs for this event that were answered 200."""
+        return sum(post.status == 200 and event in post.event_ids for post in self.azure.posts)
 
     def get(self, path: str) -> str:
         """What the agent answers to a request from outside of the guest; "" when it does not."""

@@ -1,0 +1,242 @@
+"""The handshake of docs/handshake.md under a real systemd: event file, path unit, service, ready file, approval, end.
+
+The page's own commands install the shipped examples; `prepare` and `resume` are the shipped ones where nothing else is
+said. What the operator's commands do is told by the journal and by the file that `prepare` makes.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.support.documentation import ROOT, blocks
+from tests.systemd.world import ENFORCE, NAME, PATIENCE, World, until
+
+UNIT: Final = "azure-scheduled-events-handshake"
+RUN: Final = f"/run/{NAME}"
+OUT: Final = f"/run/{UNIT}/out-of-service"
+"""What the shipped `prepare` makes and `resume` removes."""
+USER: Final = "azse-handshake"
+PAGE: Final = ROOT / "docs" / "handshake.md"
+DROP_IN: Final = f"/etc/systemd/system/{UNIT}.service.d/proof.conf"
+BROKEN: Final = "/etc/azure-scheduled-events-handshake/broken"
+FAILING: Final = f'#!/bin/sh\nset -e\n[ ! -e {BROKEN} ]\nexec /etc/azure-scheduled-events-handshake/prepare "$1"\n'
+"""A `prepare` that fails for as long as there is a file."""
+SHOP: Final = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
+AS_ROOT: Final = f"/etc/systemd/system/{UNIT}.service.d/as-root.conf"
+SHORT: Final = 2
+LONG: Final = 600
+"""Seconds that the shipped `prepare` waits for work to end."""
+
+
+def shakes_hands(world: World) -> None:
+    """The whole way by the shipped examples: nothing is approved before it is prepared; after it all is as before."""
+    guest = world.guest
+    done = guest.run(_block("Install under systemd"))
+    user = guest.run(f"id {USER}; stat -c '%U %a' {RUN}/ready").text
+    world.say(bool(done) and f"{USER} 755" in user, f"installed as the page says: {user.splitlines()[-1]} {done.text}")
+    _with(world, drain=SHORT)
+    started = world.start(ENFORCE)
+    folders = guest.run(f"stat -c '%a %u %n' {RUN}/events; stat -c %u /proc/{world.shown('MainPID')}").text.split()
+    world.say(
+        started and folders[1] == folders[3], f"the folder of event files is the agent's: {' '.join(folders[:3])}"
+    )
+    sent = world.approved
+    (event,) = world.announce_platform()
+    took = until(lambda: guest.run(f"test -e {OUT}"))
+    told = guest.run(f"test -e {RUN}/events/{event}.json && test ! -e {RUN}/ready/{event}")
+    world.say(
+        took < PATIENCE and bool(told) and world.approved == sent,
+        f"announced, the VM is taken out of service, and nothing is approved yet: {world.approved - sent} approvals",
+    )
+    took = until(lambda: world.approved > sent)
+    owner = guest.run(f"stat -c '%U %a' {RUN}/ready/{event}").text
+    who = guest.run(f"systemctl show {UNIT} --value --property User,CapabilityBoundingSet").text.split()
+    world.say(
+        took < PATIENCE and owner == f"{USER} 644" and world.approved == sent + 1,
+        f"ready, made by {owner}; {world.approved - sent} approval; the service is {who}",
+    )
+    time.sleep(3)
+    world.say(world.approved == sent + 1 and world.posted(event) == 1, "and it is approved once")
+    _over(world, event)
+    print(_indented(guest.run(f"journalctl --no-pager --output cat --unit {UNIT}").text), flush=True)
+
+
+def is_tried(world: World) -> None:
+    """What the page says to try does what it shows."""
+    guest = world.guest
+    guest.run(f"rm -f {DROP_IN}; systemctl daemon-reload")
+    since = guest.run("date +%s.%N").text
+    guest.run(_block("Try it under systemd"))
+    until(lambda: "back in service" in _said(world, since))
+    said, told = (
+        _said(world, since),
+        guest.run("grep -E 'scheduled|decided|accepted|started|completed' /run/try.log").text,
+    )
+    steps = ("Freeze is scheduled", "out of service", "ready, ", "is over", "back in service")
+    found = [said.find(step) for step in steps]
+    good = -1 not in found and found == sorted(found) and "Azure accepted our approval" in told
+    world.say(good, f"tried as the page says, on this machine alone: {', '.join(steps)}")
+    print(_indented(f"{said}\n{told}"), flush=True)
+    guest.run(f"pkill -x {NAME[:15]}; rm -f /run/try.db*; rm -f {RUN}/events/status.json")
+
+
+def prepares_once(world: World) -> None:
+    """However many events there are and however often they change, the VM is taken out once, until the last is over."""
+    guest = world.guest
+    _with(world, drain=SHORT)
+    world.start(ENFORCE)
+    sent, since = world.approved, guest.run("date +%s.%N").text
+    first, second = world.announce_platform(count=2)
+    took = until(lambda: world.posted(first) and world.posted(second))
+    world.say(took < PATIENCE and world.approved == sent + 2, "two events at once: each is approved, once")
+    inode = guest.run(f"stat -c %i {RUN}/events/{first}.json").text
+    world.announce_platform(first, second, notice=700)
+    changed = until(lambda: guest.run(f"stat -c %i {RUN}/events/{first}.json").text not in ("", inode))
+    time.sleep(3)
+    world.announce_platform(second)
+    until(lambda: guest.run(f"test ! -e {RUN}/ready/{first}"))
+    time.sleep(3)
+    still = guest.run(f"test -e {OUT} && test -e {RUN}/ready/{second} && test ! -e {RUN}/events/{first}.json")
+    world.say(changed < PATIENCE and bool(still), "one changed and then over: its ready file is gone, the VM stays out")
+    _over(world, second)
+    said = _said(world, since)
+    times = said.count("taking this VM out"), said.count("back in service")
+    world.say(times == (1, 1), f"taken out {times[0]} time, back {times[1]} time")
+
+
+def prepares_or_holds(world: World) -> None:
+    """A drain that fails is never approved, said in the journal and tried again; one that hangs ends with its event."""
+    guest = world.guest
+    guest.write("/etc/azure-scheduled-events-handshake/failing", FAILING, "0755")
+    guest.run(f"touch {BROKEN}")
+    _with(
+        world, drain=SHORT, more="Environment=PREPARE=/etc/azure-scheduled-events-handshake/failing RETRY_SECONDS=3\n"
+    )
+    world.start(ENFORCE)
+    sent, since = world.approved, guest.run("date +%s.%N").text
+    (event,) = world.announce_platform()
+    until(lambda: _said(world, since).count("prepare failed") >= 3)
+    said = _said(world, since)
+    failed = next((line for line in said.splitlines() if "prepare failed" in line), "")
+    held = 'reason="not-prepared"' in world.get("/metrics")
+    world.say(
+        bool(failed) and held and world.approved == sent,
+        f"it fails: {world.approved - sent} approvals after {said.count('prepare failed')} attempts; {failed}",
+    )
+    guest.run(f"rm {BROKEN}")
+    took = until(lambda: world.approved > sent)
+    world.say(took < PATIENCE, f"once it succeeds: {world.approved - sent} approval")
+    _over(world, event)
+    _with(world, drain=LONG)
+    sent, since = world.approved, guest.run("date +%s.%N").text
+    (event,) = world.announce_platform()
+    until(lambda: guest.run(f"test -e {OUT}"))
+    _over(world, event, f"over while its drain would take {LONG} s")
+    world.say("prepare was ended" in _said(world, since) and world.approved == sent, "and nothing was approved")
+
+
+def outlives_restarts(world: World) -> None:
+    """Agent and service are restarted in the middle: the event file stays, nothing is done twice, it is approved."""
+    guest = world.guest
+    _with(world, drain=15)
+    world.start(ENFORCE)
+    sent, since = world.approved, guest.run("date +%s.%N").text
+    (event,) = world.announce_platform()
+    until(lambda: guest.run(f"test -e {OUT}"))
+    guest.run(f"systemctl stop {NAME}")
+    left = guest.run(
+        f"stat -c '%U %a' {RUN}/events; grep -c '\"running\": false' {RUN}/events/status.json"
+    ).text.split()
+    there = guest.run(f"test -e {RUN}/events/{event}.json")
+    world.say(bool(there) and left == ["root", "755", "1"], f"the agent is stopped, the event file stays: {left}")
+    guest.run(f"systemctl start {NAME}")
+    took = until(lambda: world.approved > sent)
+    world.say(
+        took < PATIENCE, f"started again it approves what was prepared meanwhile: {world.approved - sent} approval"
+    )
+    for command in (f"systemctl restart {UNIT}", f"systemctl kill --signal KILL {UNIT}"):
+        guest.run(f"{command}; rm -f {RUN}/ready/{event}")
+        until(lambda: guest.run(f"test -e {RUN}/ready/{event}"))
+    times, paths = _said(world, since).count("taking this VM out"), guest.run(f"systemctl is-active {UNIT}.path").text
+    good = times == 1 and paths == "active" and bool(guest.run(f"test -e {OUT} && test -e {RUN}/ready/{event}"))
+    world.say(good, f"the service restarted, then killed, it goes on where it was: prepared {times} time")
+    _over(world, event)
+
+
+def stops_a_unit(world: World) -> None:
+    """With the drop-in for it, `prepare` and `resume` stop and start a unit of systemd's."""
+    guest = world.guest
+    guest.write("/etc/systemd/system/shop.service", SHOP)
+    folder = "/etc/azure-scheduled-events-handshake"
+    guest.write(f"{folder}/stop-shop", "#!/bin/sh\nexec systemctl stop shop\n", "0755")
+    guest.write(f"{folder}/start-shop", "#!/bin/sh\nexec systemctl start shop\n", "0755")
+    _with(world, drain=SHORT, more=f"Environment=PREPARE={folder}/stop-shop RESUME={folder}/start-shop\n")
+    example = f"/usr/share/doc/{NAME}/examples/handshake/as-root.conf"
+    guest.run(f"cp {example} {AS_ROOT} && systemctl daemon-reload && systemctl start shop")
+    world.start(ENFORCE)
+    sent = world.approved
+    (event,) = world.announce_platform()
+    took = until(lambda: world.approved > sent)
+    state = guest.run("systemctl show shop --value --property ActiveState").text
+    world.say(took < PATIENCE and state == "inactive", f"a unit is stopped before the approval: it is {state}")
+    _over(world, event)
+    state = guest.run("systemctl show shop --value --property ActiveState").text
+    world.say(state == "active", f"and started after the event: it is {state}")
+    guest.run(f"rm {AS_ROOT}; systemctl daemon-reload; systemctl stop shop")
+
+
+def shakes_hands_after_a_boot(world: World) -> None:
+    """Enabled, it is there after a boot, and the folder of ready files is its user's before the agent starts."""
+    guest = world.guest
+    _with(world, drain=SHORT)
+    owner = guest.run(f"stat -c %U {RUN}/ready").text
+    state = guest.run(f"systemctl is-active {UNIT}.path").text
+    world.say(
+        (owner, state) == (USER, "active"), f"after the boot: the path unit is {state}, ready files are {owner}'s"
+    )
+    world.start(ENFORCE)
+    sent = world.approved
+    (event,) = world.announce_platform()
+    took = until(lambda: world.approved > sent)
+    world.say(took < PATIENCE, f"prepared and approved: {world.approved - sent} approval")
+    _over(world, event)
+    guest.run(f"systemctl disable --now {UNIT}.path")
+
+
+def _with(world: World, drain: int, more: str = "") -> None:
+    """The service with so many seconds to wait for work to end, and further lines."""
+    world.guest.write(DROP_IN, f"[Service]\nEnvironment=DRAIN_SECONDS={drain}\n{more}")
+    world.guest.run("systemctl daemon-reload")
+
+
+def _over(world: World, event: str, when: str = "over") -> None:
+    """Nothing is announced any more: event file and ready file go, the VM is back in service, and the service ends."""
+    guest = world.guest
+    world.calm()
+    took = until(
+        lambda: (
+            guest.run(f"test ! -e {RUN}/events/{event}.json -a ! -e {OUT} -a ! -e {RUN}/ready/{event}")
+            and guest.run(f"systemctl is-active {UNIT}.service").text == "inactive"
+        )
+    )
+    left = guest.run(f"ls -A {RUN}/events {RUN}/ready; systemctl is-active {UNIT}.path").text.split()
+    good = took < PATIENCE and left == [f"{RUN}/events:", "status.json", f"{RUN}/ready:", "active"]
+    world.say(good, f"{when}: back in service {took:.0f} s later; {' '.join(left)}")
+
+
+def _said(world: World, since: str) -> str:
+    """What the service's journal has since that time."""
+    return world.guest.run(f"journalctl --no-pager --output cat --unit {UNIT} --since @{since}").text
+
+
+def _block(heading: str) -> str:
+    """The first block of a shell below this heading of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    line = text[: text.index(f"\n## {heading}\n")].count("\n") + 1
+    return next(block.text for block in blocks(Path(PAGE)) if block.language == "sh" and block.line > line)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"       {line}" for line in text.splitlines())
