@@ -17,8 +17,8 @@ from typing import Final, Self
 from xml.etree import ElementTree
 
 import pytest
-from exporter.event_files.content import EVENT_TYPE, event_file, file_name
 
+from exporter.event_files.content import EVENT_TYPE, event_file, file_name
 from tests.support.peers import need, until
 
 pytestmark = pytest.mark.linux("is about systemd and a script for sh")
