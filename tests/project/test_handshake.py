@@ -5,6 +5,7 @@ The event files are those that the agent writes. How a real systemd runs it all:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -60,7 +61,7 @@ class Handshake:
             self._process.kill()
             self._process.wait(30)
 
-    def start(self, **environ: str) -> Self:
+    def start(self, *before: str, **environ: str) -> Self:
         """Start it, with a tenth of a second instead of one between two passes."""
         told = {
             "PATH": os.environ["PATH"],
@@ -73,13 +74,21 @@ class Handshake:
             **environ,
         }
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen([EXAMPLES / "handshake"], env=told, stdout=output, stderr=output)
+            command = [*before, str(EXAMPLES / "handshake")]
+            self._process = subprocess.Popen(command, env=told, stdout=output, stderr=output)
         return self
 
     def ended(self) -> int:
         """Its exit code, once it has ended by itself."""
         assert self._process is not None
         return self._process.wait(30)
+
+    def runs_on(self) -> bool:
+        """Whether it is still there after some passes more."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        return self._process.poll() is None
 
     def stop(self) -> None:
         """End it as systemd does."""
@@ -314,6 +323,48 @@ def test_a_ready_file_that_cannot_be_made_is_said_once(handshake: Handshake, tmp
     assert handshake.said.count("can't be made") == 1
     handshake.over("A", "B")
     assert handshake.ended() == 0
+
+
+def test_it_runs_for_as_long_as_the_path_unit_sees_a_file(handshake: Handshake) -> None:
+    """Ended beside a link that leads nowhere, it would be started again at once, and so without end."""
+    link = handshake.events / "link.json"
+    link.symlink_to("/missing")
+    ready = handshake.announce("A")
+    handshake.start()
+    until(ready.exists)
+    handshake.over("A")
+    until(lambda: handshake.ran(handshake.resume) == 1)
+    assert handshake.runs_on()
+    link.unlink()
+    assert handshake.ended() == 0
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_it_may_not_read_is_said_once(handshake: Handshake, what: str) -> None:
+    """An event that it can't read is not prepared for, which nobody would notice; nor does it end, to be started again."""
+    handshake.announce("A")
+    handshake.announce("B")
+    closed = [handshake.events] if what == "folder" else [handshake.events / f"{name}.json" for name in "AB"]
+    for path in closed:
+        path.chmod(0)
+    try:
+        handshake.start(*_without_roots_rights())
+        until(lambda: "can't be read" in handshake.said)
+        assert handshake.runs_on()
+        assert handshake.said.count("can't be read") == 1
+    finally:
+        for path in closed:
+            path.chmod(0o755)
+
+
+def _without_roots_rights() -> tuple[str, ...]:
+    """What a command begins with so that root, too, may read only what its permissions say."""
+    if os.geteuid() != 0:
+        return ()
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("root reads everything, and there is no setpriv")
+    return (setpriv, "--bounding-set=-dac_override,-dac_read_search", "--")
 
 
 # -- the files around it
