@@ -341,7 +341,7 @@ def test_it_runs_for_as_long_as_the_path_unit_sees_a_file(handshake: Handshake) 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_what_it_may_not_read_is_said_once(handshake: Handshake, what: str) -> None:
-    """An event that it can't read is not prepared for, which nobody would notice; nor does it end, to be started again."""
+    """Nothing is prepared for what it can't read, which nobody would notice; nor does it end, to be started again."""
     handshake.announce("A")
     handshake.announce("B")
     closed = [handshake.events] if what == "folder" else [handshake.events / f"{name}.json" for name in "AB"]
