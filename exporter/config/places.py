@@ -177,6 +177,15 @@ def _compared(files: Sequence[_File], inside: Sequence[_Mount], outside: Sequenc
     return Unseen(tuple(errors), tuple(warnings))
 
 
+def is_same_folder(one: str, other: str) -> bool:
+    """Whether both paths are those of one folder, as written or by the links on the way to them."""
+    resolved = _resolved((one, other))
+    return any(
+        os.path.normcase(os.path.normpath(first)) == os.path.normcase(os.path.normpath(second))
+        for first, second in ((one, other), (resolved.get(one, one), resolved.get(other, other)))
+    )
+
+
 def hidden_from_service(path: str, platform: str = sys.platform) -> str:
     """That of `SERVICE_OWN` which the file is in, "" for none: who looks from outside sees another folder."""
     if not platform.startswith("linux") or not path.startswith("/"):
