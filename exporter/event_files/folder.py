@@ -143,8 +143,9 @@ class Folder:
 
     def check_status(self) -> None:
         """Raises `Unfit` where `status.json` is a file that this program did not write."""
-        content = self._read(STATUS_NAME)
-        if content is not None and not is_status_file(content):
+        content, stamp = self._read(STATUS_NAME), self.stamp(STATUS_NAME)
+        larger = stamp is not None and stamp[1] > MAX_BYTES  # than ours ever is
+        if larger or (content is not None and not is_status_file(content)):
             raise Unfit(f"{self._at(STATUS_NAME)} was written by another program: take a folder of its own")
 
     def _read(self, name: str) -> bytes | None:

@@ -407,6 +407,15 @@ def test_somebody_elses_status_is_not_replaced(world: World) -> None:
     assert world.status["up"]
 
 
+def test_a_status_that_is_larger_than_ours_is_somebody_elses(world: World) -> None:
+    """It is not read, and not replaced either."""
+    path = world.path / STATUS
+    path.write_text(json.dumps({"mine": "x" * MAX_BYTES}))
+    assert world.bring(scheduled_story().status()) == RETRY_SECONDS
+    assert path.stat().st_size > MAX_BYTES
+    assert "was written by another program" in world.keeper.error
+
+
 def test_a_folder_in_the_place_of_a_file_hinders_no_other(world: World) -> None:
     """It is said, what can be written is, and the folder stays, also after the event is over."""
     blocking = world.path / FREEZE_FILE
