@@ -8,12 +8,15 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from exporter.core.policy import Mode
+from exporter.core.records import Vm
+from exporter.core.state import SourceStatus
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.event_files.test_keeper import World
@@ -95,6 +98,22 @@ def test_python_reads_what_is_planned(world: World) -> None:
     world.bring(scheduled_story().status(), running=False)
     assert read(world.path) is None
     assert read(world.path / "none") is None
+
+
+def test_python_takes_what_is_not_known_for_no_promise(world: World) -> None:
+    """Without a document, or without the VM's name, no files do not mean that nothing is planned."""
+    read = reader()
+    for path in world.path.iterdir():
+        path.unlink()
+    world.restart()
+    world.bring(replace(scheduled_story().status(), vm=Vm()))
+    assert world.status["up"]
+    assert not world.status["events"]
+    assert read(world.path) is None
+    known = scheduled_story().status()
+    world.bring(replace(known, source=SourceStatus(), state=replace(known.state, last_good=None)))
+    assert world.status["last_read_at"] is None
+    assert read(world.path) is None
 
 
 @pytest.mark.linux("a shell")
