@@ -141,6 +141,11 @@ class Folder:
                         events.append(entry.name)
         return sorted(events), temporary
 
+    def is_foreign(self, name: str) -> bool:
+        """Whether another program is known to have written the file: not of one that can't be read."""
+        content = self._read(name)
+        return content is not None and not is_event_file(name, content)
+
     def check_status(self) -> None:
         """Raises `Unfit` where `status.json` is a file that this program did not write."""
         content, stamp = self._read(STATUS_NAME), self.stamp(STATUS_NAME)

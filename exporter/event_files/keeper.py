@@ -119,13 +119,20 @@ class Keeper:
         over = [name for name in {**self._leftovers, **self._written} if name not in wanted]
         # First, so that a full disk has room, and so that an id whose case changed is written with its new name also
         # where the file system does not tell the two apart.
-        done = [self._tried(self._remove, name) for name in over]
+        done = [self._tried(self._remove_over, name) for name in over]
         self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, tracked in wanted.items():
             decision = status.decisions.get(tracked.key)
             fields = event_fields(tracked, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)
+
+    def _remove_over(self, name: str) -> bool:
+        """Remove an event's file; what an earlier process wrote may be somebody else's by now, and is left then."""
+        if name not in self._written and self._folder.is_foreign(name):
+            self._leftovers.pop(name, None)
+            return True
+        return self._remove(name)
 
     def _remove(self, name: str) -> bool:
         self._folder.remove(name, self._patience)

@@ -285,6 +285,18 @@ def test_foreign_files_are_left_alone(world: World) -> None:
     assert {name: after.get(name) for name in before} == before
 
 
+def test_a_leftover_that_became_somebody_elses_stays(world: World) -> None:
+    """Between the start and the first good document may be hours."""
+    path = leave(world.path)
+    status = empty_story().status()
+    world.bring(unread(status))
+    assert world.status["events"] == [OLD]
+    path.write_text('{"type": "other"}')
+    world.bring(status)
+    assert path.read_text() == '{"type": "other"}'
+    assert world.status["events"] == []
+
+
 def test_files_that_a_power_failure_blanked_go(world: World) -> None:
     """Without content nobody can say whose they were but by their name, a GUID."""
     (world.path / OLD).write_bytes(b"")
