@@ -54,6 +54,9 @@ OF_A_POLICY: Final = (APPROVAL_DECIDED, APPROVAL_OUTDATED)
 """The kinds of records that tell what a policy decided."""
 FORESEEN: Final = timedelta(days=30)
 """Azure announces less far ahead; a document may hold any time."""
+MOST_MARKS: Final = 1000
+"""At so many moments of one steady stretch it is decided again. An agent writes a line each minute; a line may say any
+time, and the hours of a rule open every day until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +288,14 @@ class ReplayEngine:
         if self._state.outage is not None or document is None or last is None or last.mono is None:
             return
         pending = tuple(self._pending_until(last, self._state.observed_seconds))
+        left = MOST_MARKS
         while last is not None and until > last.wall:
+            left -= 1
             begin = self._state.observed_seconds
             end = begin + (until - last.wall).total_seconds()
             # Again after each: the hours of a rule open and close many times while nothing else changes.
             marks = (*turning_points(self._policy, self._state, self._identity.vm.name), *pending)
-            mark = min((mark for mark in marks if begin < mark < end), default=end)
+            mark = min((mark for mark in marks if begin < mark < end), default=end) if left else end
             at = min(until, last.wall + timedelta(seconds=mark - begin))
             # The same state as if every poll until then had been run; only the last one is.
             polls = int((mark - begin) / self._options.poll_interval) - 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -46,6 +45,8 @@ from exporter.simulator.metadata.story import Scenario, ScenarioError
 MAX_FILE: Final = 128 << 20
 MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
 MAX_TEXT: Final = 256
+MAX_SECONDS: Final = 1e9
+"""Of an interruption: some 30 years. With more a time of this age is out of the calendar."""
 _RECORDED: Final = frozenset({"read_at", "body"})  # a line of the recorder's
 
 
@@ -191,7 +192,7 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         )
     if isinstance(interruption := line.get("interruption"), dict):
         seconds, kind = interruption.get("seconds"), interruption.get("kind")
-        usable = isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(kind, str)
+        usable = isinstance(seconds, int | float) and abs(seconds) <= MAX_SECONDS and isinstance(kind, str)
         return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
     if isinstance(vm := line.get("vm"), dict):
         known = {field.name: vm.get(field.name) for field in fields(Vm)}

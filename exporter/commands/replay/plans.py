@@ -36,7 +36,7 @@ def replay_plans(
 ) -> list[ReplayPlan]:
     """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
     recorded = [item for item in inputs if item.scenario is None]
-    if all(_first_time(item) for item in recorded):
+    if all(_first_time(item) for item in recorded if item.entries):  # an empty one was begun, and no more
         # The files of one recording are numbered from the newest to the oldest. Of versions before this one, several
         # may begin with the same time, that at which the VM became known.
         recorded.sort(key=lambda item: (_last_time(item) or now, _first_time(item) or now))

@@ -17,7 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.commands.replay.command import _replay, add_arguments
-from exporter.config.load import load
+from exporter.commands.replay.engine import Options, ReplayEngine
+from exporter.commands.replay.inputs import read_input
+from exporter.commands.replay.plans import replay_plans
+from exporter.config.load import load, load_policy
 from exporter.config.sources import FlagParser
 from exporter.core.decision import decide, explain
 from exporter.core.document import parse_document
@@ -163,6 +166,29 @@ def test_the_files_of_a_recording_are_put_in_order(tmp_path: Path) -> None:
     assert last["documents"] == 3
     assert records[0]["data"]["seen_before"] == "unbroken"
     assert records[-1]["type"] == "azure_scheduled_event.canceled.v1"
+
+
+def test_an_empty_file_leaves_the_others_in_order(tmp_path: Path) -> None:
+    """A file that was begun when the disk was full has no time, and no place among the others."""
+    (tmp_path / "rec").write_bytes(b"")
+    (tmp_path / "rec.1").write_bytes(lines(read(10, 2, an_event())))
+    (tmp_path / "rec.2").write_bytes(lines(read(0, 1), {"read_at": after(9), "same": 9}))
+    names = [str(tmp_path / name) for name in ("rec", "rec.1", "rec.2")]
+    records, _ = as_json(*names, "--vm-name", "vm-1")
+    assert [record["type"].split(".")[1] for record in records][-2:] == ["scheduled", "approval"]
+    assert (
+        next(record for record in records if record["type"].endswith("scheduled.v1"))["data"]["seen_before"]
+        == "unbroken"
+    )
+
+
+@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e300", "-1e300", "1e12", "NaN", '"5"'])
+def test_an_interruption_out_of_the_calendar_is_no_line_of_a_recording(seconds: str) -> None:
+    """A clock can't have been set by more than there is time: the line is named, and the rest is told."""
+    text = b'{"at": "%s", "interruption": {"kind": "clock_step", "seconds": %s}}\n'
+    line = text % (after(2).encode(), seconds.encode())
+    _, last = as_json("-", standard_input=lines(read(0, 1, an_event())) + line + lines(read(5, 2)))
+    assert (last["documents"], last["rejected"]) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -445,6 +471,25 @@ def test_every_edge_of_the_hours_in_a_steady_stretch_is_a_moment(tmp_path: Path)
     _, out, _ = run("-", "--config.file", str(config), standard_input=recording)
     assert "hold out-of-hours: it is outside of the rule's hours (rule nights)" in out
     assert "is it within the hours  yes         Fri 2026-03-27 22:00+01:00 in Europe/Berlin, until Sat" in out
+
+
+def test_a_line_that_says_any_time_is_replayed_in_a_bounded_number_of_steps(tmp_path: Path) -> None:
+    """Until 2200 the hours of a rule open 60,000 times."""
+    config = tmp_path / "agent.toml"
+    config.write_text('[approval]\nrules = [{ name = "nights", event_type = ["Reboot"], between = "22:00-05:00" }]\n')
+    event = an_event(EventType="Reboot", NotBefore="Sun, 12 Apr 2026 12:00:00 GMT")
+    recording = lines(read(0, 1, event), {"read_at": "2200-12-31T23:59:59Z", "same": 5})
+    plan = replay_plans([read_input("-", io.BytesIO(recording))], 1.0, None, NOW)[0]
+    asked: list[object] = []
+
+    def look(*_: object) -> dict[str, Presence]:
+        asked.append(_)
+        return {}
+
+    engine = ReplayEngine(plan, Options(load_policy(str(config)).approval.policy, 1.0, look, "vm-1"))
+    for _ in engine.run():
+        pass
+    assert 100 < len(asked) < 2000
 
 
 # -- the policy explains itself
