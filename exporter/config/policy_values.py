@@ -22,7 +22,6 @@ from exporter.text.values import InvalidValue, Misplaced, describe, refuse_mispl
 MAX_FAULTS: Final = 5
 MAX_PATH: Final = 4096
 _RULES: Final = "rules"
-_NECESSARY: Final = ("mode", _RULES)
 
 
 def policy_values(policy: Policy) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def read_policy(value: object) -> PolicyRead:
     if not isinstance(value, Mapping):
         return PolicyRead(Policy(Mode.OFF, rules=()), (f"expected a table, found {describe(value)}",))
     faults = [unknown_name("key", key, (*_settings(), _RULES)) for key in value if key not in (*_settings(), _RULES)]
-    faults += [f"{key}: missing" for key in _NECESSARY if key not in value]
+    faults += [f"{key}: missing" for key in (*_settings(), _RULES) if key not in value]
     read: dict[str, Any] = {}
     for key, setting in _settings().items():
         if key in value:
@@ -77,8 +76,9 @@ def _is_path(setting: Setting) -> bool:
     return isinstance(setting.kind, Text) and setting.kind.path
 
 
-def _path(value: object) -> str:
-    if not isinstance(value, str) or len(value) > MAX_PATH or not value.isprintable():
+def _path(value: object, *, empty: bool = True) -> str:
+    """A path as it was written, `empty` for none where that is a value."""
+    if not isinstance(value, str) or len(value) > MAX_PATH or not value.isprintable() or not (value or empty):
         raise InvalidValue("a path on one line")
     refuse_misplaced(value, "a path")
     return value
@@ -92,7 +92,7 @@ def _rules(value: object) -> tuple[tuple[Rule, ...], list[str]]:
     for table in value if isinstance(value, list) else ():
         if isinstance(table, dict) and "require_file" in table:
             try:
-                paths[table.get("name")] = _path(table["require_file"])
+                paths[table.get("name")] = _path(table["require_file"], empty=False)
             except (InvalidValue, TypeError):  # or a name that can't be hashed, which `read_rules` refuses too
                 faults.append("rules: require_file: expected a path on one line, in a rule with a name")
             table = {key: given for key, given in table.items() if key != "require_file"}  # noqa: PLW2901  # the rest of it

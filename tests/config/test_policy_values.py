@@ -87,6 +87,7 @@ def test_a_rule_has_the_keys_that_it_asks_for_and_no_others() -> None:
         ({"takeover_after": 5}, "takeover_after: expected"),
         ({"hold_file": "/run/\u0007"}, "hold_file: expected a path"),
         ({"hold_file": ["/run/hold"]}, "hold_file: expected a path"),
+        ({"rules": [{"name": "a", "event_type": ["Reboot"], "require_file": ""}]}, "require_file: expected a path"),
     ],
 )
 def test_what_a_later_version_wrote_is_never_read_as_less(change: dict[str, Any], sentence: str) -> None:
@@ -95,6 +96,16 @@ def test_what_a_later_version_wrote_is_never_read_as_less(change: dict[str, Any]
     read = read_policy({**through_json(Policy(Mode.ENFORCE)), **change})
     assert read.policy == Policy(Mode.ENFORCE, rules=())
     assert any(sentence in fault for fault in read.faults), read.faults
+
+
+@pytest.mark.parametrize("key", ["mode", "coordination", "takeover_after", "hold_file", "rules"])
+def test_what_is_missing_is_not_taken_for_the_default(key: str) -> None:
+    """Each key is written, whatever its value: without its hold file a policy approves what it held."""
+    values = through_json(Policy(Mode.ENFORCE, hold_file="/run/hold"))
+    del values[key]
+    read = read_policy(values)
+    assert read.faults == (f"{key}: missing",)
+    assert read.policy.rules == ()
 
 
 @pytest.mark.parametrize("value", [None, 5, "enforce", [], {}, {"omitted": 70_000}, {"mode": {}, "rules": {}}])
