@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Final
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -17,6 +18,7 @@ DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 WHOLE_DAY: Final = 24 * 60
 """Minutes of a day: the latest end of a window, "24:00"."""
 _DAY: Final = timedelta(days=1)
+_KEPT: Final = 32
 _NEAR: Final = range(-2, 3)
 _FAR: Final = range(3, 16)
 """Days from today. A weekly window opens within eight, and within fifteen where a zone leaves its day out."""
@@ -68,18 +70,7 @@ class Hours:
 
         That may be an edge of the window, or the moment at which the clocks are set.
         """
-        local = self.local(now)
-        if local is None:
-            return None
-        inside = self.within(now)
-        try:
-            for days in (_NEAR, _FAR):
-                for edge in sorted(edge for ahead in days for edge in self._edges(local.date() + ahead * _DAY)):
-                    if edge > now and self.within(edge) is not inside:
-                        return edge
-        except OverflowError:  # the calendar ends
-            pass
-        return None
+        return _next_change(self, now)
 
     def local(self, now: datetime) -> datetime | None:
         """An instant by the zone's clock; None for one without a zone, or outside of the calendar."""
@@ -98,13 +89,29 @@ class Hours:
         except OverflowError:
             return False
 
-    def _edges(self, day: date) -> Iterator[datetime]:
+    def edges(self, day: date) -> Iterator[datetime]:
         """Each instant, in UTC, at which the window of a day may begin or end."""
         if day.weekday() not in self.days:
             return
         midnight = datetime(day.year, day.month, day.day)  # noqa: DTZ001  # by the zone's clock, which may show it twice
         for minutes in (self.start, self.end + (WHOLE_DAY if self.over_midnight else 0)):
             yield from _instants(midnight + timedelta(minutes=minutes), self.zone)
+
+
+@lru_cache(_KEPT)  # at each poll it is asked for every event of a document, at the same instant
+def _next_change(hours: Hours, now: datetime) -> datetime | None:
+    local = hours.local(now)
+    if local is None:
+        return None
+    inside = hours.within(now)
+    try:
+        for days in (_NEAR, _FAR):
+            for edge in sorted(edge for ahead in days for edge in hours.edges(local.date() + ahead * _DAY)):
+                if edge > now and hours.within(edge) is not inside:
+                    return edge
+    except OverflowError:  # the calendar ends
+        pass
+    return None
 
 
 def _clock(minutes: int) -> str:
