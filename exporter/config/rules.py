@@ -200,7 +200,7 @@ def rule_table(rule: Rule) -> dict[str, Any]:
         if value is None or value == item.default:
             continue
         if isinstance(value, Hours):
-            table |= {"between": value.between, "days": [DAYS[day] for day in value.days], "timezone": value.timezone}
+            table |= value.table
         elif isinstance(value, float):
             table[item.name] = format_duration(value)
         else:

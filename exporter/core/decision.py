@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from exporter.core.continuity import RESET_SECONDS
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
 from exporter.core.folding import folded
-from exporter.core.hours import DAYS, Hours
+from exporter.core.hours import Hours, shown
 from exporter.core.lifecycle import phase_of
 from exporter.core.policy import (
     OF_CONTENT,
@@ -84,8 +85,20 @@ def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: 
             "Resources": list(event.resources) if event.resources is not None else None,
             "NotBefore": event.raw.get("NotBefore"),
             "vm_name": context.vm_name or None,
+            **({"hours": _hours(rule.hours, context.now)} if rule is not None and rule.hours is not None else {}),
         },
     )
+
+
+def _hours(hours: Hours, now: datetime | None) -> dict[str, Any]:
+    """The hours of a rule, the time in their zone, and when they open or close next; null for what is not known."""
+    local, change = (hours.local(now), hours.next_change(now)) if now is not None else (None, None)
+    until = hours.local(change) if change is not None else None
+    return {
+        **hours.table,
+        "local_time": local.isoformat(timespec="minutes") if local is not None else None,
+        "next_change": until.isoformat(timespec="minutes") if until is not None else None,
+    }
 
 
 def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked) -> Reason:
@@ -313,12 +326,7 @@ def _by_the_clock(hours: Hours, now: datetime | None) -> str:
     change = hours.next_change(now)
     until = hours.local(change) if change is not None else None
     word = "until" if hours.within(now) else "opens"
-    return f"{_shown(local)} in {hours.timezone}" + (f", {word} {_shown(until)}" if until is not None else "")
-
-
-def _shown(local: datetime) -> str:
-    """With its offset, since an hour comes twice when clocks are set back."""
-    return f"{DAYS[local.weekday()]} {local.isoformat(' ', 'minutes')}"
+    return f"{shown(local)} in {hours.timezone}" + (f", {word} {shown(until)}" if until is not None else "")
 
 
 def too_many(rule: Rule, event: Event) -> bool:

@@ -53,6 +53,11 @@ class Hours:
         """Start and end as the settings write them: `22:00-05:00`."""
         return f"{_clock(self.start)}-{_clock(self.end)}"
 
+    @property
+    def table(self) -> dict[str, str | list[str]]:
+        """The keys of a rule that it was made of."""
+        return {"between": self.between, "days": [DAYS[day] for day in self.days], "timezone": self.timezone}
+
     def within(self, now: datetime) -> bool:
         """Whether an instant is within. One without a zone, or too far away for a calendar, never is."""
         local = self.local(now)
@@ -112,6 +117,11 @@ def _next_change(hours: Hours, now: datetime) -> datetime | None:
     except OverflowError:  # the calendar ends
         pass
     return None
+
+
+def shown(local: datetime) -> str:
+    """A local time with its day, and with its offset since an hour comes twice when clocks are set back."""
+    return f"{DAYS[local.weekday()]} {local.isoformat(' ', 'minutes')}"
 
 
 def _clock(minutes: int) -> str:

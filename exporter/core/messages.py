@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 from exporter.core.document import Event
-from exporter.core.policy import Decision
+from exporter.core.hours import shown
+from exporter.core.policy import Decision, Reason
 from exporter.core.records import timestamp
 from exporter.core.state import NOT_THIS_VM, Kind, Transition
 
@@ -68,7 +70,14 @@ _WHY: Final[Mapping[str, str]] = {
 def why(decision: Decision) -> str:
     """The reason of a decision as a clause, for a person."""
     rule = f" (rule {decision.rule})" if decision.rule else ""
-    return f"{_WHY[decision.reason.value]}{rule}"
+    return f"{_WHY[decision.reason.value]}{rule}{_until(decision)}"
+
+
+def _until(decision: Decision) -> str:
+    """Until when hours hold an event: the same at each poll, so that nothing that shows it changes every minute."""
+    hours = decision.fields.get("hours", {}) if decision.reason is Reason.OUT_OF_HOURS else {}
+    opens = hours.get("next_change")
+    return f", which open {shown(datetime.fromisoformat(opens))} in {hours['timezone']}" if opens else ""
 
 
 def sentence(transition: Transition, vm_name: str) -> str:

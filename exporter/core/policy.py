@@ -180,7 +180,7 @@ class DecisionContext:
 class Decision:
     """The decision on one event: verdict, reason, the name of the rule that matched, and the fields that were used.
 
-    `key` is the event's; `fields` are JSON values under Azure's names, and `vm_name`.
+    `key` is the event's; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some.
     """
 
     key: str

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import DecisionContext, Mode, Policy
+from exporter.core.policy import DecisionContext, Mode, Policy, Rule
 from exporter.core.record_factory import NAMESPACE, RecordFactory, account
 from exporter.core.records import DEPTH, KINDS, Record, Vm, timestamp
 from exporter.core.state import Approval, InterruptionTotals, Rejection, State
 from exporter.core.strict_json import encodable
+from tests.support.approval_case import hours
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 
 KEY = folded(EVENT_ID)
@@ -240,6 +241,28 @@ def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
         told = record.data["decision"]
         assert (told["verdict"], told["reason"], told["rule"]) == (verdict, reason, "user-initiated")
         assert (told["mode"], told["fields"]["EventType"]) == (mode.value, "Reboot")
+
+
+def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> None:
+    """Who is on call reads in the record, and so on the page and in the log, when it may go; and later by which time of
+    the zone it was held or sent."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    rule = Rule("nights", ("Reboot",), hours=hours("22:00-05:00", "Sat", timezone="Europe/Berlin"))
+    asked = {"between": "22:00-05:00", "days": ["Sat"], "timezone": "Europe/Berlin"}
+    opens = ", which open Sat 2026-11-28 22:00+01:00 in Europe/Berlin"
+    for now, verdict, local, change, message in (
+        ("2026-11-28T12:00:30+00:00", "hold", "2026-11-28T13:00+01:00", "2026-11-28T22:00+01:00", opens),
+        ("2026-11-28T23:59:00+00:00", "approve", "2026-11-29T00:59+01:00", "2026-11-29T05:00+01:00", "(rule nights)"),
+        (None, "hold", None, None, "hours (rule nights)"),
+    ):
+        context = DecisionContext("vm-0", now=datetime.fromisoformat(now) if now else None)
+        (decision,) = decide(Policy(Mode.ENFORCE, rules=(rule,)), watcher.state, context)
+        _, record = replace(WRITER, mode=Mode.ENFORCE).decision(watcher.state, decision)
+        told = record.data["decision"]
+        assert told["verdict"] == verdict
+        assert told["fields"]["hours"] == {**asked, "local_time": local, "next_change": change}
+        assert record.data["message"].endswith(message)
 
 
 # -- writing and reading back
