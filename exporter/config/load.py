@@ -18,7 +18,7 @@ from exporter.capped_file import read_capped
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
 from exporter.config.owner import OwnerError, resolve
-from exporter.config.places import HOST_MOUNTS, MOUNTS, Origins, is_same_folder, unseen
+from exporter.config.places import HOST_MOUNTS, MOUNTS, Origins, same_folder, unseen
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
     ApprovalSettings,
@@ -182,7 +182,7 @@ def _check_event_files(settings: Settings, sources: Sources) -> None:
     for origin, path in asked:
         if not folder or not path.lower().endswith(".json"):
             continue
-        if is_same_folder(os.path.dirname(path), folder):
+        if same_folder(os.path.dirname(path), folder):
             sources.errors.append(
                 f"{origin}: expected a file outside of event_files.path, where the agent itself writes and removes "
                 f"such files, found {describe(path)}"

@@ -177,13 +177,18 @@ def _compared(files: Sequence[_File], inside: Sequence[_Mount], outside: Sequenc
     return Unseen(tuple(errors), tuple(warnings))
 
 
-def is_same_folder(one: str, other: str) -> bool:
-    """Whether both paths are those of one folder, as written or by the links on the way to them."""
+def same_folder(one: str, other: str) -> bool:
+    """Whether two paths are of one folder, as they are written or once links are followed: /var/run is /run."""
     resolved = _resolved((one, other))
-    return any(
-        os.path.normcase(os.path.normpath(first)) == os.path.normcase(os.path.normpath(second))
-        for first, second in ((one, other), (resolved.get(one, one), resolved.get(other, other)))
-    )
+    first, second = ({_plain(path), _plain(resolved.get(path, path))} for path in (one, other))
+    return not first.isdisjoint(second)
+
+
+def _plain(path: str) -> str:
+    """Without doubled separators, at its beginning too where the system makes no difference there."""
+    if sys.platform != "win32":
+        path = "/" + path.lstrip("/")
+    return os.path.normcase(os.path.normpath(path))
 
 
 def hidden_from_service(path: str, platform: str = sys.platform) -> str:

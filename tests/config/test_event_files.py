@@ -141,17 +141,18 @@ def test_an_approval_never_waits_for_a_file_of_the_agents_own(folder: str, name:
         assert errors(toml=held)[0].startswith("settings.toml: [approval] hold_file: expected a file outside of")
 
 
-@pytest.mark.linux("making links takes no rights there")
-def test_nor_for_one_that_a_link_leads_to(tmp_path: Path) -> None:
-    """/var/run is a link to /run: by whichever name, it is the event's own file that would approve the event."""
-    (tmp_path / "run").symlink_to(tmp_path)
-    (tmp_path / "events").mkdir()
-    rules = (
-        f'rules = [{{ name = "a", event_type = ["Reboot"], require_file = "{tmp_path}/run/events/{{event_id}}.json" }}]'
-    )
-    (error, *_) = errors(toml=f'[approval]\n{rules}\n[event_files]\npath = "{tmp_path}/events"')
-    assert "require_file: expected a file outside of event_files.path" in error
-    loaded(toml=f'[approval]\n{rules}\n[event_files]\npath = "{tmp_path}/others"')
+@pytest.mark.linux("paths of POSIX, and a link")
+@pytest.mark.parametrize("way", ["/{folder}", "{link}"])
+def test_another_way_to_the_same_folder_is_the_same(tmp_path: Path, way: str) -> None:
+    """/var/run is a link to /run, and //run the same folder: the agent would prepare the event itself."""
+    folder, link = tmp_path / "run" / "events", tmp_path / "var"
+    folder.mkdir(parents=True)
+    link.symlink_to(tmp_path / "run")
+    asked = way.format(folder=folder, link=link / "events") + "/{event_id}.json"
+    rules = f'rules = [{{ name = "a", event_type = ["Reboot"], require_file = "{asked}" }}]'
+    toml = f'[approval]\n{rules}\n[event_files]\npath = "{folder}"'
+    assert "expected a file outside of event_files.path" in errors(toml=toml)[0]
+    loaded(toml=toml.replace(asked, f"{tmp_path}/var/ready/{{event_id}}.json"))
 
 
 PLAIN: Final = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n25 21 0:23 / /run rw - tmpfs tmpfs rw\n"
