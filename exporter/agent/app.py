@@ -64,6 +64,8 @@ HEALTHY_SECONDS: Final = 30.0
 HEALTHY_WHILE_READING_SECONDS: Final = 140.0
 """The first answer of the metadata service may take two minutes; a loop that waits for it is healthy."""
 FLUSH_SECONDS: Final = 1.0
+GATE_PATIENCE_SECONDS: Final = 1.0
+"""How long after the start the gate waits for the first pass of the loop. Well below the timeout of any prober."""
 PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -123,6 +125,8 @@ class App:
         self._clock = clock
         self._stopping = threading.Event()
         self._wake = threading.Event()
+        self._passed = threading.Event()  # the first pass of the loop is over
+        self._gate_waits_until = time.monotonic() + GATE_PATIENCE_SECONDS
         self._notifier = Notifier(environ)
         self._loop = _Loop(time.monotonic())
         self.sink = PrometheusSink(
@@ -265,6 +269,7 @@ class App:
             except Exception as error:  # one of the two loops that catch broadly: logged, and continued
                 self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
                 wait = self._settings.source.poll_interval
+            self._passed.set()
             self._notifier.alive()
             self._wake.wait(min(wait, TURN_SECONDS))
             self._wake.clear()
@@ -325,7 +330,12 @@ class App:
         return Response(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)
 
     def _gate(self) -> Response:
-        """The gate, from the status in memory: nothing that the poll loop holds is waited for."""
+        """The gate, from the status in memory: nothing that the poll loop holds is waited for.
+
+        Only an agent that has just started waits for its first pass: else one that starts again during an event would
+        say "open" for the blink in which it does not know of it, and a load balancer may ask twice in that.
+        """
+        self._passed.wait(max(0.0, self._gate_waits_until - time.monotonic()))
         agent = self._agent
         gate = STARTING if agent is None else gate_of(agent.status, self._clock(), self._settings.gate.policy)
         return _word(200 if gate.open else 503, gate.sentence, (NO_STORE,))
