@@ -19,7 +19,7 @@ SCHEMA: Final[Mapping[str, Any]] = json.loads(
     files("exporter").joinpath("schema", "status.v1.json").read_text(encoding="utf-8")
 )
 VALIDATOR: Final = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
-LARGEST: Final = 2 << 20
+LARGEST: Final = 3 << 20
 """Bytes: no answer may be larger, whatever the document of at most 4 MiB is."""
 
 
