@@ -181,12 +181,14 @@ def test_files_are_whole_whatever_moment_kills_their_writer(tmp_path: Path) -> N
         with subprocess.Popen(
             [sys.executable, "-c", _WRITES_ON_AND_ON, str(folder)], stdout=subprocess.PIPE, text=True
         ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "writing\n"
-            end = time.monotonic() + delay
-            while time.monotonic() < end:
-                _all_whole(folder)
-            process.kill()
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "writing\n"
+                end = time.monotonic() + delay
+                while time.monotonic() < end:
+                    _all_whole(folder)
+            finally:
+                process.kill()  # else a failure would wait for its end
         _all_whole(folder)
     files = kept(Folder(str(folder)))
     files.publish(empty_story().status())
