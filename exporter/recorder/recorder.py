@@ -114,8 +114,8 @@ class Recorder:
         if files == self._files:
             return
         self._write_same()  # up to this document, for which it already holds
-        self._files = dict(files)
-        self._put({"at": timestamp(at), "files": _bounded({path: found.value for path, found in files.items()})})
+        if self._put({"at": timestamp(at), "files": _bounded({path: found.value for path, found in files.items()})}):
+            self._files = dict(files)
 
     def failed(self, at: datetime, reason: str) -> None:
         """Record that a poll failed; of polls that fail in a row for the same reason one every few seconds, so that a
@@ -155,11 +155,11 @@ class Recorder:
         identity = self._current_identity()
         if identity != self._identity:
             self._write_same()  # the identity is known from this poll on, and not before
-            self._identity = identity
             doubts = {"confirmed": False} if not identity.confirmed else {}
             doubts |= {"conflict": True} if identity.conflict else {}
             vm = {name: text for name, text in identity.vm.as_data().items() if text}
-            self._put({"at": timestamp(at), "vm": vm, **doubts})
+            if self._put({"at": timestamp(at), "vm": vm, **doubts}):
+                self._identity = identity
 
     def _write_same(self) -> None:
         if self._same and self._last is not None:
@@ -167,8 +167,9 @@ class Recorder:
             self._written = self._last
         self._same = 0
 
-    def _put(self, line: Line) -> None:
-        self._writer.put(line, b"")
+    def _put(self, line: Line) -> bool:
+        """Whether there was room for the line."""
+        return self._writer.put(line, b"")
 
 
 class NoRecorder:

@@ -36,7 +36,7 @@ from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
 from exporter.recorder.files import RecordingFiles
-from exporter.recorder.recorder import Recorded, Recorder
+from exporter.recorder.recorder import QUEUE_ITEMS, Recorded, Recorder
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.access import is_private
@@ -208,6 +208,45 @@ def test_what_is_found_of_the_files_is_kept_when_it_changes(tmp_path: Path) -> N
     told = [line for line in lines(path) if "files" in line]
     assert [line["files"] for line in told] == [{"/f": "absent"}, {"/f": "present"}, {}] * 2
     assert kinds(path)[:8] == ["vm", "body", "same", "files", "same", "files", "same", "files"]
+
+
+class _Stuck(_Log):
+    """A disk that fails, takes its time to say so, and then takes all that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on, self.empty = threading.Event(), threading.Event()
+        self._written = 0
+
+    def failing(self, key: str, event: str, **fields: Any) -> None:
+        super().failing(key, event, **fields)
+        if threading.current_thread().name == "recorder":
+            self.goes_on.wait(WRITTEN_SECONDS)
+
+    def recovered(self, key: str, event: str, **fields: Any) -> None:
+        super().recovered(key, event, **fields)
+        self._written += 1
+        if self._written == QUEUE_ITEMS - 1:
+            self.empty.set()
+
+
+def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path) -> None:
+    """Not what was found of the files before it holds from then on, nor is the VM without a name for ever."""
+    path, log = tmp_path / "rec", _Stuck()
+    path.mkdir()
+    with recording(path, log=log) as recorder:
+        recorder.sent(at(0), "first")
+        assert log.spoken.wait(WRITTEN_SECONDS)
+        for _ in range(QUEUE_ITEMS):
+            recorder.sent(at(1), "further")
+        recorder.keep(b"document", at(2))
+        recorder.looked(at(2), {"/f": Presence.PRESENT})
+        path.rmdir()
+        log.goes_on.set()
+        assert log.empty.wait(WRITTEN_SECONDS)
+        recorder.keep(b"document", at(3))
+        recorder.looked(at(3), {"/f": Presence.PRESENT})
+    assert [name for name in kinds(path) if name in ("vm", "files")] == ["vm", "files"]
 
 
 def test_a_policy_that_would_fill_the_files_is_named_by_its_size(tmp_path: Path) -> None:
