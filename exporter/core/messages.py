@@ -8,7 +8,7 @@ from typing import Final
 
 from exporter.core.document import Event
 from exporter.core.hours import shown
-from exporter.core.policy import Decision, Reason
+from exporter.core.policy import Decision, Mode, Reason
 from exporter.core.records import timestamp
 from exporter.core.state import NOT_THIS_VM, Kind, Transition
 
@@ -78,6 +78,17 @@ def _until(decision: Decision) -> str:
     hours = decision.fields.get("hours", {}) if decision.reason is Reason.OUT_OF_HOURS else {}
     opens = hours.get("next_change")
     return f", which open {shown(datetime.fromisoformat(opens))} in {hours['timezone']}" if opens else ""
+
+
+def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
+    """A decision as JSON values for who reads what stands now: page, status and event files."""
+    return {
+        "decision": decision.verdict.value,
+        "reason": decision.reason.value or None,
+        "rule": decision.rule or None,
+        "mode": mode.value,
+        "why": why(decision),
+    }
 
 
 def sentence(transition: Transition, vm_name: str) -> str:

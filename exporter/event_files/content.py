@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.decision import match
-from exporter.core.messages import why
+from exporter.core.messages import in_short
 from exporter.core.policy import Decision, Mode, Rule, prepared_path
 from exporter.core.records import Vm, optional_timestamp, timestamp
 from exporter.core.snapshot import Status, urgency
@@ -100,20 +100,10 @@ def event_fields(
         "first_seen_at": timestamp(tracked.first_seen),
         "started_at": optional_timestamp(tracked.started_at),
         "started_by": tracked.started_by.value if tracked.started_by else None,
-        "decision": _decision(decision, mode) if decision is not None else None,
+        "decision": in_short(decision, mode) if decision is not None else None,
         "ready_file": prepared_path(rule, event) if rule is not None else None,
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "approval_outdated": tracked.approval.outdated,
-    }
-
-
-def _decision(decision: Decision, mode: Mode) -> dict[str, str | None]:
-    return {
-        "decision": decision.verdict.value,
-        "reason": decision.reason.value or None,
-        "rule": decision.rule or None,
-        "mode": mode.value,
-        "why": why(decision),
     }
 
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 from exporter.core.document import Event
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
-from exporter.core.messages import why
-from exporter.core.policy import Decision, Mode
+from exporter.core.messages import in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp
 from exporter.core.snapshot import DestinationStatus, Status, urgency
@@ -174,6 +173,7 @@ class _Texts:
 def _event(status: Status, tracked: Tracked, now: Instant) -> Value:
     event, approval, felt, texts = tracked.event, tracked.approval, tracked.interruptions, _Texts()
     start = event.not_before if tracked.phase is not Phase.STARTED else None
+    decision = status.decisions.get(tracked.key)
     return {
         "event_id": event.event_id,
         "event_type": texts.cut("event_type", event.event_type),
@@ -191,7 +191,7 @@ def _event(status: Status, tracked: Tracked, now: Instant) -> Value:
         "seen_before": tracked.seen_before.value,
         **_past("started", tracked.started, now),
         "started_by": tracked.started_by.value if tracked.started_by else None,
-        "decision": _decision(status.decisions.get(tracked.key), status.mode),
+        "decision": in_short(decision, status.mode) if decision is not None else None,
         **_past("approved", approval.accepted_at, now),
         "approval_rule": approval.rule or None,
         "approval_attempts": approval.attempts,
@@ -220,18 +220,6 @@ def _resources(names: tuple[str, ...] | None, vm_name: str, texts: _Texts) -> Va
         "count": len(names),
         "others": texts.cut_all("resources", others[:MAX_RESOURCES]),
         "others_omitted": max(0, len(others) - MAX_RESOURCES),
-    }
-
-
-def _decision(decision: Decision | None, mode: Mode) -> Value | None:
-    if decision is None:
-        return None
-    return {
-        "decision": decision.verdict.value,
-        "reason": decision.reason.value or None,
-        "rule": decision.rule or None,
-        "mode": mode.value,
-        "why": why(decision),
     }
 
 
