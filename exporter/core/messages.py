@@ -77,7 +77,7 @@ def _until(decision: Decision) -> str:
     """Until when hours hold an event: the same at each poll, so that nothing that shows it changes every minute."""
     hours = decision.fields.get("hours", {}) if decision.reason is Reason.OUT_OF_HOURS else {}
     opens = hours.get("next_change")
-    return f", which open {shown(datetime.fromisoformat(opens))} in {hours['timezone']}" if opens else ""
+    return f", which open {shown(datetime.fromisoformat(opens))}" if opens else ""
 
 
 def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
