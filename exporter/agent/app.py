@@ -118,6 +118,7 @@ class App:
         log: Log,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], Instant] = system_clock,
+        gate_patience: float = GATE_PATIENCE_SECONDS,
     ) -> None:
         """Raises `WebConfigError` for a bad web-config file, and `OwnerError` where event files can't be given away."""
         self._settings = settings
@@ -126,7 +127,7 @@ class App:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._passed = threading.Event()  # the first pass of the loop is over
-        self._gate_waits_until = time.monotonic() + GATE_PATIENCE_SECONDS
+        self._gate_waits_until = time.monotonic() + gate_patience
         self._notifier = Notifier(environ)
         self._loop = _Loop(time.monotonic())
         self.sink = PrometheusSink(

@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +20,12 @@ from typing import Final, Self
 import httpx
 import pytest
 
+from exporter.agent.app import App
+from exporter.log.log import Log
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.agent_world import document, event, started
+from tests.support.configuration import loaded
 from tests.support.documentation import ROOT
 from tests.support.peers import need, until
 from tests.support.running import Run
@@ -338,16 +341,23 @@ def test_a_health_page_that_asks_the_gate_says_no_only_when_it_is_closed(
 def test_an_agent_that_starts_during_an_event_never_says_open(tmp_path: Path) -> None:
     """Its first answer waits for the first document, although nothing is known of the event before: a load balancer
     must not see the gate open for a moment, and send traffic to a VM that is about to go."""
-    with quiet() as service, socket.create_server(("127.0.0.1", 0)) as placeholder:
+    with quiet() as service:
         service.set_document(document(1, started(reboot(60))))
-        port = placeholder.getsockname()[1]
-        placeholder.close()
-        answers: list[str] = []
-        with Run(service.url, tmp_path, listen=f"127.0.0.1:{port}") as run:
-            while not answers:
-                with suppress(OSError):  # it does not listen yet
-                    answers.append(asked(port, GATE)[1])
-            assert answers[0].startswith("Closed: Reboot of this VM has started"), run.lines
+        settings = loaded(
+            *("--web.listen-address=127.0.0.1:0", "--log.level=error", f"--source.url={service.url}"),
+            f"--outbox.path={tmp_path / 'outbox.db'}",
+        )
+        app = App(settings, Log(None), environ={}, gate_patience=60.0)
+        app.start()
+        answers: list[bytes] = []
+        prober = threading.Thread(target=lambda: answers.append(app.respond(GATE, "text").body))
+        prober.start()
+        loop = threading.Thread(target=app.run)
+        loop.start()
+        prober.join()
+        app.stop()
+        loop.join()
+    assert answers[0].startswith(b"Closed: Reboot of this VM has started")
 
 
 def test_an_agent_that_starts_without_an_answer_is_open_after_a_second(tmp_path: Path) -> None:
