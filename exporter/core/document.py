@@ -76,6 +76,11 @@ class Event:
         return folded(self.event_id)
 
     @property
+    def announced_seconds(self) -> int | None:
+        """How long the interruption is to be. None where Azure does not say, for which it also writes -1."""
+        return self.duration if self.duration is not None and self.duration >= 0 else None
+
+    @property
     def faulty(self) -> bool:
         """Whether one of the fields in `VITAL` is missing, mistyped, unparsable or repeated."""
         return not VITAL.isdisjoint(self.faults)

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 
 from exporter.core.document import MINIMUM_NOTICE
@@ -36,8 +35,9 @@ from exporter.core.records import (
     optional_timestamp,
     rounded,
     timestamp,
+    vm_data,
 )
-from exporter.core.state import CLOSING, Kind, Outage, Rejection, State, Tracked, Transition
+from exporter.core.state import CLOSING, Kind, Outage, Phase, Rejection, State, Tracked, Transition
 from exporter.core.strict_json import encodable
 
 NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
@@ -95,6 +95,8 @@ class RecordFactory:
         specific: Mapping[str, Any],
     ) -> Record:
         data = {
+            "kind": kind,
+            "event_id": event_key,
             "transition": specific["transition"],
             "document_incarnation": self.incarnation,
             "severity": severity,
@@ -110,7 +112,7 @@ class RecordFactory:
             time=self.now,
             severity=severity,
             # Azure's object was made encodable when it was read.
-            data={"event": specific["event"], "vm": dict(_vm_data(self.vm)), **encodable(data, DEPTH)},
+            data={"event": specific["event"], "vm": dict(vm_data(self.vm)), **_known(encodable(data, DEPTH))},
         )
 
     def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
@@ -122,7 +124,9 @@ class RecordFactory:
         if transition.joined:
             data["joined"] = True
         if transition.changed:
-            data["changed"] = {name: {"from": old, "to": new} for name, (old, new) in transition.changed.items()}
+            data["changed"] = {
+                name: {"from": _quoted(old), "to": _quoted(new)} for name, (old, new) in transition.changed.items()
+            }
         if transition.kind is Kind.UPDATED:
             data["unexpected"] = transition.unexpected
         if transition.kind is Kind.SCHEDULED and tracked.not_before is not None:
@@ -135,7 +139,7 @@ class RecordFactory:
                 data["replaced_by"] = transition.replaced_by
             if "restart" in transition.unseen and self.evidence:
                 data["evidence"] = dict(self.evidence)
-            data["account"] = account(tracked, transition.unseen, watching=self.watching)
+            data["account"] = account(tracked, transition.unseen, told=transition.told, watching=self.watching)
         return self.about_event(
             state, tracked, transition.kind.value, severity(transition), sentence(transition, self.vm.name), data
         )
@@ -190,7 +194,7 @@ class RecordFactory:
             return self.about_vm(state, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
         totals = tracked.interruptions
         data["count"], data["total_seconds"] = totals.count, rounded(totals.total)
-        data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.duration
+        data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.announced_seconds
         message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
         return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
 
@@ -224,10 +228,18 @@ class RecordFactory:
         return self.about_vm(state, EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)})
 
 
-@lru_cache(8)
-def _vm_data(vm: Vm) -> Mapping[str, str]:
-    """The same in each record. A VM has few identities in the life of a process."""
-    return {name: str(encodable(text)) for name, text in vm.as_data().items()}
+def _known(value: Any) -> Any:
+    """`value` with null for every empty text in it, which is a text that is not known."""
+    if isinstance(value, dict):
+        return {name: _known(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_known(item) for item in value]
+    return None if isinstance(value, str) and not value else value
+
+
+def _quoted(value: Any) -> Any:
+    """A value of Azure's outside of its own object: null for -1, by which Azure says that it does not know."""
+    return None if value == -1 else value
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
@@ -237,13 +249,18 @@ def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
         "reason": decision.reason.value or None,
         "rule": decision.rule or None,
         "mode": mode.value,
-        "fields": dict(decision.fields),
+        "fields": {name: _quoted(value) for name, value in decision.fields.items()},
     }
 
 
-def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = True) -> dict[str, Any]:
-    """The summary of an event that is over. Times are RFC 3339, durations are seconds, null is "not known"."""
-    event = tracked.event
+def account(
+    tracked: Tracked, unseen: tuple[str, ...] = (), *, told: Tracked | None = None, watching: bool = True
+) -> dict[str, Any]:
+    """The summary of an event that is over. Times are RFC 3339, durations are seconds, null is "not known".
+
+    `told` is the history as it was last told, where that is another (`Transition.told`).
+    """
+    event, last = tracked.event, told or tracked
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
         notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
@@ -262,12 +279,14 @@ def account(tracked: Tracked, unseen: tuple[str, ...] = (), *, watching: bool = 
         "started_seconds": rounded(tracked.started_seconds),
         "gone_at": optional_timestamp(tracked.closed_at),
         "outcome": tracked.outcome.value if tracked.outcome else None,
+        "last_status": last.phase.value if last.phase is not Phase.UNKNOWN else None,
+        "last_not_before": optional_timestamp(last.not_before),
         "unseen": list(unseen),
         "updates": tracked.updates,
         "updates_while_started": tracked.updates_while_started,
         "gaps": tracked.gaps,
         "gap_seconds": rounded(tracked.gap_seconds),
-        "announced_duration_seconds": event.duration,
+        "announced_duration_seconds": event.announced_seconds,
         "interruptions_observed": totals.count if watching else None,
         "interruption_seconds": rounded(totals.total) if totals.count else None,
         "interruption_longest_seconds": rounded(totals.longest) if totals.count else None,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -52,7 +53,10 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """The identity of this VM in records and on gauges. Empty strings for what is not known."""
+    """The identity of this VM in records and on gauges. Empty strings for what is not known.
+
+    `tags` are those of its tags that the configuration names, in that order: name as configured, and value.
+    """
 
     name: str = ""
     id: str = ""
@@ -65,10 +69,7 @@ class Vm:
     size: str = ""
     priority: str = ""
     node: str = ""
-
-    def as_data(self) -> dict[str, str]:
-        """The fields by name, as records hold them."""
-        return {name: getattr(self, name) for name in VM_FIELDS}
+    tags: tuple[tuple[str, str], ...] = ()
 
     @property
     def source(self) -> str:
@@ -80,7 +81,31 @@ class Vm:
         return f"urn:azure-vm:{quote(self.name, safe='-._~', errors='replace') or 'unknown'}"
 
 
-VM_FIELDS: Final = tuple(field.name for field in fields(Vm))
+VM_TEXTS: Final = (
+    "name",
+    "id",
+    "resource_id",
+    "subscription_id",
+    "resource_group",
+    "vmss_name",
+    "location",
+    "zone",
+    "size",
+    "priority",
+    "node",
+)
+"""The fields of a `Vm` that are texts, in the order in which they are published."""
+
+
+@lru_cache(8)
+def vm_data(vm: Vm) -> Mapping[str, Any]:
+    """The VM as records, event files and the status hold it; null for what is not known.
+
+    The same in each record: a VM has few identities in the life of a process.
+    """
+    texts = {name: getattr(vm, name) or None for name in VM_TEXTS}
+    found: Mapping[str, Any] = encodable({**texts, "tags": {name: value or None for name, value in vm.tags}})
+    return found
 
 
 @dataclass(frozen=True, slots=True)

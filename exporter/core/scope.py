@@ -118,9 +118,10 @@ class _Scope:
         if joins:  # takeover and settling begin now, whether or not its records do
             after = replace(after, first_seen_at=as_new.first_seen_at, unchanged_at=as_new.unchanged_at)
         after = _marked(as_new if in_scope and not was_in_scope else after, in_scope, whose)
-        self._publish(after, move, was_in_scope=was_in_scope, joined=whose is not Whose.THEIRS)
-        if before is Whose.OURS and whose is Whose.THEIRS:  # of unknown status until its end: counts at both ends then
-            self.counted.append(replace(self._left(after, move), first_sight=was.phase is Phase.UNKNOWN))
+        self._publish(was, after, move, was_in_scope=was_in_scope, joined=whose is not Whose.THEIRS)
+        if before is Whose.OURS and whose is Whose.THEIRS:
+            # Of unknown status until its end: counts at both ends then.
+            self.counted.append(replace(self._left(was, after, move), first_sight=was.phase is Phase.UNKNOWN))
         elif before is Whose.OURS:
             self.counted += [move] if move else []
         elif whose is Whose.OURS:
@@ -157,7 +158,9 @@ class _Scope:
             started_gaps=0,
         )
 
-    def _publish(self, after: Tracked, move: Transition | None, *, was_in_scope: bool, joined: bool) -> None:
+    def _publish(
+        self, was: Tracked, after: Tracked, move: Transition | None, *, was_in_scope: bool, joined: bool
+    ) -> None:
         if was_in_scope and after.in_scope:
             self.published += [replace(move, tracked=after)] if move else []
         elif after.in_scope:
@@ -168,7 +171,7 @@ class _Scope:
             if after.faults_recorded:  # not recorded while it was an event of others
                 self.rejections.append(Rejection(", ".join(after.faults_recorded), after.event.raw, after.key))
         elif was_in_scope:
-            self.published.append(self._left(after, move))
+            self.published.append(self._left(was, after, move))
 
     def _beginnings(self, tracked: Tracked) -> Iterator[Transition]:
         """The transitions to count for an event that is known from now on to be of this VM. Without a known status
@@ -178,11 +181,12 @@ class _Scope:
         if tracked.phase is Phase.STARTED:
             yield replace(self._move(Kind.STARTED, tracked, None), first_sight=not tracked.scheduled_seen)
 
-    def _left(self, tracked: Tracked, move: Transition | None) -> Transition:
-        """The closing transition of an event that stays in the document without this VM."""
+    def _left(self, was: Tracked, tracked: Tracked, move: Transition | None) -> Transition:
+        """The closing transition of an event that stays in the document without this VM; `was` is its history before
+        that document."""
         over = replace(tracked, closed_at=self._now.wall, closed_mono=self._now.mono, outcome=Kind.ENDED)
         ending = self._move(Kind.ENDED, over, move)
-        return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM))
+        return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM), told=was)
 
     def _move(self, kind: Kind, tracked: Tracked, move: Transition | None) -> Transition:
         changed = move.changed if move else {}

@@ -376,6 +376,8 @@ class Transition:
     """The event was in the document before, without this VM."""
     replaced_by: str = ""
     """The id under which the event seems to continue."""
+    told: Tracked | None = None
+    """The history as it was last told, of an event whose document was read and not told: it left the scope with it."""
 
 
 @dataclass(frozen=True, slots=True)

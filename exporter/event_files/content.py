@@ -15,10 +15,9 @@ from typing import Any, Final
 from exporter.core.decision import match
 from exporter.core.messages import in_short
 from exporter.core.policy import Decision, Mode, Rule, prepared_path
-from exporter.core.records import Vm, optional_timestamp, timestamp
+from exporter.core.records import Vm, optional_timestamp, timestamp, vm_data
 from exporter.core.snapshot import Status, urgency
 from exporter.core.state import Tracked
-from exporter.core.strict_json import encodable
 
 EVENT_TYPE: Final = "azure_scheduled_events.event_file.v1"
 STATUS_TYPE: Final = "azure_scheduled_events.event_files_status.v1"
@@ -92,7 +91,7 @@ def event_fields(
     event = tracked.event
     rule, _ = match(rules, event)
     return {
-        "vm": vm_fields(vm),
+        "vm": vm_data(vm),
         "event_id": event.event_id,
         "event": event.raw,
         "status": tracked.phase.value,
@@ -105,11 +104,6 @@ def event_fields(
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "approval_outdated": tracked.approval.outdated,
     }
-
-
-def vm_fields(vm: Vm) -> dict[str, str | None]:
-    """This VM under the keys that records have; null for what is not known."""
-    return {name: str(encodable(text)) or None for name, text in vm.as_data().items()}
 
 
 def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
@@ -126,7 +120,7 @@ def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
 def status_fields(status: Status, files: Sequence[str], *, version: str, running: bool) -> dict[str, Any]:
     """The members of `status.json`, but for `type` and `written_at`. `files` are the names of the events' files."""
     return {
-        "vm": vm_fields(status.vm),
+        "vm": vm_data(status.vm),
         "up": status.source.up,
         "last_read_at": optional_timestamp(status.last_read),
         "failure": status.source.failure or None,

@@ -87,7 +87,10 @@ def parse_instance(body: bytes) -> Vm:
         raise MetadataError("malformed", "the instance document is not JSON") from error
     if not isinstance(document, dict):
         raise MetadataError("malformed", "the instance document is not an object")
-    return Vm(**{ours: _plain(document.get(theirs), most) for ours, (theirs, most) in _INSTANCE_FIELDS.items()})
+    texts: dict[str, Any] = {
+        ours: _plain(document.get(theirs), most) for ours, (theirs, most) in _INSTANCE_FIELDS.items()
+    }
+    return Vm(**texts)
 
 
 def _plain(value: Any, most: int) -> str:

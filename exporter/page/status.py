@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from exporter.core.document import Event
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
 from exporter.core.messages import in_short
 from exporter.core.record_factory import account
-from exporter.core.records import optional_timestamp, rounded, timestamp
+from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.snapshot import DestinationStatus, Status, urgency
 from exporter.core.state import Instant, Phase, Tracked
 from exporter.core.strict_json import encodable
@@ -61,7 +60,7 @@ def status_value(
     own, files = sorted(status.own_events, key=urgency), status.event_files
     value = {
         "agent": {"version": version, **_past("started", status.started, now)},
-        "vm": {name: _text(text) for name, text in status.vm.as_data().items()},
+        "vm": vm_data(status.vm),
         "identity": "conflict" if status.identity_conflict else "known" if status.vm.name else "unknown",
         "source": _source(status, now),
         "document": _document(status, len(own)),
@@ -184,7 +183,7 @@ def _event(status: Status, tracked: Tracked, now: Instant) -> Value:
         "status": tracked.phase.value,
         "not_before": optional_timestamp(tracked.not_before),
         "not_before_in_seconds": rounded((start - now.wall).total_seconds()) if start is not None else None,
-        "announced_duration_seconds": _announced(event),
+        "announced_duration_seconds": event.announced_seconds,
         "names_this_vm": event.names(status.vm.name) if status.vm.name else None,
         "resources": _resources(event.resources, status.vm.name, texts),
         **_past("first_seen", tracked.first_seen_instant, now),
@@ -205,11 +204,6 @@ def _event(status: Status, tracked: Tracked, now: Instant) -> Value:
         "omitted_characters": texts.omitted,
         **_raw(event.raw),
     }
-
-
-def _announced(event: Event) -> int | None:
-    """Seconds; Azure writes -1 where it does not know."""
-    return event.duration if event.duration is not None and event.duration >= 0 else None
 
 
 def _resources(names: tuple[str, ...] | None, vm_name: str, texts: _Texts) -> Value | None:
@@ -248,7 +242,6 @@ def _account(tracked: Tracked) -> Value:
     texts = _Texts()
     summary = account(tracked)
     del summary["unseen"]  # what was not seen is known to the closing record alone
-    summary["announced_duration_seconds"] = _announced(tracked.event)
     return {
         "event_id": tracked.event.event_id,
         "event_type": texts.cut("event_type", tracked.event.event_type),

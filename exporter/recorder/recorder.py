@@ -31,7 +31,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
 from exporter.core.policy import Presence
-from exporter.core.records import VmIdentity, timestamp
+from exporter.core.records import VmIdentity, timestamp, vm_data
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
 from exporter.recorder.files import Line, RecordingFiles
@@ -157,7 +157,7 @@ class Recorder:
             self._write_same()  # the identity is known from this poll on, and not before
             doubts = {"confirmed": False} if not identity.confirmed else {}
             doubts |= {"conflict": True} if identity.conflict else {}
-            vm = {name: text for name, text in identity.vm.as_data().items() if text}
+            vm = {name: value for name, value in vm_data(identity.vm).items() if value}
             if self._put({"at": timestamp(at), "vm": vm, **doubts}):
                 self._identity = identity
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.records import Record
-from exporter.core.state import CLOSING, StartedBy
+from exporter.core.state import CLOSING, Kind, StartedBy
 from exporter.core.strict_json import INT_LIMIT
 from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption
 from exporter.text.format import clean, counted, moment, span
@@ -159,7 +159,17 @@ _SPANS: Final = (
     "interruption_longest_seconds",
 )
 _COUNTS: Final = ("approval_attempts", "updates", "updates_while_started", "gaps")
-_TEXTS: Final = ("first_seen", "seen_before", "approved_at", "rule", "started_at", "gone_at", "outcome")
+_TEXTS: Final = (
+    "first_seen",
+    "seen_before",
+    "approved_at",
+    "rule",
+    "started_at",
+    "gone_at",
+    "outcome",
+    "last_status",
+    "last_not_before",
+)
 
 
 def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +236,15 @@ def _started(account: Mapping[str, Any]) -> str:
 def _gone(account: Mapping[str, Any]) -> str:
     lasted = account["started_seconds"]
     after = f", {_span(lasted)} after it had started" if lasted is not None else ""
-    return f"{_instant(account['gone_at'])}{after}: {account['outcome'] or UNKNOWN}"
+    return f"{_instant(account['gone_at'])}{after}: {account['outcome'] or UNKNOWN}{_last_told(account)}"
+
+
+def _last_told(account: Mapping[str, Any]) -> str:
+    """What was last known of an event that did not run to its end before our eyes."""
+    if account["outcome"] == Kind.COMPLETED or not account["last_status"]:
+        return ""
+    until = f", not before {_instant(account['last_not_before'])}" if account["last_not_before"] else ""
+    return f" (last {account['last_status']}{until})"
 
 
 def _unseen(reasons: list[str]) -> str:

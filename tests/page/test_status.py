@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from exporter.core.folding import folded
 from exporter.core.gate import Gate, GateReason
 from exporter.core.policy import Coordination, Mode, Reason
-from exporter.core.records import VM_FIELDS, Vm
+from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.snapshot import DestinationStatus, EventFilesStatus, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, Phase, Seen, StartedBy, State
 from exporter.page import status as made
@@ -81,7 +81,7 @@ def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
     assert value["identity"] == "known"
     assert value["vm"]["name"] == "shop-web_3"
     assert value["vm"]["node"] is None
-    assert tuple(value["vm"]) == VM_FIELDS
+    assert tuple(value["vm"]) == (*VM_TEXTS, "tags")
     assert (value["events"], value["closed"], value["gate"], value["event_files"]) == ([], [], None, None)
 
 
@@ -171,7 +171,7 @@ def test_what_is_not_known_is_null() -> None:
     """Before the first poll, without a name, with a source that fails, after a clock that was set back."""
     never = answered(Status(NOON, State(birth=NOON)), Instant(NOON))
     assert (never["identity"], never["document"], never["source"]["last_read_at"]) == ("unknown", None, None)
-    assert set(never["vm"].values()) == {None}
+    assert never["vm"] == {**dict.fromkeys(VM_TEXTS), "tags": {}}
     assert never["verdict"]["tone"] == "blind"
     nameless = of(statuses.scheduled_story(), vm=Vm())
     assert [each["names_this_vm"] for each in nameless["events"]] == [None, None, None]
@@ -422,7 +422,7 @@ def test_the_words_of_the_schema_are_those_of_the_agent() -> None:
     assert set(told["status"]["enum"]) == set(Phase)
     assert set(told["seen_before"]["enum"]) == set(Seen)
     assert set(told["started_by"]["enum"]) == {*StartedBy, None}
-    assert tuple(SCHEMA["properties"]["vm"]["properties"]) == VM_FIELDS
+    assert tuple(SCHEMA["properties"]["vm"]["properties"]) == (*VM_TEXTS, "tags")
     record = json.loads(files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8"))
     theirs = record["$defs"]["account"]["properties"]
     ours = SCHEMA["$defs"]["closed"]["properties"]["account"]["properties"]

@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -38,13 +38,14 @@ from exporter.commands.replay.entries import (
 from exporter.commands.replay.shapes import kept, several
 from exporter.config.policy_values import PolicyRead, read_policy
 from exporter.core.policy import Presence
-from exporter.core.records import Vm
+from exporter.core.records import VM_TEXTS, Vm
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.story import Scenario, ScenarioError
 
 MAX_FILE: Final = 128 << 20
 MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
 MAX_TEXT: Final = 256
+MAX_TAGS: Final = 16
 MAX_SECONDS: Final = 1e9
 """Of an interruption: some 30 years. With more a time of this age is out of the calendar."""
 _RECORDED: Final = frozenset({"read_at", "body"})  # a line of the recorder's
@@ -195,8 +196,9 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         usable = isinstance(seconds, int | float) and abs(seconds) <= MAX_SECONDS and isinstance(kind, str)
         return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
     if isinstance(vm := line.get("vm"), dict):
-        known = {field.name: vm.get(field.name) for field in fields(Vm)}
-        recorded = Vm(**{name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)})
+        known = {name: vm.get(name) for name in VM_TEXTS}
+        texts = {name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}
+        recorded = Vm(**texts, tags=_tags(vm.get("tags")))
         return IdentityKnown(at, recorded, line.get("conflict") is True, line.get("confirmed") is not False)
     if isinstance(line.get("ended"), dict):
         return Ended(at)
@@ -211,6 +213,14 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         found = {path: words[word] for path, word in files.items() if isinstance(word, str) and word in words}
         return FilesFound(at, found)
     return None
+
+
+def _tags(value: object) -> tuple[tuple[str, str], ...]:
+    """The tags of a VM in a recording; none of anything else."""
+    if not isinstance(value, dict):
+        return ()
+    pairs = list(value.items())[:MAX_TAGS]
+    return tuple((name[:MAX_TEXT], text[:MAX_TEXT] if isinstance(text, str) else "") for name, text in pairs)
 
 
 def _policy(value: Any) -> PolicyRead:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from exporter.core.folding import folded
 from exporter.core.records import Record
 from exporter.core.strict_json import encodable, loads
 
@@ -91,7 +92,14 @@ def _sample(
     )
     text = json.dumps(content, sort_keys=True)
     subject = str(event.get("EventId") or host or "vm")[:MAX_TEXT]
-    data = {"event": event or None, "vm": {"name": host}, "severity": "INFO", "message": message}
+    data = {
+        "event": event or None,
+        "vm": {"name": host or None},
+        "kind": kind[:MAX_TEXT],
+        "event_id": folded(subject) if event else None,
+        "severity": "INFO",
+        "message": message,
+    }
     return Record(
         id=message_id or str(uuid.uuid5(_SAMPLE_NAMESPACE, text)),
         kind=kind[:MAX_TEXT],

@@ -123,8 +123,7 @@ def _event(gauges: _Gauges, tracked: Tracked, decision: Decision | None) -> None
     for status in EVENT_STATUSES:
         gauges.set("event_status", status == current, name, status)
     gauges.set("event_not_before_timestamp_seconds", None if started else event.not_before, name)
-    known = event.duration is not None and event.duration >= 0  # -1: unknown or not applicable
-    gauges.set("event_advertised_duration_seconds", event.duration if known else None, name)
+    gauges.set("event_advertised_duration_seconds", event.announced_seconds, name)
     gauges.set("event_first_seen_timestamp_seconds", tracked.first_seen, name)
     gauges.set("event_started_timestamp_seconds", tracked.started_at if started else None, name)
     if started:
