@@ -144,12 +144,14 @@ class App:
         self.web = WebServer(settings.web.listen_address, self, web_config=self._web_config, log=log)
         self._agent: Agent | None = None
         self._client = MetadataClient(settings.source.url, settings.source.api_version)
-        self._identity_client = MetadataClient(settings.source.url, settings.source.api_version)
+        tags = settings.source.tags
+        self._identity_client = MetadataClient(settings.source.url, settings.source.api_version, tags=tags)
         self._identity = Identity(
             self._identity_client,
             log,
             vm_name=settings.source.vm_name,
             node=settings.source.node_name,
+            tags=tags,
         )
         self._observer = Observer(log)
         self._deliveries: list[DeliveryThread] = []

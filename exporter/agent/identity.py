@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 from exporter.core.folding import alike
 from exporter.core.records import Vm, VmIdentity
+from exporter.core.tags import unknown_tags
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
 
@@ -25,23 +27,30 @@ class Source(Protocol):
         """Abort a request, from another thread."""
 
 
-def identity_of(configured_name: str, node: str, azure: Vm | None, *, silent: bool = True) -> VmIdentity:
+def identity_of(
+    configured_name: str, node: str, azure: Vm | None, *, silent: bool = True, tags: Sequence[str] = ()
+) -> VmIdentity:
     """The identity out of the configured name and what the metadata service returned.
 
     A configured name is always the one in use. It is confirmed once the service has returned a name, or has answered
     404 for that document (`silent` is False), as stand-ins do; before that it may be the name of the VM whose
-    configuration was cloned. Two names that differ are a conflict.
+    configuration was cloned. Two names that differ are a conflict. `tags` are the names of the tags that are published:
+    without a value while Azure has not answered.
     """
-    known = azure or Vm()
+    known = azure or Vm(tags=unknown_tags(tags))
     conflict = bool(configured_name and known.name and not alike(configured_name, known.name))
     vm = replace(known, name=configured_name or known.name, node=node)
     return VmIdentity(vm, conflict, confirmed=bool(known.name) or not silent)
 
 
 class Identity:
-    """Keeps the identity current: reads it until it is known, then every five minutes. The last answer is kept."""
+    """Keeps the identity current: reads it until it is known, then every five minutes, in which a changed tag arrives.
+    The last answer is kept."""
 
-    def __init__(self, source: Source, log: Logger, *, vm_name: str = "", node: str = "") -> None:
+    def __init__(
+        self, source: Source, log: Logger, *, vm_name: str = "", node: str = "", tags: Sequence[str] = ()
+    ) -> None:
+        """`tags` are the names of the VM's tags that `source` gives."""
         self._source = source
         self._log = log
         self._vm_name = vm_name
@@ -51,7 +60,8 @@ class Identity:
         self._answered = threading.Event()
         self._failures = 0
         self._silent = True
-        self._identity = identity_of(vm_name, node, None)
+        self._tags = tuple(tags)
+        self._identity = self._identity_of(None)
         self._thread = threading.Thread(target=self._run, name="identity", daemon=True)
 
     def current(self) -> VmIdentity:
@@ -91,17 +101,21 @@ class Identity:
         except Failure as failure:
             if failure.reason == "not-found" and self._silent:
                 self._silent = False
-                self._identity = identity_of(self._vm_name, self._node, self._azure, silent=False)
+                self._identity = self._identity_of(self._azure)
             return self._not_known(failure.reason, failure.detail)
         if not vm.name and not vm.id:
             return self._not_known("malformed", "the instance document names no VM")
         self._failures = 0
         self._log.recovered("identity", "identity.recovered")
-        if vm != self._azure:
-            self._azure = vm
-            self._identity = identity_of(self._vm_name, self._node, vm, silent=self._silent)
-            self._log_identity()
+        before, self._azure = self._azure, vm
+        if vm != before:
+            self._identity = self._identity_of(vm)
+            if before is None or replace(before, tags=vm.tags) != vm:
+                self._log_identity()
         return REFRESH_SECONDS
+
+    def _identity_of(self, azure: Vm | None) -> VmIdentity:
+        return identity_of(self._vm_name, self._node, azure, silent=self._silent, tags=self._tags)
 
     def _not_known(self, reason: str, detail: str) -> float:
         if not self._stop.is_set():

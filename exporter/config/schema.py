@@ -25,6 +25,7 @@ from exporter.config.types import (
     Hidden,
     Integer,
     Kind,
+    TagNames,
     Text,
     Words,
     absolute_path,
@@ -73,6 +74,11 @@ class SourceSettings:
     )
     vm_name: str = option(Text(), "", "This VM's name as in Resources. Empty: ask the metadata service.")
     node_name: str = option(Text(), "", "Name of the Kubernetes node, for `vm_info` and the records.")
+    tags: tuple[str, ...] = option(
+        TagNames(),
+        (),
+        "Names of the VM's tags to publish, in `vm_info` and the records; in the file a list. Never another tag.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

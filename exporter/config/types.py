@@ -19,6 +19,7 @@ from datetime import date
 from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from exporter.core.tags import MAX_TAG_NAME, MAX_TAGS, tag_label
 from exporter.secrets import HIDDEN, Secret
 from exporter.text.format import format_duration, parse_duration
 from exporter.text.values import (
@@ -228,6 +229,33 @@ class Words:
     def show(self, value: tuple[str, ...]) -> str:
         """A TOML list."""
         return f"[{', '.join(map(quote, value))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TagNames(Words):
+    """Names of VM tags, in the order in which they were given, each once; each gives a label of its own."""
+
+    known: tuple[str, ...] = ("owner", "environment")
+
+    def from_text(self, text: str) -> tuple[str, ...]:
+        """The names between commas, without the spaces around them. One that has a comma goes into the file."""
+        refuse_secrets(text, "names of tags")
+        return self._read([name.strip() for name in text.split(",")] if text.strip() else [], '"owner,environment"')
+
+    def _read(self, words: list[object], example: str) -> tuple[str, ...]:
+        labels: dict[str, str] = {}
+        for word in words:
+            usable = isinstance(word, str) and word.strip() and len(word) <= MAX_TAG_NAME and word.isprintable()
+            if not usable or not isinstance(word, str):
+                raise InvalidValue(f"names of VM tags, none of them empty, such as {example}")
+            other = labels.setdefault(tag_label(word), word)
+            if other != word:
+                raise InvalidValue(
+                    f"names with labels of their own, and {quote(other)} and {quote(word)} are both {tag_label(word)}"
+                )
+        if len(labels) > MAX_TAGS:
+            raise InvalidValue(f"at most {MAX_TAGS} names of VM tags")
+        return tuple(labels.values())
 
 
 @dataclass(frozen=True, slots=True)

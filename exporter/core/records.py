@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from exporter.core.state import Kind
 from exporter.core.strict_json import encodable
+from exporter.core.tags import Tags
 
 SCHEMA_VERSION: Final = 1
 DATA_SCHEMA: Final = "urn:azure-scheduled-events-exporter:schema:record:v1"
@@ -55,7 +56,7 @@ KINDS: Final = (
 class Vm:
     """The identity of this VM in records and on gauges. Empty strings for what is not known.
 
-    `tags` are those of its tags that the configuration names, in that order: name as configured, and value.
+    `tags` are those of its tags that the configuration names, in that order.
     """
 
     name: str = ""
@@ -69,7 +70,7 @@ class Vm:
     size: str = ""
     priority: str = ""
     node: str = ""
-    tags: tuple[tuple[str, str], ...] = ()
+    tags: Tags = ()
 
     @property
     def source(self) -> str:

@@ -13,13 +13,16 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
+from exporter.core.folding import folded
 from exporter.core.records import Vm
+from exporter.core.strict_json import encodable
+from exporter.core.tags import MAX_TAG_VALUE, Tags
 from exporter.http.deadline import Aborted, Exchange, Resolve, Stage
 from exporter.http.tls import default_context
 from exporter.http.transport import Transport
@@ -75,11 +78,13 @@ _INSTANCE_FIELDS: Final = {
 """Field of `Vm` → field of `/metadata/instance/compute`, and the most characters that it may have."""
 
 
-def parse_instance(body: bytes) -> Vm:
-    """This VM out of the instance document. Raises MetadataError when that is no JSON object.
+def parse_instance(body: bytes, tags: Sequence[str] = ()) -> Vm:
+    """This VM out of the instance document, with its tags of these names. Raises MetadataError when that is no JSON
+    object.
 
-    By an allow-list: the document also holds user data and keys, so it is never kept, logged or passed on as a whole. A
-    text that is too long or not printable is "": cut, it would name another VM. `node` is not in the document.
+    By an allow-list: the document also holds user data, keys and other tags, so it is never kept, logged or passed on
+    as a whole. A text that is too long or not printable is "": cut, it would name another VM. `node` is not in the
+    document.
     """
     try:
         document = json.loads(body)
@@ -90,11 +95,22 @@ def parse_instance(body: bytes) -> Vm:
     texts: dict[str, Any] = {
         ours: _plain(document.get(theirs), most) for ours, (theirs, most) in _INSTANCE_FIELDS.items()
     }
-    return Vm(**texts)
+    return Vm(**texts, tags=_tags(document.get("tagsList"), tags))
 
 
 def _plain(value: Any, most: int) -> str:
     return value if isinstance(value, str) and len(value) <= most and value.isprintable() else ""
+
+
+def _tags(given: Any, names: Sequence[str]) -> Tags:
+    """The tags of these names in `tagsList`, `[{"name": ..., "value": ...}, ...]`; the first where there are several of
+    one name. Other tags are passed over, and a value is cut at `MAX_TAG_VALUE` characters."""
+    values = {folded(name): "" for name in names}
+    for item in given if isinstance(given, list) and values else ():
+        name, value = (item.get("name"), item.get("value")) if isinstance(item, dict) else (None, None)
+        if isinstance(name, str) and isinstance(value, str) and values.get(folded(name)) == "":
+            values[folded(name)] = encodable(value[:MAX_TAG_VALUE])
+    return tuple((name, values[folded(name)]) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,8 @@ class MetadataClient:
     the clock of deadlines and `clock` that of HTTP dates (POSIX seconds). Until the first 200 a poll may take
     `first_deadline` seconds, since the first request enables the service; afterwards `deadline`. After each hour
     without any answer one poll may take `first_deadline` again: Azure disables the service after a day without
-    requests, and enabling it again must not be cut off every time.
+    requests, and enabling it again must not be cut off every time. `tags` are the names of the VM's tags that
+    `instance` returns.
     """
 
     def __init__(
@@ -127,6 +144,7 @@ class MetadataClient:
         deadline: float = DEADLINE_SECONDS,
         first_deadline: float = FIRST_DEADLINE_SECONDS,
         max_bytes: int = BODY_BYTES,
+        tags: Sequence[str] = (),
     ) -> None:
         self._monotonic = monotonic
         self._clock = clock
@@ -135,6 +153,7 @@ class MetadataClient:
         self._deadline = deadline
         self._first_deadline = first_deadline
         self._max_bytes = max_bytes
+        self._tags = tuple(tags)
         self._aborted = False
         self._polling = self._new_channel()
         self._posting: list[_Channel] = []
@@ -182,7 +201,7 @@ class MetadataClient:
 
     def instance(self) -> Vm:
         """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""
-        return parse_instance(self._get(self._instance, self._deadline))
+        return parse_instance(self._get(self._instance, self._deadline), self._tags)
 
     def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
         """Approve the event, so that it starts now. Returns on 200 alone; sent exactly once. Raises MetadataError.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable
@@ -13,18 +14,19 @@ from exporter.core.records import Vm
 from exporter.log.log import Log
 from exporter.metadata.client import MetadataClient
 from exporter.simulator.metadata.instance import NOISE
-from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.scenario import load, parse
 from exporter.simulator.metadata.service import MetadataService
+from exporter.simulator.metadata.story import Scenario
 from tests.support.log_reading import logged
 
 KNOWN = Vm(name="web-1", id="id-1", resource_id="/subscriptions/s/web-1", vmss_name="web", location="north")
 
 
-def asking(url: str, **more: str) -> tuple[Identity, MetadataClient, Callable[[], str]]:
+def asking(url: str, *tags: str, **more: str) -> tuple[Identity, MetadataClient, Callable[[], str]]:
     """An identity, its client, and what gives all lines of its log so far."""
-    text, client = io.StringIO(), MetadataClient(url, "2020-07-01", deadline=20)
+    text, client = io.StringIO(), MetadataClient(url, "2020-07-01", deadline=20, tags=tags)
     log = Log(text)
-    return Identity(client, log, **more), client, lambda: logged(log, text)
+    return Identity(client, log, tags=tags, **more), client, lambda: logged(log, text)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +112,63 @@ def test_the_last_answer_stays() -> None:
         client.close()
 
 
+def with_tags(**tags: str) -> Scenario:
+    """A story of one VM that has these tags, and another one whose value is a secret."""
+    return parse("tagged", {"description": "Tags.", "vms": [{"name": "vm-1", "tags": tags}], "steps": []})
+
+
 def test_only_what_is_asked_for_is_kept() -> None:
-    """User data, keys and tags of the instance document reach neither the answer nor the log."""
-    with MetadataService(load("user-reboot"), speed=0.001) as service:
-        identity, client, lines = asking(service.url, vm_name="other", node="node-1")
+    """User data, keys and other tags of the instance document reach neither the answer nor the log."""
+    with MetadataService(with_tags(owner="web"), speed=0.001) as service:
+        identity, client, lines = asking(service.url, "owner", vm_name="other", node="node-1")
         identity.refresh()
         who = identity.current()
+        assert who.vm.tags == (("owner", "web"),)
         assert NOISE not in f"{who} {lines()}"
         assert (who.conflict, who.vm.node) == (True, "node-1")
         assert "event=identity.conflict" in lines()
         client.close()
+
+
+class Restarted:
+    """A metadata service that is replaced while an agent runs, as the tests see a VM whose tags are changed."""
+
+    def __init__(self, client: MetadataClient) -> None:
+        self.client = client
+
+    def instance(self) -> Vm:
+        return self.client.instance()
+
+    def abort(self) -> None:
+        self.client.abort()
+
+
+def test_a_changed_tag_arrives_with_the_next_answer_and_without_a_request_of_its_own() -> None:
+    """Its name is there from the start; a value that was known stays while the service fails. What it is, and that it
+    changed, is in no log."""
+    text, names = io.StringIO(), ("OWNER", "environment")
+    log = Log(text)
+    with (
+        MetadataService(with_tags(owner="web", Environment="test"), speed=0.001) as before,
+        MetadataService(with_tags(owner="shop"), speed=0.001) as after,
+        contextlib.closing(MetadataClient(before.url, "2020-07-01", deadline=20, tags=names)) as first,
+        contextlib.closing(MetadataClient(after.url, "2020-07-01", deadline=20, tags=names)) as second,
+    ):
+        source = Restarted(first)
+        identity = Identity(source, log, tags=names)
+        assert identity.current().vm.tags == (("OWNER", ""), ("environment", ""))
+        identity.refresh()
+        assert identity.current().vm.tags == (("OWNER", "web"), ("environment", "test"))
+        assert len(before.requests) == 1
+        before.fault("instance/500")
+        identity.refresh()
+        assert identity.current().vm.tags == (("OWNER", "web"), ("environment", "test"))
+        source.client = second
+        assert identity.refresh() == REFRESH_SECONDS
+        assert identity.current().vm.tags == (("OWNER", "shop"), ("environment", ""))
+    lines = logged(log, text)
+    assert lines.count("identity.known") == 1
+    assert not any(value in lines for value in ("web", "shop", "test"))
 
 
 def test_a_hanging_service_holds_nothing_up() -> None:

@@ -109,6 +109,7 @@ def test_a_file_with_every_key_is_taken() -> None:
     assert settings.config_file == "good.toml"
     assert settings.source.url == "http://127.0.0.1:8080"
     assert settings.source.poll_interval == 0.25
+    assert settings.source.tags == ("owner", "cost center")
     assert settings.approval.takeover_after == 90.0
     drained, short = settings.approval.rules
     assert (drained.settle, drained.require_file, drained.when_quiet) == (30.0, "C:/run/app/ready/{event_id}", True)
@@ -143,7 +144,7 @@ def test_nothing_given_is_the_defaults() -> None:
 def test_the_defaults_are_the_published_ones() -> None:
     """The defaults that others rely on do not change by accident."""
     settings = Settings()
-    assert dataclasses.astuple(settings.source) == ("http://169.254.169.254", "2020-07-01", 1.0, "", "")
+    assert dataclasses.astuple(settings.source) == ("http://169.254.169.254", "2020-07-01", 1.0, "", "", ())
     assert dataclasses.astuple(settings.approval)[:4] == ("dry-run", "leader", None, "")
     assert [rule.name for rule in settings.approval.rules] == ["user-initiated", "short-freeze"]
     assert (settings.event_hubs.transport, settings.event_hubs.idle_close) == ("amqp", 60.0)
@@ -209,6 +210,60 @@ def test_too_many_words_and_secrets_are_refused() -> None:
     for given in (errors(f"--gate.event-types={CONNECTION}"), errors(toml=f'[gate]\nevent_types = ["{CONNECTION}"]')):
         assert "this is a connection string" in given[0]
         assert KEY not in given[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "toml", "names"),
+    [
+        ("owner,environment", '["owner", "environment"]', ("owner", "environment")),
+        (" owner , cost center,owner", '["owner", "cost center", "owner"]', ("owner", "cost center")),
+        ("Straße,hidden-link:/app", '["Straße", "hidden-link:/app"]', ("Straße", "hidden-link:/app")),
+        (" ", "[]", ()),
+    ],
+)
+def test_names_of_tags_are_written_with_commas_or_as_a_list(text: str, toml: str, names: tuple[str, ...]) -> None:
+    """Azure's names have spaces and letters of any alphabet; each name is there once."""
+    by_file = loaded(toml=f"[source]\ntags = {toml}")
+    assert by_file.source.tags == names
+    assert loaded(environ={"SCHEDULED_EVENTS_SOURCE_TAGS": text}) == dataclasses.replace(by_file, config_file="")
+    assert loaded(f"--source.tags={text}") == dataclasses.replace(by_file, config_file="")
+
+
+def test_only_the_file_can_name_a_tag_with_a_comma() -> None:
+    """A comma is between two names elsewhere."""
+    assert loaded(toml='[source]\ntags = ["a, b"]').source.tags == ("a, b",)
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [
+        ('["owner", ""]', "names of VM tags, none of them empty"),
+        ('[" "]', "names of VM tags, none of them empty"),
+        ('["owner", 7]', "names of VM tags, none of them empty"),
+        ('["a\\nb"]', "names of VM tags, none of them empty"),
+        (f'["{"x" * 513}"]', "names of VM tags, none of them empty"),
+        ('"owner"', "a list of words"),
+        (
+            '["cost-center", "cost_center"]',
+            'names with labels of their own, and "cost-center" and "cost_center" are both tag_cost_center',
+        ),
+        (str([f"tag-{number}" for number in range(17)]), "at most 16 names of VM tags"),
+        (f'["{CONNECTION}"]', "this is a connection string"),
+    ],
+)
+def test_names_of_tags_that_cannot_be_labels_are_refused(toml: str, expected: str) -> None:
+    """Empty ones, two of one label, and more than sixteen; by flag too."""
+    (error,) = errors(toml=f"[source]\ntags = {toml}")
+    assert error.startswith("settings.toml: [source] tags: ")
+    assert expected in error
+    assert KEY not in error
+
+
+@pytest.mark.parametrize("text", ["owner,,environment", "owner,", ","])
+def test_an_empty_name_between_commas_is_refused(text: str) -> None:
+    """It is more likely a variable without a value than nothing."""
+    (error,) = errors(f"--source.tags={text}")
+    assert error.startswith("--source.tags: expected names of VM tags, none of them empty")
 
 
 def test_an_unknown_type_of_the_gate_is_a_warning() -> None:

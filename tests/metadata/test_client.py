@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.core.records import Vm
 from exporter.metadata.client import parse_instance
@@ -246,6 +249,42 @@ def test_who_this_vm_is() -> None:
 def test_an_odd_identity_is_no_identity(value: object) -> None:
     """A field that is mistyped, too long or not printable is empty: a cut name would be somebody else's."""
     assert parse_instance(json.dumps({"name": value, "zone": "1"}).encode()) == Vm(zone="1")
+
+
+@pytest.mark.parametrize(
+    ("listed", "tags"),
+    [
+        ([{"name": "owner", "value": "web"}], (("Owner", "web"), ("environment", ""))),
+        (
+            [{"name": "ENVIRONMENT", "value": "prod"}, {"name": "OWNER", "value": "web"}],
+            (("Owner", "web"), ("environment", "prod")),
+        ),
+        ([{"name": "owner", "value": "a"}, {"name": "OWNER", "value": "b"}], (("Owner", "a"), ("environment", ""))),
+        ([{"name": "owner", "value": "x" * 300}], (("Owner", "x" * 256), ("environment", ""))),
+        ([{"name": "owner", "value": "a\x00\ud800"}], (("Owner", "a\ufffd?"), ("environment", ""))),
+        ([{"name": "owner ", "value": "a"}, {"name": "own", "value": "b"}], (("Owner", ""), ("environment", ""))),
+        ([None, 7, "owner", [], {}, {"name": "owner"}, {"value": "x"}], (("Owner", ""), ("environment", ""))),
+        ([{"name": "owner", "value": 7}, {"name": ["owner"], "value": "x"}], (("Owner", ""), ("environment", ""))),
+        ({"owner": "web"}, (("Owner", ""), ("environment", ""))),
+        ("owner:web", (("Owner", ""), ("environment", ""))),
+        (None, (("Owner", ""), ("environment", ""))),
+    ],
+)
+def test_tags_are_those_that_are_asked_for(listed: object, tags: tuple[tuple[str, str], ...]) -> None:
+    """By name without regard to case, under the name that was asked for; "" where the VM has no such text."""
+    body = json.dumps({"name": "vm-0", "tagsList": listed, "tags": "owner:secret"}).encode()
+    assert parse_instance(body, ("Owner", "environment")) == Vm(name="vm-0", tags=tags)
+    assert parse_instance(body) == Vm(name="vm-0")
+
+
+@given(st.dictionaries(st.text(), st.text(min_size=1).map(lambda text: f"secret {text}")))
+def test_a_tag_that_is_not_asked_for_never_leaves(tags: Mapping[str, str]) -> None:
+    """Tags may hold secrets."""
+    others = [{"name": name, "value": value} for name, value in tags.items() if name.lower() != "owner"]
+    body = json.dumps({"tagsList": [*others, {"name": "owner", "value": "web"}], "tags": "x:secret"}).encode()
+    vm = parse_instance(body, ("owner",))
+    assert vm == Vm(tags=(("owner", "web"),))
+    assert "secret" not in repr(vm)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"null", b"\xff", b"[" * 100_000, b"{" * 9 + b'"a"'])

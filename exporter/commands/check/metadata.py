@@ -60,7 +60,7 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
 def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Asked[T]:
     source, answer = settings.source, environment.timeouts.answer
     client = MetadataClient(
-        source.url, source.api_version, deadline=answer, first_deadline=answer, clock=environment.wall
+        source.url, source.api_version, deadline=answer, first_deadline=answer, clock=environment.wall, tags=source.tags
     )
     began = time.monotonic()
     value, error = None, None
@@ -134,7 +134,18 @@ def _identity(who: _Asked[Vm], events: _Asked[bytes], settings: Settings) -> lis
                 + (f"the configured name {configured} stands" if configured else _NAMELESS),
             )
         ]
-    return [_named(who.value or Vm(), configured)]
+    azure = who.value or Vm()
+    return [_named(azure, configured), *_tags(azure)]
+
+
+def _tags(azure: Vm) -> list[Finding]:
+    """Which of the configured tags this VM has: a name that is misspelled shows as one that it does not have."""
+    has = [f"{one_line(name)} ({one_line(value)})" for name, value in azure.tags if value]
+    lacks = [one_line(name) for name, value in azure.tags if not value]
+    if lacks:
+        beside = f"; it has {', '.join(has)}" if has else ""
+        return [warn("tags", f"this VM has no tag {' or '.join(lacks)} of source.tags, or an empty one{beside}")]
+    return [ok("tags", f"this VM has {', '.join(has)}")] if has else []
 
 
 _NAMELESS: Final = (

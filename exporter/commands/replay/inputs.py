@@ -39,13 +39,13 @@ from exporter.commands.replay.shapes import kept, several
 from exporter.config.policy_values import PolicyRead, read_policy
 from exporter.core.policy import Presence
 from exporter.core.records import VM_TEXTS, Vm
+from exporter.core.tags import MAX_TAGS, Tags
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.story import Scenario, ScenarioError
 
 MAX_FILE: Final = 128 << 20
 MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
 MAX_TEXT: Final = 256
-MAX_TAGS: Final = 16
 MAX_SECONDS: Final = 1e9
 """Of an interruption: some 30 years. With more a time of this age is out of the calendar."""
 _RECORDED: Final = frozenset({"read_at", "body"})  # a line of the recorder's
@@ -215,7 +215,7 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
     return None
 
 
-def _tags(value: object) -> tuple[tuple[str, str], ...]:
+def _tags(value: object) -> Tags:
     """The tags of a VM in a recording; none of anything else."""
     if not isinstance(value, dict):
         return ()

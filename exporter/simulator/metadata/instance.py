@@ -22,6 +22,8 @@ API_VERSIONS = (
     *("2021-05-01", "2021-10-01", "2021-11-01", "2021-11-15", "2021-12-13", "2023-07-01"),
 )
 NOISE = "never-log-this"
+NOISE_TAG = "connection-string"
+"""A tag that each VM has beside those of the scenario. Its value is `NOISE`."""
 _SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 _GROUP = "simulated"
 _PROVIDER = "Microsoft.Compute"
@@ -46,7 +48,6 @@ _DEFAULTS = {
     "resourceGroupName": _GROUP,
     "sku": "12-gen2",
     "subscriptionId": _SUBSCRIPTION,
-    "tags": f"owner:{NOISE}",
     "userData": base64.b64encode(f"password={NOISE}".encode()).decode(),
     "version": "0.20260210.2384",
     "vmScaleSetName": "",
@@ -66,7 +67,9 @@ def compute(vm: Vm) -> dict[str, Any]:
         "disablePasswordAuthentication": "true",
     }
     fields["publicKeys"] = [{"keyData": f"ssh-rsa {NOISE}", "path": f"/home/{NOISE}/.ssh/authorized_keys"}]
-    fields["tagsList"] = [{"name": "owner", "value": NOISE}]
+    tags = {**vm.tags, NOISE_TAG: NOISE}
+    fields["tags"] = ";".join(f"{name}:{value}" for name, value in tags.items())
+    fields["tagsList"] = [{"name": name, "value": value} for name, value in tags.items()]
     return dict(sorted(fields.items()))
 
 

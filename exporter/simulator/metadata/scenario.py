@@ -147,11 +147,15 @@ class _Reader:
 
     def _vm(self, raw: object, place: str) -> Vm:
         vm = {"name": raw} if isinstance(raw, str) else raw
-        if not isinstance(vm, dict) or not all(isinstance(value, str) for value in vm.values()):
+        tags = vm.get("tags", {}) if isinstance(vm, dict) else {}
+        if not isinstance(vm, dict) or not all(isinstance(value, str) or key == "tags" for key, value in vm.items()):
             self._report(place, "expected a name, or an object of strings")
             return Vm("")
+        if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
+            self._report(f"{place}.tags", "expected an object of strings")
+            return Vm("")
         name = self._text(vm, "name", place)
-        return Vm(name, {key: value for key, value in vm.items() if key != "name"})
+        return Vm(name, {key: value for key, value in vm.items() if key not in {"name", "tags"}}, tags)
 
     def _step(self, raw: object, place: str) -> Step:
         if not isinstance(raw, dict):

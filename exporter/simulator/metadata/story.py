@@ -40,10 +40,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """A VM: its name as in `Resources`, and fields of `compute` that differ from the default ones."""
+    """A VM: its name as in `Resources`, fields of `compute` that differ from the default ones, and its tags."""
 
     name: str
     fields: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ FAMILIES: Final = (
     Family(
         "vm_info",
         "info",
-        "This VM as the metadata service describes it; absent while nothing of it is known.",
+        "This VM as the metadata service describes it, with a label tag_NAME for each of `source.tags`; absent while "
+        "nothing of it is known.",
         (
             "vm_name",
             "vm_id",

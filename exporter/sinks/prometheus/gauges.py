@@ -90,7 +90,7 @@ def _vm(gauges: _Gauges, status: Status) -> None:
         vm.node,
     )
     if any(labels):
-        gauges.set("vm_info", 1, *map(label_value, labels))
+        gauges.set("vm_info", 1, *map(label_value, (*labels, *(value for _, value in vm.tags))))
     for mode in MODES:
         gauges.set("approval_mode", status.mode.value == mode, mode)
     gauges.set("approval_held", status.held)

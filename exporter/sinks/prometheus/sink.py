@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
@@ -38,6 +39,7 @@ from exporter.core.facts import (
 from exporter.core.policy import Decision
 from exporter.core.snapshot import Status
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Transition
+from exporter.core.tags import tag_label
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
@@ -168,7 +170,13 @@ class PrometheusSink(Collector):
             elif family.name == _ASKED_AT_SCRAPE:
                 yield CounterMetricFamily(family.full_name, family.help, value=self.config_reload_failures())
             else:
-                yield _gauge_or_info(family, samples)
+                yield _gauge_or_info(self._with_tags(family), samples)
+
+    def _with_tags(self, family: catalogue.Family) -> catalogue.Family:
+        """The family; `vm_info` has a label for each tag that is published."""
+        if family.name != "vm_info" or self._status is None or not self._status.vm.tags:
+            return family
+        return replace(family, labels=(*family.labels, *(tag_label(name) for name, _ in self._status.vm.tags)))
 
     def _gauges(self) -> Samples:
         status = self._status

@@ -19,6 +19,7 @@ from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import ProbeEnvironment, Report, Verdict, ok
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
+from exporter.simulator.metadata.instance import NOISE
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.ports import reserved_port
 from tests.support.probing import (
@@ -212,6 +213,21 @@ def test_a_missing_or_contradicted_identity_says_what_follows(service: MetadataS
         sentence_of(findings, FAIL, "identity", "compute.name is empty", "in the scale set web it is web_NUMBER")
         findings = findings_of(probe_metadata, settings_for(server.url, "--source.vm-name=web_1"))
         sentence_of(findings, WARN, "identity", "the configured name web_1 stands")
+
+
+def test_the_tags_that_this_vm_has_are_told_and_a_name_that_it_does_not_have_is_a_warning() -> None:
+    """A misspelled name shows, and no other tag does."""
+    story = scenario.parse(
+        "tagged", {"description": "Tags.", "vms": [{"name": "vm-1", "tags": {"Owner": "web"}}], "steps": []}
+    )
+    with MetadataService(story, speed=1000) as service:
+        findings = findings_of(probe_metadata, settings_for(service.url, "--source.tags=owner,enviroment"))
+        sentence_of(findings, WARN, "tags", "this VM has no tag enviroment", "it has owner (web)")
+        assert NOISE not in str(findings)
+        findings = findings_of(probe_metadata, settings_for(service.url, "--source.tags=owner"))
+        sentence_of(findings, OK, "tags", "this VM has owner (web)")
+        findings = findings_of(probe_metadata, settings_for(service.url))
+        assert not [finding for finding in findings if finding.topic == "tags"]
 
 
 def test_events_that_name_only_other_vms_are_a_warning(service: MetadataService) -> None:

@@ -218,8 +218,23 @@ def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
     assert instance.NOISE in json.dumps(compute["publicKeys"])
     assert compute["userData"]
     assert compute["licenseType"] == ""
+    assert compute["tagsList"] == [{"name": instance.NOISE_TAG, "value": instance.NOISE}]
     with pytest.raises(ScenarioError, match="no VM"):
         MetadataService(scenario.load("quiet"), vm="stranger")
+
+
+def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logged() -> None:
+    """As a list and as one text, as Azure does."""
+    tagged = {"name": "a", "tags": {"owner": "web", "env": "x"}}
+    story = scenario.parse("tagged", {"description": "Tags.", "vms": [tagged, "b"], "steps": []})
+    noise = {"name": instance.NOISE_TAG, "value": instance.NOISE}
+    shown = instance.compute(story.vms[0])
+    assert shown["tagsList"] == [{"name": "owner", "value": "web"}, {"name": "env", "value": "x"}, noise]
+    assert shown["tags"] == f"owner:web;env:x;{instance.NOISE_TAG}:{instance.NOISE}"
+    assert instance.compute(story.vms[1])["tagsList"] == [noise]
+    for tags in ("owner", {"owner": 7}):
+        with pytest.raises(ScenarioError, match=r"vms\[0\].tags: expected an object of strings"):
+            scenario.parse("tagged", {"description": "Tags.", "vms": [{"name": "a", "tags": tags}], "steps": []})
 
 
 def test_two_vms_of_one_scenario_see_the_same_approval() -> None:

@@ -60,6 +60,26 @@ def test_before_the_first_status_nothing_is_invented() -> None:
     assert not [s for s in samples(sink) if s.name == PREFIX + "vm_info"]
 
 
+def test_the_configured_tags_are_labels_of_the_vm() -> None:
+    """Each of them, under its own label, with nothing for one that the VM does not have; none without any."""
+    sink = make_sink()
+    names = {"vm_name", "vm_id", "subscription_id", "resource_group", "vmss_name", "location", "zone", "vm_size"}
+    names |= {"priority", "node"}
+    for vm, tags in (
+        (
+            Vm(name="vm-0", tags=(("owner", 'w"e\nb'), ("Cost center", ""))),
+            {"tag_owner": 'w"e\nb', "tag_Cost_center": ""},
+        ),
+        (Vm(name="vm-0"), {}),
+    ):
+        sink.publish(replace(statuses.scheduled_story().status(), vm=vm))
+        (labels,) = [sample.labels for sample in samples(sink) if sample.name == PREFIX + "vm_info"]
+        assert labels.keys() == names | tags.keys()
+        assert labels.items() >= tags.items()
+    sink.publish(replace(statuses.scheduled_story().status(), vm=Vm(tags=(("owner", ""),))))
+    assert not [sample for sample in samples(sink) if sample.name == PREFIX + "vm_info"]
+
+
 def test_an_event_has_series_and_they_vanish_with_it() -> None:
     """Per-event series stand while the event does, say what is known and leave out what is not."""
     story = statuses.scheduled_story()
