@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,7 +42,7 @@ from exporter.config.schema import EventFilesSettings, Settings
 from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
-from exporter.core.state import Instant, Interruption
+from exporter.core.state import Instant
 from exporter.event_files.folder import Folder
 from exporter.event_files.writer import EventFiles
 from exporter.log.log import Log
@@ -211,7 +211,8 @@ class App:
             clock=self._clock,
             identity=self._identity.current,
             check_files=FileChecker(),
-            interruptions=self._interruptions,
+            interruptions=self._observer.take,
+            record_interruption=self._recorder.interrupted,
             record_document=self._recorder.keep,
             record_files=self._recorder.looked,
             stopping=self._stopping.is_set,
@@ -248,12 +249,6 @@ class App:
         folder = Folder(settings.path, settings.mode_bits, owner.user, owner.group)
         rules = self._settings.approval.rules
         return EventFiles(folder, rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
-
-    def _interruptions(self) -> Sequence[Interruption]:
-        interruptions = self._observer.take()
-        for interruption in interruptions:
-            self._recorder.interrupted(interruption.at.wall, interruption.kind.value, interruption.seconds)
-        return interruptions
 
     def _notify_deliveries(self) -> None:
         for delivery in self._deliveries:

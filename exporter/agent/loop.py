@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from exporter.agent.approvals import Approvals
 from exporter.agent.persistence import StatePersistence
@@ -21,7 +21,7 @@ from exporter.core.facts import ApprovalPostponed, Fact, Polled
 from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_recorded
 from exporter.core.records import Record, VmIdentity
 from exporter.core.snapshot import Status
-from exporter.core.state import EMPTY, Instant
+from exporter.core.state import EMPTY, Instant, Interruption
 from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
 from exporter.log.protocol import Logger
 
@@ -88,12 +88,20 @@ class Agent:
                 self._poll_failed(failure, began)
             return
         took = answer.read_at_monotonic - start
-        interruptions, unsent = tuple(self._environment.interruptions()), self._approvals.withdraw()
+        # After the document was read: what the VM felt of an event that is gone with it is noticed by now.
+        interruptions, unsent = self._interruptions(read.wall), self._approvals.withdraw()
         outcome = self._run(cycle.DocumentRead(document, took, interruptions, unsent), read, document)
         # If the VM was paused during the poll, the document is old, and only the wall clock shows it.
         self._approvals.take(outcome.approvals, replace(read, wall=began.wall + timedelta(seconds=took)))
         if not outcome.approvals:
             self._persistence.save_heartbeat(read)
+
+    def _interruptions(self, read: datetime | None) -> tuple[Interruption, ...]:
+        """The interruptions up to now, recorded as those that are attributed with the document read then."""
+        interruptions = tuple(self._environment.interruptions())
+        for interruption in interruptions:
+            self._environment.record_interruption(interruption, read)
+        return interruptions
 
     def _parse(self, body: bytes) -> Document:
         if self._last is not None and self._last[0] == body:
@@ -218,6 +226,6 @@ class Agent:
         """Take the last results of approvals and record that the agent stops."""
         for answer in self._approvals.finish():
             self._run(answer)
-        self._run(cycle.AgentStopped(tuple(self._environment.interruptions())))
+        self._run(cycle.AgentStopped(self._interruptions(None)))
         self._persistence.notify_deliveries()
         self._publish()

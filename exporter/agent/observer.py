@@ -36,7 +36,7 @@ _THRESHOLD: Final = round(THRESHOLD_SECONDS * _NANO)
 _GOOD_SPREAD: Final = _NANO // 1000
 _USABLE_SPREAD: Final = _NANO // 20
 _READINGS: Final = 5
-KEPT: Final = 100
+KEPT: Final = 1000
 STOP_SECONDS: Final = 2.0
 PAUSE_AFTER_ERROR: Final = 1.0
 
@@ -248,7 +248,7 @@ def system_rate(
 
 
 class Observer:
-    """Measures interruptions in threads of its own and keeps the last hundred until `take`. Never raises."""
+    """Measures interruptions in threads of its own and keeps the last thousand until `take`. Never raises."""
 
     def __init__(
         self,
@@ -285,7 +285,12 @@ class Observer:
             thread.start()
 
     def take(self) -> tuple[Interruption, ...]:
-        """The interruptions since the last call, oldest first."""
+        """The interruptions up to now since the last call, oldest first: one that has just ended is not left to the
+        next tick, before which the caller may read a document without the event that it belongs to."""
+        try:
+            self._detect()
+        except Exception as error:  # as in `_tick`
+            self._broke(error)
         taken: list[Interruption] = []
         with contextlib.suppress(IndexError):
             while True:
@@ -305,7 +310,7 @@ class Observer:
 
     def _detect(self) -> None:
         with self._lock:
-            if self._detector is not None:
+            if self._detector is not None and not self._stopping:
                 self._interruptions.extend(self._detector.detect(read_clocks(self._mono, self._real)))
 
     def _tick(self) -> None:
@@ -313,6 +318,8 @@ class Observer:
             try:
                 self._tick_on()
             except Exception as error:  # an observer that fails must not end the agent: logged, and restarted
+                with self._lock:
+                    self._detector = None  # until then nothing ticks, which is no interruption
                 self._broke(error)
                 self._sleep(PAUSE_AFTER_ERROR)
 

@@ -102,7 +102,10 @@ class Environment:
     identity: Callable[[], VmIdentity]
     check_files: Callable[[Iterable[str]], Mapping[str, Presence]]
     interruptions: Callable[[], Sequence[Interruption]] = lambda: ()
-    """The interruptions since the last call."""
+    """The interruptions up to now since the last call."""
+    record_interruption: Callable[[Interruption, datetime | None], None] = lambda _interruption, _read: None
+    """Records each of them, with the time at which the document was read that it is attributed with; None at the end of
+    the process."""
     record_document: Callable[[bytes, datetime], None] = lambda _body, _read: None
     """Records each document as it was received, with the time."""
     record_files: Callable[[datetime, Mapping[str, Presence]], None] = lambda _read, _files: None

@@ -7,7 +7,8 @@ JSON lines, each with the time of day in UTC:
     {"at": T, "failure": REASON}            no answer, or none that counts, from then on
     {"at": T, "post": EVENTID, "sent": true} an approval was sent
     {"at": T, "post": EVENTID, "status": S} its answer: the HTTP status, or none and the "reason"
-    {"at": T, "interruption": {...}}        an interruption of this VM was observed
+    {"at": T, "interruption": {...}}        an interruption of this VM was observed; `read_at`: attributed with the
+                                            document read then
     {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
     {"at": T, "files": {PATH: PRESENCE}}    what was found of the policy's files for the document read at T, and then on
     {"at": T, "began": {...}}               the agent started: its version, the boot, and the `policy` in force
@@ -32,6 +33,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
 from exporter.core.policy import Presence
 from exporter.core.records import VmIdentity, timestamp, vm_data
+from exporter.core.state import Interruption
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
 from exporter.recorder.files import Line, RecordingFiles
@@ -136,10 +138,12 @@ class Recorder:
         self._write_same()
         self._put({"at": timestamp(at), "post": event_id, "status": status, **({"reason": reason} if reason else {})})
 
-    def interrupted(self, at: datetime, kind: str, seconds: float) -> None:
-        """Record an interruption of this VM, of `kind` and of so many seconds."""
+    def interrupted(self, interruption: Interruption, read: datetime | None) -> None:
+        """Record an interruption of this VM, and with the document of which time it is attributed; None for none."""
         self._write_same()
-        self._put({"at": timestamp(at), "interruption": {"kind": kind, "seconds": round(seconds, 3)}})
+        found: Line = {"kind": interruption.kind.value, "seconds": round(interruption.seconds, 3)}
+        found |= {"read_at": timestamp(read)} if read is not None else {}
+        self._put({"at": timestamp(interruption.at.wall), "interruption": found})
 
     def ended(self, at: datetime) -> None:
         """Record that the agent stops in good order."""
@@ -196,7 +200,7 @@ class NoRecorder:
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
         """Nothing."""
 
-    def interrupted(self, at: datetime, kind: str, seconds: float) -> None:
+    def interrupted(self, interruption: Interruption, read: datetime | None) -> None:
         """Nothing."""
 
     def close(self, seconds: float = STOP_SECONDS) -> None:

@@ -88,6 +88,19 @@ def test_what_was_felt_before_the_end_is_in_the_account(world: World) -> None:
     assert account(world)["interruption_longest_seconds"] == 4.2
 
 
+@pytest.mark.parametrize("kind", list(InterruptionKind))
+def test_what_has_just_ended_when_the_event_is_found_gone_is_in_the_account(
+    world: World, kind: InterruptionKind
+) -> None:
+    """The observer is asked after the document was read and before the event is closed."""
+    starts(world)
+    world.ending.append((kind, 4.2))
+    world.see(document(4))
+    kinds = world.kinds()
+    assert kinds.index("interruption.observed") < kinds.index("completed")
+    assert account(world)["interruption_seconds"] == 4.2
+
+
 def test_what_comes_after_the_end_has_a_record_of_its_own(world: World) -> None:
     """A clock that is corrected some seconds after the event is gone: the totals are in the late record."""
     starts(world)

@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,6 +129,40 @@ def test_a_stall_is_taken_once() -> None:
         stage.tick()
         assert stage.taken() == [(InterruptionKind.STALL, 2.0)]
         assert stage.taken() == []
+
+
+@pytest.mark.parametrize(("wall", "told"), [(3.1, (InterruptionKind.STALL, 3.0)), (8.1, (InterruptionKind.STALL, 3.0))])
+def test_what_has_just_ended_is_told_when_it_is_asked_for(wall: float, told: tuple[InterruptionKind, float]) -> None:
+    """Whoever asks has read a document, and the next tick may come after it was acted on; the tick tells nothing
+    again."""
+    with Stage() as stage:
+        stage.passes(3.1, wall)
+        step = [(InterruptionKind.CLOCK_STEP, wall - 3.1)] if wall > 3.1 else []
+        assert stage.taken() == [told, *step]
+        stage.passes(0.05)
+        stage.tick()
+        assert stage.taken() == []
+
+
+def test_nothing_is_made_up_of_the_time_in_which_nothing_ticks() -> None:
+    """After the end, and while an observer that failed pauses, asking finds no stall."""
+    with Stage() as stage:
+        stage.broken = True
+        assert stage.tick() == PAUSE_AFTER_ERROR
+        stage.broken = False
+        stage.passes(PAUSE_AFTER_ERROR)
+        assert stage.taken() == []
+    stage.passes(60.0)
+    assert stage.taken() == []
+
+
+def test_clocks_that_fail_while_it_is_asked_are_said() -> None:
+    """The loop that asks goes on."""
+    with Stage() as stage:
+        stage.broken = True
+        assert stage.taken() == []
+        assert stage.log.reasons == ["OverflowError"]
+        stage.broken = False
 
 
 def test_without_an_alarm_the_next_tick_finds_the_step() -> None:
@@ -284,10 +319,11 @@ while True:
 """
 
 
-def stop_and_continue(pid: int, seconds: float) -> float:
-    """Stops a process for so long; the seconds that it was in truth."""
+def stop_and_continue(pid: int, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> float:
+    """Stops a process for so long; the seconds that it was in truth. `meanwhile` is what happens then."""
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
+    meanwhile()
     time.sleep(seconds)  # what is tested is time that passes
     os.kill(pid, signal.SIGCONT)
     return time.monotonic() - began
@@ -334,14 +370,44 @@ def test_a_real_agent_stopped_during_its_event(tmp_path: Path) -> None:
     assert lasted - TICK_SECONDS - 0.1 <= told["seconds"] <= lasted + 1
 
 
+FREEZES = 8
+
+
+@pytest.mark.linux("stops a process with SIGSTOP")
+def test_what_is_felt_until_the_end_of_its_event_is_in_each_account(tmp_path: Path) -> None:
+    """Of events that are gone when the VM runs again, none closes without the freeze: the poll that finds it gone comes
+    before the observer's next tick as often as after it."""
+    with MetadataService(load("live-migration")) as service:
+        vm, number, lasted = service.vm.name, 1, list[float]()
+        service.set_document({"DocumentIncarnation": number, "Events": []})
+        with agent(service.url, tmp_path, "--source.poll-interval=50ms") as (process, url):
+            wait_for(lambda: metric(url, "document_incarnation") == 1)
+            for freeze in range(FREEZES):
+                shown = started(EventId=f"freeze-{freeze}", EventType="Freeze", Resources=[vm])
+                service.set_document({"DocumentIncarnation": number + 1, "Events": [shown]})
+                number += 2
+                wait_for(lambda: metric(url, "events", 'event_type="Freeze",event_status="Started"') == 1)
+                gone = {"DocumentIncarnation": number, "Events": []}
+                lasted.append(stop_and_continue(process.pid, 0.5, partial(service.set_document, gone)))
+                wait_for(partial(closed, url, freeze + 1))
+    accounts = [record.data["account"] for record in outbox(tmp_path) if record.kind == "completed"]
+    felt = [account["interruption_longest_seconds"] or 0.0 for account in accounts]
+    late = [(told, true) for told, true in zip(felt, lasted, strict=True) if told < true - TICK_SECONDS - 0.1]
+    assert late == []
+
+
+def closed(url: str, events: int) -> bool:
+    return metric(url, "events_closed_total", 'event_type="Freeze",outcome="completed"') == events
+
+
 FELT = 'kind="stall",attributed="true"'
 
 
 @contextlib.contextmanager
-def agent(source: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def agent(source: str, folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """An agent that keeps its records, because whom it sends them to is not there; with the address of its metrics."""
     command = [sys.executable, "-m", "exporter", "run", f"--source.url={source}", f"--outbox.path={folder / 'outbox'}"]
-    command += ["--web.listen-address=127.0.0.1:0", "--otlp.endpoint=http://127.0.0.1:1", "--log.format=json"]
+    command += ["--web.listen-address=127.0.0.1:0", "--otlp.endpoint=http://127.0.0.1:1", "--log.format=json", *flags]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, stderr=log, text=True)
     try:

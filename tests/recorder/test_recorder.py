@@ -32,6 +32,7 @@ from exporter.config.schema import (
 from exporter.config.sources import FlagParser
 from exporter.core.policy import Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.errors import Failure, Retryable
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
@@ -124,12 +125,15 @@ def test_failures_approvals_and_interruptions_are_kept(tmp_path: Path) -> None:
         recorder.keep(b"a", at(4))
         recorder.posted(at(5), "ID", 200)
         recorder.posted(at(6), "ID", None, "timeout")
-        recorder.interrupted(at(7), "clock_step", 5.00049)
+        recorder.interrupted(Interruption(InterruptionKind.CLOCK_STEP, 5.00049, Instant(at(7))), at(6))
     assert kinds(path) == ["vm", "body", "failure", "failure", "body", "post", "post", "interruption"]
     assert lines(path)[5:] == [
         {"at": "2026-03-02T09:00:05.000000Z", "post": "ID", "status": 200},
         {"at": "2026-03-02T09:00:06.000000Z", "post": "ID", "status": None, "reason": "timeout"},
-        {"at": "2026-03-02T09:00:07.000000Z", "interruption": {"kind": "clock_step", "seconds": 5.0}},
+        {
+            "at": "2026-03-02T09:00:07.000000Z",
+            "interruption": {"kind": "clock_step", "seconds": 5.0, "read_at": "2026-03-02T09:00:06.000000Z"},
+        },
     ]
 
 

@@ -22,7 +22,7 @@ from exporter.config.policy_values import policy_values
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.snapshot import Status
-from exporter.core.state import Instant, Interruption, State
+from exporter.core.state import Instant, Interruption, InterruptionKind, State
 from exporter.errors import Failure
 from exporter.log.log import Log
 from exporter.metadata.client import Answer
@@ -42,6 +42,8 @@ CAPACITY: Final = 10 << 20
 REBOOT: Final = "A123BC45-1234-5678-AB90-ABCDEF123456"
 FREEZE: Final = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 POST_SECONDS: Final = 5.0
+NOTICING_SECONDS: Final = 0.004
+"""From the last byte of a document until the observer is asked."""
 TIMEOUT: Final = MetadataError("timeout", "no answer")
 
 
@@ -186,6 +188,9 @@ class World:
             boot_id=boot_id,
         )
         self.felt: list[Interruption] = []
+        """What the observer has noticed."""
+        self.ending: list[tuple[InterruptionKind, float]] = []
+        """What it will notice when it is asked: it ended only now."""
         self.kept: list[bytes] = []
         self.stopping = False
         self.threads: list[threading.Thread] = []
@@ -221,6 +226,7 @@ class World:
             identity=lambda: self.who,
             check_files=check_files,
             interruptions=self._interruptions,
+            record_interruption=self.recorder.interrupted,
             record_document=self._keep,
             record_files=self.recorder.looked,
             stopping=lambda: self.stopping,
@@ -278,9 +284,10 @@ class World:
         self.source.close()
 
     def _interruptions(self) -> Sequence[Interruption]:
-        found, self.felt = self.felt, []
-        for interruption in found:
-            self.recorder.interrupted(interruption.at.wall, interruption.kind.value, interruption.seconds)
+        for kind, seconds in self.ending:
+            self.clock.go(NOTICING_SECONDS)
+            self.felt.append(Interruption(kind, seconds, self.clock.instant()))
+        found, self.felt, self.ending = self.felt, [], []
         return found
 
     def _spawn(self, task: Callable[[], None], _patience: float) -> None:

@@ -101,6 +101,8 @@ class ReplayEngine:
         self._state = State(
             birth=self._start, vm_key=(first_known.vm.id if first_known else "") or self.vm.name or "replay"
         )
+        self._committed = self._state
+        """What the agent had on disk. It commits what changed, and the time of the last good document."""
         self._clock = Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
         self._interruptions: list[Interruption] = []
@@ -171,10 +173,11 @@ class ReplayEngine:
         now = self._clock.advance_to(at)
         vm_id = self._identity.vm.id
         if vm_id and self._state.vm_id and not alike(vm_id, self._state.vm_id):
-            self._state = cycle.fresh_state(self._state, now, self._state.boot_id)
+            self._state = self._committed = cycle.fresh_state(self._state, now, self._state.boot_id)
         context = self._context(now, observation)
         outcome = cycle.run(self._state, observation, self._policy, context)
         self._state = outcome.state
+        self._committed = self._state if outcome.changed else self._committed
         made = cycle.decision_context(context, self._state)
         decisions = [fact.decision for fact in outcome.facts if isinstance(fact, DecisionMade)]
         if not self._policy_known:  # what it decided can't be told
@@ -292,11 +295,11 @@ class ReplayEngine:
         while last is not None and until > last.wall:
             left -= 1
             begin = self._state.observed_seconds
-            end = begin + (until - last.wall).total_seconds()
+            end = begin + max(0.0, self._clock.instant_of(until).monotonic - last.monotonic)
             # Again after each: the hours of a rule open and close many times while nothing else changes.
             marks = (*turning_points(self._policy, self._state, self._identity.vm.name), *pending)
             mark = min((mark for mark in marks if begin < mark < end), default=end) if left else end
-            at = min(until, last.wall + timedelta(seconds=mark - begin))
+            at = until if mark == end else min(until, last.wall + timedelta(seconds=mark - begin))
             # The same state as if every poll until then had been run; only the last one is.
             polls = int((mark - begin) / self._options.poll_interval) - 1
             reset = aged(self._state.reset, mark, polls)
@@ -322,7 +325,8 @@ class ReplayEngine:
                 self._run(cycle.TimePassed(), at)
 
     def _restart(self, entry: Began) -> None:
-        self._state = load_state(dump_state(self._state))  # what the next process loads
+        # What the next process loads.
+        self._state = load_state(dump_state(replace(self._committed, last_good=self._state.last_good)))
         self._in_flight.clear()
         self._interruptions.clear()
         self._identity = self._identify(None)  # the next process reads it again
@@ -366,6 +370,7 @@ class ReplayEngine:
         message = f"{where} is no document: {detail}"
         data = {"reason": reason, "error": detail, "input": where}
         self._state, record = factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data)
+        self._committed = self._state
         self._records.append(record)
 
     # -- what the agent did and observed
@@ -416,9 +421,9 @@ class ReplayEngine:
         """Take the interruptions that were known when the document was read: they are recorded right after it."""
         for later in range(place + 1, len(self._plan.entries)):
             following = self._plan.entries[later]
-            if not isinstance(following, Interrupted) or entry.at is None or following.at > entry.at:
+            if not isinstance(following, Interrupted) or entry.at is None:
                 return
-            if self._clock.set_at(later):
+            if following.read_at != entry.at and (following.at > entry.at or self._clock.set_at(later)):
                 return
             self._add_interruption(following)
             self._handled_ahead.add(later)

@@ -64,11 +64,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """An interruption was observed; `seconds` is negative for a clock that was set back."""
+    """An interruption was observed; `seconds` is negative for a clock that was set back.
+
+    `read_at` is when the document was read that the agent attributed it with; None where a recording does not say.
+    """
 
     at: datetime
     kind: str
     seconds: float
+    read_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,8 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
     if isinstance(interruption := line.get("interruption"), dict):
         seconds, kind = interruption.get("seconds"), interruption.get("kind")
         usable = isinstance(seconds, int | float) and abs(seconds) <= MAX_SECONDS and isinstance(kind, str)
-        return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0)) if usable else None
+        read = read_time(interruption.get("read_at"))
+        return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0), read) if usable else None
     if isinstance(vm := line.get("vm"), dict):
         known = {name: vm.get(name) for name in VM_TEXTS}
         texts = {name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}

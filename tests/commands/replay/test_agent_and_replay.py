@@ -18,6 +18,7 @@ from exporter.commands.replay.plans import replay_plans
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
+from exporter.core.tags import unknown_tags
 from exporter.metadata.errors import MetadataError
 from exporter.recorder.files import RecordingFiles
 from tests.support.agent_world import NAME, VM, World, document, event, started
@@ -25,6 +26,7 @@ from tests.support.approval_case import hours
 from tests.support.effort import LONG, MEMORY, Tried, examples
 
 OTHER: Final = "web-2"
+TAGS: Final = ("owner", "Environment")
 POLL_SECONDS: Final = 0.97
 """No limit of the policy is a multiple of it: on which side of one a poll lies depends on no rounding."""
 IDS: Final = ("aaaa", "bbbb", "cccc")
@@ -52,11 +54,13 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("goes"), st.sampled_from(IDS)),
     st.tuples(st.just("renumbers"), st.sampled_from([-3, 0, 2])),
     st.tuples(st.just("is_called"), st.sampled_from([NAME, NAME, OTHER])),
+    st.tuples(st.just("is_tagged"), st.sampled_from(["", "web"]), st.sampled_from(["", "test"])),
     st.tuples(st.just("answers_posts"), st.sampled_from(list(POSTS))),
     st.tuples(st.just("fails"), st.sampled_from([1.0, 4.0, 13.0, 80_000.0])),
     st.tuples(st.just("shows_a_page"), st.sampled_from([1.0, 13.0])),
     st.tuples(st.just("shows_no_document"), st.sampled_from(NO_DOCUMENTS), st.sampled_from([1.0, 7.0])),
     st.tuples(st.just("stands_still"), st.sampled_from(list(InterruptionKind)), st.sampled_from([0.4, 3.0])),
+    st.tuples(st.just("has_just_stood_still"), st.sampled_from(list(InterruptionKind)), st.sampled_from([0.4, 3.0])),
     st.tuples(st.just("restarts"), st.booleans(), st.sampled_from(["boot-1", "boot-2"])),
     st.tuples(st.just("crashes_while_failing"), st.sampled_from([0.5, 4.0, 13.0]), st.sampled_from([1.0, 9.0])),
     st.tuples(st.just("doubts_its_name"), st.booleans(), st.booleans()),
@@ -89,7 +93,7 @@ class Life:
     """One agent with its recording, and the document that its source shows."""
 
     def __init__(self, folder: Path, policy: Policy, name: str) -> None:
-        vm = Vm(name=name, id=VM.id) if name else Vm()
+        vm = Vm(name=name, id=VM.id, tags=unknown_tags(TAGS)) if name else Vm(tags=unknown_tags(TAGS))
         self.world = World(folder, policy, vm=vm, poll_interval=POLL_SECONDS, recording=folder / "recording")
         self.folder = folder
         self.number = 1
@@ -111,7 +115,11 @@ class Life:
         self.number = max(1, self.number + step)
 
     def is_called(self, name: str) -> None:
-        self.world.who = VmIdentity(Vm(name=name, id=VM.id))
+        self.world.who = VmIdentity(Vm(name=name, id=VM.id, tags=self.world.who.vm.tags))
+
+    def is_tagged(self, *tags: str) -> None:
+        """Its tags arrive, or change."""
+        self.world.who = replace(self.world.who, vm=replace(self.world.who.vm, tags=(*zip(TAGS, tags, strict=True),)))
 
     def answers_posts(self, how: str) -> None:
         self.world.source.refusal = POSTS[how]
@@ -137,6 +145,14 @@ class Life:
         else:
             self.world.clock.go(seconds)
         self.world.felt.append(Interruption(kind, seconds, self.world.clock.instant()))
+
+    def has_just_stood_still(self, kind: InterruptionKind, seconds: float) -> None:
+        """It is noticed when the next document is read."""
+        if kind is InterruptionKind.CLOCK_STEP:
+            self.world.clock.wall += seconds
+        else:
+            self.world.clock.go(seconds)
+        self.world.ending.append((kind, seconds))
 
     def restarts(self, in_good_order: bool, boot_id: str) -> None:
         if in_good_order:
