@@ -239,6 +239,10 @@ def _known(value: Any) -> Any:
 
 def _quoted(value: Any) -> Any:
     """A value of Azure's outside of its own object: null for -1, by which Azure says that it does not know."""
+    if isinstance(value, dict):
+        return {name: _quoted(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_quoted(item) for item in value]
     return None if value == -1 else value
 
 

@@ -386,20 +386,22 @@ def test_what_is_felt_until_the_end_of_its_event_is_in_each_account(tmp_path: Pa
                 shown = started(EventId=f"freeze-{freeze}", EventType="Freeze", Resources=[vm])
                 service.set_document({"DocumentIncarnation": number + 1, "Events": [shown]})
                 number += 2
-                wait_for(lambda: metric(url, "events", 'event_type="Freeze",event_status="Started"') == 1)
+                is_started = f'event_id="freeze-{freeze}",event_status="Started"'
+                wait_for(partial(equals, 1, url, "event_status", is_started))
                 gone = {"DocumentIncarnation": number, "Events": []}
                 lasted.append(stop_and_continue(process.pid, 0.5, partial(service.set_document, gone)))
-                wait_for(partial(closed, url, freeze + 1))
+                wait_for(partial(equals, freeze + 1, url, "events_closed_total", COMPLETED))
     accounts = [record.data["account"] for record in outbox(tmp_path) if record.kind == "completed"]
     felt = [account["interruption_longest_seconds"] or 0.0 for account in accounts]
     late = [(told, true) for told, true in zip(felt, lasted, strict=True) if told < true - TICK_SECONDS - 0.1]
     assert late == []
 
 
-def closed(url: str, events: int) -> bool:
-    return metric(url, "events_closed_total", 'event_type="Freeze",outcome="completed"') == events
+def equals(value: float, url: str, name: str, labels: str) -> bool:
+    return metric(url, name, labels) == value
 
 
+COMPLETED = 'event_type="Freeze",outcome="completed"'
 FELT = 'kind="stall",attributed="true"'
 
 

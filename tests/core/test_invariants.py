@@ -34,6 +34,7 @@ from tests.support import oracle
 from tests.support.approval_case import hours
 from tests.support.core_documents import NOON, event
 from tests.support.effort import LONG, Tried, examples
+from tests.support.records_reading import unknown_words
 
 HOLD: Final = "/etc/hold"
 
@@ -461,6 +462,9 @@ class Life:
             assert record.id not in self.facts, f"{record.kind} has the id of {self.facts[record.id]}"
             self.facts[record.id] = record.kind
             assert Record.from_json(record.to_json()) == record
+            assert unknown_words(record.data) == [], record.data
+            assert record.data["kind"] == record.kind
+            assert record.data["event_id"] in {None, folded(record.subject)}
         self.whole(records)
 
     def whole(self, records: list[Record]) -> None:

@@ -24,6 +24,7 @@ from exporter.core.record_factory import RecordFactory
 from exporter.core.records import KINDS, Record, Vm
 from exporter.core.state import Approval, InterruptionTotals, Kind, Rejection, Seen, StartedBy, State
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
+from tests.support.records_reading import unknown_words
 
 KEY: Final = folded(EVENT_ID)
 SCHEMA: Final[Mapping[str, Any]] = json.loads(
@@ -148,6 +149,30 @@ def test_a_record_is_as_the_former_schema_says_but_for_what_is_not_known_of_the_
     wrong = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(former).iter_errors(found)]
     unknown = [name for name, value in found["data"]["vm"].items() if value is None]
     assert sorted(wrong) == sorted(["data", "vm", name] for name in (*unknown, "tags"))
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_what_is_not_known_is_null_in_every_kind(kind: str) -> None:
+    """Never -1 or an empty text, but in Azure's own object, which is as it was received."""
+    found = cloudevent(kind)
+    assert unknown_words(found["data"]) == []
+    event_of = found["data"]["event"]
+    assert not isinstance(event_of, dict) or -1 in event_of.values()
+
+
+def test_a_change_and_a_decision_quote_what_is_not_known_as_null() -> None:
+    """They are beside Azure's object, and follow the rule of everything beside it."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(DurationInSeconds=9, Description="Soon.", More={"list": [""]}))
+    (found,) = watcher.sees(event(DurationInSeconds=-1, Description="", More={"list": [-1]}))
+    told = json.loads(RecordFactory(VM, NOON, 3).transition(watcher.state, found)[1].to_json())["data"]
+    assert told["changed"] == {
+        "Description": {"from": "Soon.", "to": None},
+        "DurationInSeconds": {"from": 9, "to": None},
+        "More": {"from": {"list": [None]}, "to": {"list": [None]}},
+    }
+    assert (told["event"]["DurationInSeconds"], told["event"]["Description"]) == (-1, "")
+    assert cloudevent("approval.decided")["data"]["decision"]["fields"]["DurationInSeconds"] is None
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

@@ -20,7 +20,8 @@ MAX_PROPERTY: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. Properties are strings only: a Python consumer and 32-bit numbers do not go together."""
+    """One message. Properties are strings only: a Python consumer and 32-bit numbers do not go together. One that is
+    not known is left out."""
 
     body: bytes
     content_type: str
@@ -43,7 +44,7 @@ def message(record: Record, message_format: MessageFormat) -> Message:
         body=_sample(record, event) if sample else record.to_json(),
         content_type="application/json" if sample else CONTENT_TYPE,
         message_id=record.id,
-        properties={name: _property(value) for name, value in properties.items()},
+        properties={name: text for name, value in properties.items() if (text := _property(value))},
     )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 AttributeValue = str | bool | int | float | tuple[str, ...]
 
 ROOT: Final = "azure_scheduled_event"
+UNKNOWN_DURATION: Final = -1
+"""`DurationInSeconds` where Azure does not know it [Query for events]."""
 
 _MAX_TEXT: Final = 8192
 _MAX_ITEMS: Final = 1000
@@ -83,8 +85,10 @@ def log_attributes(record: Record) -> dict[str, AttributeValue]:
         for name, value in _mapping(record.data.get(key)).items():
             if isinstance(value, str | int | float):  # nested ones stay in the other outputs
                 values[f"{ROOT}.{key}.{_text(name)}"] = value
+    if values[f"{ROOT}.duration"] == UNKNOWN_DURATION:
+        del values[f"{ROOT}.duration"]
     attributes = {"log.record.uid": _text(record.id)}
-    return attributes | {name: encodable(value) for name, value in values.items() if value is not None}
+    return attributes | {name: encodable(value) for name, value in values.items() if value is not None and value != ""}
 
 
 def resource_attributes(record: Record) -> dict[str, AttributeValue]:

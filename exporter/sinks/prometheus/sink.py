@@ -162,11 +162,12 @@ class PrometheusSink(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every family in the order of the catalogue, those without series included."""
+        # Before the gauges: another thread may publish meanwhile, and what is counted is always on a gauge already.
+        counted = {name: list(metric.collect()) for name, metric in (self._counters | self._histograms).items()}
         samples = self._gauges()
         for family in catalogue.FAMILIES:
-            metric = self._counters.get(family.name) or self._histograms.get(family.name)
-            if metric is not None:
-                yield from metric.collect()
+            if family.name in counted:
+                yield from counted[family.name]
             elif family.name == _ASKED_AT_SCRAPE:
                 yield CounterMetricFamily(family.full_name, family.help, value=self.config_reload_failures())
             else:

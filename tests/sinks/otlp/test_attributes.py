@@ -44,6 +44,19 @@ def test_decisions_approvals_and_accounts_are_flat_attributes() -> None:
     assert (read[3]["changed"], read[3]["unexpected"]) == (("NotBefore",), False)
 
 
+def test_what_is_not_known_is_no_attribute() -> None:
+    """Neither null, nor an empty text, nor Azure's -1 for a duration that it does not know; 0 and false are known."""
+    unknown = {**EVENT, "DurationInSeconds": -1, "Description": "", "EventSource": None}
+    told = otlp_attributes.log_attributes(a_record(event=unknown, affects_self=False, rule="", gap_seconds=None))
+    known = otlp_attributes.log_attributes(a_record(event={**EVENT, "DurationInSeconds": 0}, affects_self=False))
+    left_out = {f"azure_scheduled_event.{name}" for name in ("duration", "description", "source")}
+    assert left_out.isdisjoint(told)
+    assert left_out - {"azure_scheduled_event.description"} <= known.keys()
+    assert "azure_scheduled_event.approval.rule" not in told
+    assert told["azure_scheduled_event.affects_self"] is False
+    assert known["azure_scheduled_event.duration"] == 0
+
+
 NASTY: dict[str, Any] = {
     "EventId": "lone \ud800 surrogate",
     "EventType": 2**80,

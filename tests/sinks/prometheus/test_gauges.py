@@ -60,6 +60,19 @@ def test_before_the_first_status_nothing_is_invented() -> None:
     assert not [s for s in samples(sink) if s.name == PREFIX + "vm_info"]
 
 
+def test_no_counter_is_ahead_of_the_gauges_of_its_scrape() -> None:
+    """What another thread counts while the gauges are computed is in the next scrape."""
+
+    def now() -> Instant:
+        sink.observe(UnknownValueObserved("EventType"))
+        return Instant(story.now)
+
+    story = statuses.scheduled_story()
+    sink = PrometheusSink("1.0.0", now=now, include_process_metrics=False)
+    sink.publish(story.status())
+    assert [value(sink, "unknown_values_total", field="EventType") for _ in range(2)] == [0, 1]
+
+
 def test_the_configured_tags_are_labels_of_the_vm() -> None:
     """Each of them, under its own label, with nothing for one that the VM does not have; none without any."""
     sink = make_sink()
