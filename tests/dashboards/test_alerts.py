@@ -20,7 +20,9 @@ RUNBOOK: Final = (
     "https://github.com/azure-scheduled-events-exporter/azure-scheduled-events-exporter/blob/main/alerts/RUNBOOK.md"
 )
 SEVERITIES: Final = {"info", "warning", "critical"}
-COMMON: Final = {"job", "instance", "vm_name", "vmss_name"}
+VM_LABELS: Final = ("vm_name", "vmss_name", "subscription_id", "resource_group", "tag_owner", "tag_environment")
+"""What an alert about one VM is routed by, in the order in which the rules write it."""
+COMMON: Final = {"job", "instance", "location", *VM_LABELS}
 """What the recording rules and Prometheus add to every series."""
 
 
