@@ -265,20 +265,22 @@ ALERTS: Final[dict[str, set[str]]] = {
     "calm": set(),
     "scheduled": {"MaintenanceScheduled"},
     "started": {"InterruptionLongerThanAnnounced"},
-    "stale": {"DataStale", "SourceFailing"},
-    "stale-scheduled": {"DataStale", "SourceFailing", "MaintenanceScheduled", "MaintenanceImminent"},
+    "stale": {"DataStale"},
+    "stale-scheduled": {"SourceFailing", "MaintenanceScheduled", "MaintenanceImminent"},
     "warming": set(),
     "down": {"VMDidNotReturn"},
     "wrong": {
-        *("MaintenanceScheduled", "MaintenanceImminent", "MaintenanceStuck", "SpotPreemption"),
+        *("MaintenanceScheduled", "MaintenanceStuck", "SpotPreemption"),
         *("HardwareFailurePredicted", "UserActionWaiting", "ApprovedBySomebodyElse", "ApprovalOutdated"),
         *("ApprovalFailing", "UnknownValuesSeen", "CertificateExpiring", "WebConfigReloadFailing"),
-        *("DestinationBehind", "DestinationParked", "OutboxAlmostFull"),
+        *("DestinationParked", "OutboxAlmostFull"),
     },
     "nameless": {"NameUnknown"},
     "led": set(),
     "first": {"ApprovalFailing", "InterruptionLongerThanAnnounced"},
-    "fleet": {"MaintenanceScheduled", "MaintenanceImminent", "DataStale", "ExporterDown", "UserActionWaiting"},
+    "fleet": {
+        *("MaintenanceScheduled", "MaintenanceImminent", "DataStale", "ExporterDown", "MaintenanceWave", "FreezeWave"),
+    },
 }
 
 

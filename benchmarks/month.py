@@ -1,0 +1,363 @@
+"""A month of a fleet, as stories of hours: what Prometheus scrapes of each VM, minute by minute, as promtool reads it.
+
+Each story has the whole fleet in it, and only what the rules read: a calm VM has eleven series. What lies between the
+stories is left out: nothing fires then. Times are minutes from the beginning of a story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+PREFIX: Final = "azure_scheduled_events_"
+JOB: Final = "azure-scheduled-events-exporter"
+SETS: Final = 30
+WARM: Final = 10
+"""Minutes of calm before each story."""
+
+Values = list[float | None]
+"""A sample each minute; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """A VM of the fleet, and what routes its alerts."""
+
+    name: str
+    vmss: str
+    subscription: str
+    owner: str
+
+    @property
+    def target(self) -> str:
+        """The labels that Prometheus adds to all of its series."""
+        return f'job="{JOB}",instance="{self.name}:10169"'
+
+    @property
+    def info(self) -> str:
+        """The labels of its `vm_info`."""
+        owner = f',tag_owner="{self.owner}"' if self.owner else ""
+        return (
+            f'vm_name="{self.name}",vmss_name="{self.vmss}",subscription_id="{self.subscription}",'
+            f'resource_group="shop",location="{self.subscription}"{owner}'
+        )
+
+
+def fleet(size: int) -> list[Vm]:
+    """Nine tenths in 30 scale sets, one tenth by itself; two thirds in one subscription and region, a third in another;
+    every third scale set is the team's shop."""
+    each = size * 9 // 10 // SETS
+    vms = []
+    for number in range(size):
+        group, rest = divmod(number, each)
+        subscription = "west" if number < size * 2 // 3 else "north"
+        if group < SETS:
+            vms.append(Vm(f"set{group}_{rest}", f"set{group}", subscription, "" if group % 3 else "shop"))
+        else:
+            vms.append(Vm(f"vm{number}", "", subscription, ""))
+    return vms
+
+
+@dataclass(slots=True)
+class Told:
+    """The series of one VM that something happens to."""
+
+    vm: Vm
+    minutes: int
+    series: dict[str, Values] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        every = self.minutes
+        clock: Values = [60.0 * minute for minute in range(every)]
+        one: Values = [1.0] * every
+        self.series["up"] = list(one)
+        for name, values in (("up", one), ("last_poll_timestamp_seconds", clock), ("polls_total", clock)):
+            self.series[PREFIX + name] = list(values)
+        self.series[PREFIX + "last_successful_poll_timestamp_seconds"] = list(clock)
+        self.series[PREFIX + "poll_interval_seconds"] = list(one)
+        self.series[f'{PREFIX}poll_failures_total{{reason="timeout"}}'] = [0.0] * every
+        self.series[f"{PREFIX}vm_info{{{self.vm.info}}}"] = list(one)
+        self.series[f'{PREFIX}approval_mode{{mode="enforce"}}'] = list(one)
+        self.series[f'{PREFIX}approval_mode{{mode="dry-run"}}'] = [0.0] * every
+        self.series[f'{PREFIX}build_info{{version="1.1.0"}}'] = list(one)
+
+    def put(self, name: str, start: int, end: int, value: float | None) -> None:
+        """One value from minute `start` until `end`, of a series that is made if there is none."""
+        values = self.series.setdefault(PREFIX + name, [None] * self.minutes)
+        for minute in range(max(start, 0), min(end, self.minutes)):
+            values[minute] = value
+
+    def blind(self, start: int, end: int) -> None:
+        """No answer of the metadata service in these minutes."""
+        self.put("up", start, end, 0)
+        self.put("last_successful_poll_timestamp_seconds", start, end, 60.0 * start)
+        failures = self.series[f'{PREFIX}poll_failures_total{{reason="timeout"}}']
+        for minute in range(start, self.minutes):
+            failures[minute] = 20.0 * (min(minute, end) - start)
+
+    def away(self, start: int, end: int, *, listed: bool = True) -> None:
+        """The VM does not answer in these minutes; `listed`: service discovery still has it as a target."""
+        for name, values in self.series.items():
+            for minute in range(start, min(end, self.minutes)):
+                values[minute] = (0.0 if listed else None) if name == "up" else None
+
+    def event(  # noqa: PLR0913  # an event has so many sides
+        self,
+        ident: str,
+        kind: str,
+        source: str,
+        start: int,
+        *,
+        notice: int = 15,
+        begins: int | None = None,
+        over: int,
+        resources: int = 1,
+    ) -> None:
+        """An event in the document from minute `start` to `over`, Started from `begins` on (default: after its notice)."""
+        begins = start + notice if begins is None else begins
+        seen = f'event_id="{ident}"'
+        about = f'{seen},event_type="{kind}",event_source="{source}",resource_type="VirtualMachine"'
+        self.put(f"event_info{{{about}}}", start, over, 1)
+        self.put(f'event_status{{{seen},event_status="Scheduled"}}', start, begins, 1)
+        self.put(f'event_status{{{seen},event_status="Scheduled"}}', begins, over, 0)
+        self.put(f'event_status{{{seen},event_status="Started"}}', start, begins, 0)
+        self.put(f'event_status{{{seen},event_status="Started"}}', begins, over, 1)
+        self.put(f"event_first_seen_timestamp_seconds{{{seen}}}", start, over, 60.0 * start)
+        self.put(f"event_resources{{{seen}}}", start, over, resources)
+        self.put(f"event_not_before_timestamp_seconds{{{seen}}}", start, begins, 60.0 * (start + notice))
+        self.put(f"event_started_timestamp_seconds{{{seen}}}", begins, over, 60.0 * begins)
+        who = "not_us" if begins < start + notice else "time"
+        self.put(f'event_started_by{{{seen},approved_by="{who}"}}', begins, over, 1)
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Each series with its values as promtool reads them."""
+        for name, values in self.series.items():
+            metric, _, labels = name.rstrip("}").partition("{")
+            yield f"{metric}{{{self.vm.target}{',' if labels else ''}{labels}}}", written(values)
+
+
+def written(values: Values) -> str:
+    """Values in promtool's short form: runs of one value or one step, `_` for none, `stale` where a series ends."""
+    parts: list[str] = []
+    at = 0
+    while at < len(values):
+        value = values[at]
+        step = 0.0
+        if value is not None and at + 1 < len(values):
+            after = values[at + 1]
+            step = after - value if after is not None else 0.0
+        end = at + 1
+        while end < len(values) and _follows(values[end - 1], values[end], step):
+            end += 1
+        if value is None:
+            ended = at > 0
+            parts += ["stale"] * ended + [f"_x{end - at - ended}"] * (end - at > ended)
+        else:
+            parts.append(f"{value:g}" if end == at + 1 else f"{value:.10g}+{step:g}x{end - at - 1}")
+        at = end
+    return " ".join(parts)
+
+
+def _follows(before: float | None, value: float | None, step: float) -> bool:
+    if before is None or value is None:
+        return before is value
+    return value - before == step
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a story writes on: the fleet, of which only the VMs that something happens to are written out."""
+
+    vms: list[Vm]
+    minutes: int
+    told: dict[str, Told] = field(default_factory=dict)
+
+    def __getitem__(self, vm: Vm) -> Told:
+        return self.told.setdefault(vm.name, Told(vm, self.minutes))
+
+    def share(self, part: float, *, vmss: str | None = None, skip: int = 0) -> list[Vm]:
+        """So many VMs as `part` of the fleet is, of one scale set or of all in turn, without the first `skip`."""
+        count = max(1, round(len(self.vms) * part))
+        if vmss is not None:
+            return [vm for vm in self.vms if vm.vmss == vmss][skip : skip + count]
+        stride = max(1, len(self.vms) // (count + skip))
+        return self.vms[::stride][skip : skip + count]
+
+    def series(self) -> Iterator[tuple[str, str]]:
+        """Every series of the fleet."""
+        for vm in self.vms:
+            yield from (self.told[vm.name] if vm.name in self.told else Told(vm, self.minutes)).lines()
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One thing that happens to the fleet, `times` in a month; `tail`: minutes for which what fires at its end goes on."""
+
+    name: str
+    minutes: int
+    times: int
+    tell: Callable[[Scene], None]
+    must: str = ""
+    tail: int = 0
+
+
+def _calm(scene: Scene) -> None:
+    """Nothing happens."""
+
+
+def _autoscale(scene: Scene) -> None:
+    """A tenth of the fleet is deleted with ten minutes of notice; half of the targets stay for half an hour."""
+    for number, vm in enumerate(scene.share(0.1)):
+        at = WARM + number % 5
+        scene[vm].event(f"T{number}", "Terminate", "Platform" if number % 2 else "User", at, notice=10, over=at + 14)
+        scene[vm].away(at + 12, at + 42, listed=number % 3 != 0)
+        scene[vm].away(at + 42, scene.minutes, listed=False)
+
+
+def _early_autoscale(scene: Scene) -> None:
+    """The same, approved at once by somebody else, in a scale set that is nearly emptied."""
+    for number, vm in enumerate(scene.share(0.025, vmss="set4")):
+        scene[vm].event(f"T{number}", "Terminate", "Platform", WARM, begins=WARM + 2, over=WARM + 6)
+        scene[vm].away(WARM + 4, WARM + 34)
+        scene[vm].away(WARM + 34, scene.minutes, listed=False)
+
+
+def _migrations(scene: Scene) -> None:
+    """A freeze of one VM after the other, as many as make a thirtieth of the fleet a day."""
+    each = 1440 * 30 // len(scene.vms)
+    for number, vm in enumerate(scene.share((scene.minutes - 60) / each / len(scene.vms))):
+        at = WARM + number * each
+        scene[vm].event(f"F{number}", "Freeze", "Platform", at, over=at + 25)
+
+
+def _wave(scene: Scene) -> None:
+    """A fifteenth of the fleet is restarted, by twenty, each quarter of an hour; each VM is away for six minutes."""
+    for number, vm in enumerate(scene.share(1 / 15)):
+        at = WARM + number // max(1, len(scene.vms) // 150) * 15
+        scene[vm].event(f"R{number}", "Reboot", "Platform", at, over=at + 25)
+        scene[vm].away(at + 16, at + 22)
+
+
+def _set_wave(scene: Scene) -> None:
+    """A redeployment of one scale set of the shop, by eighths."""
+    vms = [vm for vm in scene.vms if vm.vmss == "set3"]
+    for number, vm in enumerate(vms):
+        at = WARM + number * 8 // len(vms) * 12
+        scene[vm].event(f"D{number}", "Redeploy", "Platform", at, notice=10, over=at + 20)
+        scene[vm].away(at + 11, at + 17)
+
+
+def _spot(scene: Scene) -> None:
+    """Four Spot VMs are taken back."""
+    for number, vm in enumerate(scene.share(0.004, vmss="set2")[:4]):
+        scene[vm].event(f"P{number}", "Preempt", "Platform", WARM + number, notice=1, over=WARM + number + 2)
+        scene[vm].away(WARM + number + 2, WARM + 30)
+        scene[vm].away(WARM + 30, scene.minutes, listed=False)
+
+
+def _spot_wave(scene: Scene) -> None:
+    """Half of a Spot scale set is taken back within an hour."""
+    vms = [vm for vm in scene.vms if vm.vmss == "set2"]
+    for number, vm in enumerate(vms[::2]):
+        at = WARM + number * 60 // len(vms[::2])
+        scene[vm].event(f"P{number}", "Preempt", "Platform", at, notice=1, over=at + 2)
+        scene[vm].away(at + 2, scene.minutes, listed=False)
+
+
+def _outage(scene: Scene) -> None:
+    """The metadata service of a region is away for twenty minutes."""
+    for number, vm in enumerate(vm for vm in scene.vms if vm.subscription == "west"):
+        scene[vm].blind(WARM + number % 2, WARM + 20 + number % 3)
+
+
+def _partition(scene: Scene) -> None:
+    """A scale set is cut off from Prometheus for half an hour."""
+    for vm in scene.vms:
+        if vm.vmss == "set6":
+            scene[vm].away(WARM, WARM + 30)
+
+
+def _one_blind(scene: Scene) -> None:
+    """One VM's metadata service does not answer for half an hour."""
+    scene[scene.vms[-1]].blind(WARM, WARM + 30)
+
+
+def _one_down(scene: Scene) -> None:
+    """One exporter ends, and is started again after forty minutes."""
+    scene[scene.vms[7]].away(WARM, WARM + 40)
+
+
+def _predicted(scene: Scene) -> None:
+    """Hardware is predicted to fail in five days; the owner redeploys after half an hour."""
+    told = scene[scene.vms[1]]
+    told.event("H", "Redeploy", "Platform", WARM, notice=5 * 1440, over=WARM + 40, begins=WARM + 9999)
+    told.event("U", "Redeploy", "User", WARM + 30, over=WARM + 40, begins=WARM + 33)
+    told.away(WARM + 34, WARM + 42)
+
+
+def _user(scene: Scene) -> None:
+    """Thirty users restart a VM each, which waits for its NotBefore; one of the VMs stays away."""
+    for number, vm in enumerate(scene.share(0.01)):
+        scene[vm].event(f"U{number}", "Reboot", "User", WARM + number, over=WARM + number + 20)
+        scene[vm].away(WARM + number + 16, scene.minutes if number == 0 else WARM + number + 19)
+
+
+def _host_failure(scene: Scene) -> None:
+    """A host fails: five VMs go without notice, their events Started at first sight; one does not come back for fifty minutes."""
+    for number, vm in enumerate(scene.share(5 / len(scene.vms), skip=3)):
+        scene[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 65)
+        scene[vm].away(WARM + 2, WARM + (52 if number == 0 else 8))
+
+
+def _still(scene: Scene) -> None:
+    """One VM stands still for 20 s, and nothing had announced it."""
+    name = 'observed_interruption_seconds_sum{kind="clock_step",attributed="false"}'
+    scene[scene.vms[11]].put(name, WARM + 20, scene.minutes, 20)
+
+
+def _rollout(scene: Scene) -> None:
+    """A new version goes through the fleet within an hour; each exporter is away for a minute."""
+    for number, vm in enumerate(scene.vms):
+        at = WARM + number * 60 // len(scene.vms)
+        scene[vm].series[f'{PREFIX}build_info{{version="1.1.0"}}'][at:] = [None] * (scene.minutes - at)
+        scene[vm].put('build_info{version="1.2.0"}', at + 1, scene.minutes, 1)
+        scene[vm].away(at, at + 1)
+
+
+def _job_gone(scene: Scene) -> None:
+    """Service discovery finds nothing for forty minutes."""
+    for vm in scene.vms:
+        scene[vm].away(WARM, WARM + 40, listed=False)
+
+
+def _destination(scene: Scene) -> None:
+    """A destination takes nothing for two hours; a VM more has records for it every four minutes."""
+    for number, vm in enumerate(scene.vms[:30]):
+        at = WARM + 4 * number
+        scene[vm].put('outbox_records{destination="event_hubs"}', 0, scene.minutes, 0)
+        scene[vm].put('outbox_records{destination="event_hubs"}', at, WARM + 120, 2)
+        scene[vm].put('outbox_oldest_record_timestamp_seconds{destination="event_hubs"}', at, WARM + 120, 60.0 * at)
+
+
+STORIES: Final = (
+    Story("a calm hour", 30, 30, _calm),
+    Story("autoscale deletes a tenth of the fleet", 75, 30, _autoscale),
+    Story("autoscale empties a scale set, approved early", 55, 10, _early_autoscale),
+    Story("live migrations, 100 VMs a day", 150, 300, _migrations),
+    Story("4 Spot VMs are evicted", 45, 20, _spot),
+    Story("30 users restart a VM, one stays away", 100, 4, _user),
+    Story("a roll-out within an hour", 85, 2, _rollout),
+    Story("half of a Spot scale set is evicted", 85, 1, _spot_wave, "more capacity", 360),
+    Story("a wave restarts 200 VMs, 20 each quarter of an hour", 190, 1, _wave, "enough VMs stay", 360),
+    Story("a wave redeploys one scale set", 120, 2, _set_wave, "enough VMs stay", 360),
+    Story("the metadata service of a region is away for 20 min", 50, 1, _outage, "wait, or mend"),
+    Story("a scale set is cut off for 30 min", 55, 1, _partition, "mend the network"),
+    Story("one VM is blind for 30 min", 50, 3, _one_blind, "mend the VM"),
+    Story("one exporter is down for 40 min", 60, 4, _one_down, "start it"),
+    Story("hardware is predicted to fail", 60, 1, _predicted, "redeploy"),
+    Story("a host fails, 1 of its 5 VMs does not return", 85, 2, _host_failure, "start the VM"),
+    Story("a VM stands still for 20 s", 50, 3, _still, "look"),
+    Story("the whole job is gone for 40 min", 65, 1, _job_gone, "mend the discovery"),
+    Story("a destination takes nothing for two hours", 140, 1, _destination, "mend it"),
+)

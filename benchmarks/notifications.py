@@ -1,0 +1,224 @@
+"""How often the alerts speak in a month of a fleet: `python -m benchmarks.notifications [VMS] [--factor N] [--only WORDS]`.
+
+The rules of alerts/rules.yml are evaluated once a minute by Prometheus' own engine (`promtool test rules`, which tells what
+fired) on the stories of `benchmarks.month`. What begins and ends to fire is then sent, in its minutes, to a real
+Alertmanager with deploy/compose/alertmanager.yml, whose notifications a real webhook counts. Time there runs `factor` times
+as fast: each duration of the configuration is divided by it. Between the stories nothing fires, and is left out; each is
+played once and counted as often as a month has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from benchmarks.month import STORIES, Scene, Story, fleet
+from tests.support.peers import Daemon, Webhook, need, until
+
+ROOT: Final = Path(__file__).parents[1]
+RULES: Final = ROOT / "alerts" / "rules.yml"
+CONFIG: Final = ROOT / "deploy" / "compose" / "alertmanager.yml"
+VMS: Final = 3000
+FACTOR: Final = 120.0
+MINUTE: Final = 60.0
+SETTLE: Final = 20.0
+"""Minutes after the last alert in which a notification may still come: the pager's group interval and some."""
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_ASKED: Final = re.compile(r", time: (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?,\n\s+exp:.*\n\s+got: (.*)")
+_LABELS: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Alert = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What began and what ended to fire in one minute of a story."""
+
+    minute: float
+    begins: list[Alert]
+    ends: list[Alert]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one story raised and whom it reached: alerts by name, and notifications by receiver and state."""
+
+    story: Story
+    alerts: Counter[str]
+    notifications: Counter[tuple[str, str]]
+
+    def told(self, *receivers: str, state: str = "firing") -> int:
+        """The notifications to receivers whose name ends so."""
+        return sum(
+            count
+            for (receiver, said), count in self.notifications.items()
+            if said == state and receiver.endswith("on-call") == ("on-call" in receivers)
+        )
+
+
+def changes(story: Story, size: int, folder: Path) -> list[Change]:
+    """What fires in a story, by the rules and Prometheus' own engine."""
+    scene = Scene(fleet(size), story.minutes)
+    story.tell(scene)
+    path = folder / "test.yml"
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"rule_files: ['{RULES}']\nevaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n")
+        for series, values in scene.series():
+            file.write(f"  - {{series: '{series}', values: '{values}'}}\n")
+        file.write("  promql_expr_test:\n")
+        firing = 'ALERTS{alertstate="firing"}'
+        before = f"({firing} offset 1m)"
+        for minute in range(story.minutes):
+            for word, asked in (("begins", f"{firing} unless {before}"), ("ends", f"{before} unless {firing}")):
+                expr = f'label_replace({asked}, "edge", "{word}", "", "")'
+                file.write(f"  - {{expr: '{expr}', eval_time: {minute}m, exp_samples: []}}\n")
+    done = subprocess.run([need("promtool"), "test", "rules", str(path)], text=True, capture_output=True, check=False)
+    path.unlink()
+    said = done.stdout + done.stderr
+    if "err:" in said or ("FAILED" not in said and "SUCCESS" not in said):
+        raise RuntimeError(said[:2000])
+    return list(_read(said))
+
+
+def _read(said: str) -> Iterator[Change]:
+    """The answers in promtool's complaint that it expected none, by minute."""
+    found: dict[float, Change] = {}
+    for hours, minutes, seconds, got in _ASKED.findall(said):
+        minute = int(hours or 0) * 60 + int(minutes or 0) + int(seconds or 0) / 60
+        change = found.setdefault(minute, Change(minute, [], []))
+        for sample in re.findall(r"\{((?:\w+=\"(?:[^\"\\]|\\.)*\"(?:, )?)+)\}", got):
+            labels = dict(_LABELS.findall(sample))
+            edge = labels.pop("edge")
+            labels.pop("alertstate")
+            labels.pop("__name__", None)
+            (change.begins if edge == "begins" else change.ends).append(frozenset(labels.items()))
+    return iter(sorted(found.values(), key=lambda change: change.minute))
+
+
+def scaled(config: dict[str, Any], factor: float, url: str) -> dict[str, Any]:
+    """A configuration of Alertmanager's whose durations are shorter by a factor and whose webhooks are one address."""
+
+    def walk(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: walk(member, name) for name, member in value.items()}
+        if isinstance(value, list):
+            return [walk(member, key) for member in value]
+        if key in ("group_wait", "group_interval", "repeat_interval"):
+            return f"{max(1, round(float(value[:-1]) * _UNITS[value[-1]] * 1000 / factor))}ms"
+        return url if key == "url" else value
+
+    changed: dict[str, Any] = walk(config)
+    return changed
+
+
+def _alertmanager(folder: Path, config: dict[str, Any]) -> Daemon:
+    (folder / "alertmanager.yml").write_text(json.dumps(config), encoding="utf-8")
+    arguments = [
+        need("prometheus-alertmanager"),
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+        "--cluster.listen-address=",
+    ]
+    return Daemon(arguments, folder)
+
+
+def _post(client: httpx.Client, alerts: Sequence[Alert], since: dict[Alert, datetime], *, over: bool) -> None:
+    now = datetime.now(UTC)
+    end = now if over else now + timedelta(days=1)
+    body = [
+        {"labels": dict(alert), "startsAt": since.setdefault(alert, now).isoformat(), "endsAt": end.isoformat()}
+        for alert in alerts
+    ]
+    if over:
+        for alert in alerts:
+            since.pop(alert)
+    if body:
+        client.post("/api/v2/alerts", json=body).raise_for_status()
+
+
+def play(story: Story, told: Sequence[Change], factor: float, folder: Path) -> Heard:
+    """The changes of a story in an Alertmanager, at their times divided by the factor."""
+    config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+    since: dict[Alert, datetime] = {}
+    minute = MINUTE / factor
+    with (
+        Webhook() as hook,
+        _alertmanager(folder, scaled(config, factor, hook.url)) as manager,
+        httpx.Client(base_url=manager.url, timeout=30) as client,
+    ):
+        until(lambda: client.get("/-/ready").is_success)
+        first = told[0].minute if told else 0
+        start = time.monotonic()
+        for change in told:
+            time.sleep(max(0.0, start + (change.minute - first) * minute - time.monotonic()))
+            _post(client, change.begins, since, over=False)
+            _post(client, change.ends, since, over=True)
+        if told:
+            time.sleep(max(0.0, start + (story.minutes + story.tail - first) * minute - time.monotonic()))
+            _post(client, list(since), since, over=True)
+            time.sleep(SETTLE * minute)
+        heard = Counter((body["receiver"], body["status"]) for body in list(hook.received))
+    names = Counter(dict(alert)["alertname"] for change in told for alert in change.begins)
+    return Heard(story, names, heard)
+
+
+def hear(story: Story, size: int, factor: float) -> Heard:
+    """One story from the scrapes to the webhook."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return play(story, changes(story, size, folder), factor, folder)
+
+
+def table(heard: Sequence[Heard]) -> str:
+    """The notifications of each story, and of a day of the month, in Markdown."""
+    lines = [
+        "| what happens | times a month | alerts each time | messages | pages | what a person must do |",
+        "| --- | --: | --: | --: | --: | --- |",
+    ]
+    messages = pages = 0
+    for each in heard:
+        quiet, loud = each.told(), each.told("on-call")
+        messages += quiet * each.story.times
+        pages += loud * each.story.times
+        alerts = sum(each.alerts.values())
+        lines.append(
+            f"| {each.story.name} | {each.story.times} | {alerts} | {quiet} | {loud} | {each.story.must or 'nothing'} |"
+        )
+    lines.append(f"| **a day of this month** | | | **{messages / 30:.1f}** | **{pages / 30:.2f}** | |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table of a month."""
+    parser = argparse.ArgumentParser(description="Notifications of a month.")
+    parser.add_argument("vms", nargs="?", type=int, default=VMS)
+    parser.add_argument("--factor", type=float, default=FACTOR)
+    parser.add_argument("--only", default="", help="stories whose name contains this")
+    told = parser.parse_args()
+    stories = [story for story in STORIES if told.only in story.name]
+    with ThreadPoolExecutor(2) as pool:
+        heard = []
+        for each in pool.map(lambda story: hear(story, told.vms, told.factor), stories):
+            heard.append(each)
+            print(f"{each.story.name}: {dict(each.alerts)} -> {dict(each.notifications)}", flush=True)
+    print(f"\n{told.vms} VMs, time {told.factor:g} times as fast\n\n{table(heard)}")
+
+
+if __name__ == "__main__":
+    main()

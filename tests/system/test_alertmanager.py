@@ -1,0 +1,127 @@
+"""The Alertmanager's configuration beside the compose file: valid, complete, and each alert goes where the docs say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.support.documentation import ROOT
+from tests.support.peers import need
+
+ALERTS: Final = ROOT / "alerts"
+CONFIG: Final = ROOT / "deploy" / "compose" / "alertmanager.yml"
+PAGE: Final = ROOT / "docs" / "alertmanager.md"
+LOADED: Final[dict[str, Any]] = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
+RULES: Final[list[dict[str, Any]]] = [
+    rule
+    for group in yaml.safe_load((ALERTS / "rules.yml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+SEVERITY: Final = {rule["alert"]: rule["labels"]["severity"] for rule in RULES if "alert" in rule}
+RECEIVER: Final = {"info": "nobody", "warning": "operators", "critical": "on-call"}
+OWNERS: Final = {"info": "nobody", "warning": "shop", "critical": "shop-on-call"}
+
+pytestmark = pytest.mark.peer("alertmanager")
+
+
+def _amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([need("amtool"), *arguments], text=True, capture_output=True, check=False)
+
+
+def _routed(receiver: str, **labels: str) -> None:
+    told = [f"{name}={value}" for name, value in labels.items()]
+    done = _amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *told)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_configuration_is_valid() -> None:
+    """amtool takes it as it is."""
+    checked = _amtool("check-config", str(CONFIG))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("alert", SEVERITY)
+def test_an_alert_goes_where_its_severity_and_owner_say(alert: str) -> None:
+    """info reaches nobody; warnings and critical alerts their own receiver, or that of the VM's owner."""
+    severity = SEVERITY[alert]
+    _routed(RECEIVER[severity], alertname=alert, severity=severity)
+    _routed(OWNERS[severity], alertname=alert, severity=severity, tag_owner="shop")
+
+
+def test_a_severity_of_other_rules_reaches_somebody() -> None:
+    """What this project does not know is the operators'."""
+    _routed("operators", alertname="NodeDown", severity="page")
+
+
+def _matchers(rule: dict[str, Any], end: str) -> list[tuple[str, str, str]]:
+    """Label, operator and value of each matcher of one end of an inhibition."""
+    found = [re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.*)"', text) for text in rule[f"{end}_matchers"]]
+    return [(match[1], match[2], match[3]) for match in found if match]
+
+
+def _names(matchers: list[tuple[str, str, str]]) -> set[str]:
+    """The alerts that these matchers take by name."""
+    kept = set(SEVERITY)
+    for label, operator, value in matchers:
+        if label == "alertname":
+            kept = {name for name in kept if bool(re.fullmatch(value, name)) == operator.startswith("=")}
+    return kept
+
+
+@pytest.mark.parametrize("rule", LOADED["inhibit_rules"], ids=lambda rule: rule["source_matchers"][0])
+def test_an_inhibition_names_alerts_that_exist_and_share_their_labels(rule: dict[str, Any]) -> None:
+    """Each name of an inhibition is an alert's, and no alert mutes itself by labels that both have."""
+    for end in ("source", "target"):
+        matchers = _matchers(rule, end)
+        assert len(matchers) == len(rule[f"{end}_matchers"])
+        assert _names(matchers)
+        for label, operator, value in matchers:
+            if label == "alertname" and operator == "=~" and "(" in value:
+                prefix, words = re.fullmatch(r"(\w+)\(([\w|]+)\)", value).groups()  # type: ignore[union-attr]  # no match fails the test
+                assert {prefix + word for word in words.split("|")} <= set(SEVERITY)
+    both = _names(_matchers(rule, "source")) & _names(_matchers(rule, "target"))
+    assert not both or any(label == "scope" for label, _, _ in _matchers(rule, "target"))
+
+
+def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
+    """The service that holds the configuration is the one that Prometheus sends its alerts to."""
+    services = yaml.safe_load((CONFIG.parent / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    assert "./alertmanager.yml:/etc/alertmanager/alertmanager.yml:ro" in services["alertmanager"]["volumes"]
+    told = yaml.safe_load((CONFIG.parent / "prometheus.yml").read_text(encoding="utf-8"))
+    assert told["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
+
+
+def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
+    """The documented sed adds a tag to every list that carries the VM's labels, and promtool takes what comes of it."""
+    line = re.search(r"^sed .*tag_cost_centre.*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
+    assert line
+    folder = tmp_path / "alerts"
+    folder.mkdir()
+    before = (ALERTS / "rules.yml").read_text(encoding="utf-8")
+    (folder / "rules.yml").write_text(before, encoding="utf-8")
+    subprocess.run(["sh", "-c", line[0]], cwd=tmp_path, check=True)
+    after = (folder / "rules.yml").read_text(encoding="utf-8")
+    lists = re.findall(r"(?:by|group_left|on) \(([^()]*tag_owner[^()]*)\)", after)
+    assert len(lists) > 30
+    assert all("tag_cost_centre" in labels.split(", ") for labels in lists)
+    assert after.replace(", tag_cost_centre", "") == before
+    checked = subprocess.run(
+        [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", "rules.yml"],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: str(rule["alert"]))
+def test_an_alert_about_a_vm_carries_the_whole_list(rule: dict[str, Any]) -> None:
+    """Wherever labels of the VM are carried it is one list, so that one line adds another tag."""
+    for labels in re.findall(r"\(([^()]*vm_name[^()]*)\)", rule["expr"]):
+        assert labels.endswith("vm_name, vmss_name, subscription_id, resource_group, tag_owner, tag_environment")
