@@ -13,7 +13,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale properties fuzz
+.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale notifications properties fuzz
 .PHONY: vm windows systemd cluster pythons arm64
 .PHONY: dist image image-test standalone standalone-test deb rpm packages-test windows-zip msi chart
 .PHONY: manifests rules
@@ -27,6 +27,7 @@ help:
 	@echo "make bench       speed and memory of the agent (about 5 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
+	@echo "make notifications  how often the alerts speak in a month of VMS (default 3000; about 40 minutes)"
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
@@ -96,6 +97,9 @@ soak: $(VENV)/.test
 
 scale: $(VENV)/.test
 	$(BIN)/python -m benchmarks.scale
+
+notifications: peers
+	$(BIN)/python -m benchmarks.notifications $(VMS)
 
 properties: $(VENV)/.test
 	$(BIN)/python -m tests.properties --minutes $(or $(MINUTES),10)

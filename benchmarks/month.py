@@ -102,7 +102,7 @@ class Told:
             for minute in range(start, min(end, self.minutes)):
                 values[minute] = (0.0 if listed else None) if name == "up" else None
 
-    def event(  # noqa: PLR0913  # an event has so many sides
+    def event(
         self,
         ident: str,
         kind: str,
@@ -114,7 +114,7 @@ class Told:
         over: int,
         resources: int = 1,
     ) -> None:
-        """An event in the document from minute `start` to `over`, Started from `begins` on (default: after its notice)."""
+        """An event in the document from minute `start` to `over`, Started from `begins` on, else after its notice."""
         begins = start + notice if begins is None else begins
         seen = f'event_id="{ident}"'
         about = f'{seen},event_type="{kind}",event_source="{source}",resource_type="VirtualMachine"'
@@ -154,7 +154,7 @@ def written(values: Values) -> str:
             ended = at > 0
             parts += ["stale"] * ended + [f"_x{end - at - ended}"] * (end - at > ended)
         else:
-            parts.append(f"{value:g}" if end == at + 1 else f"{value:.10g}+{step:g}x{end - at - 1}")
+            parts.append(f"{value:g}" if end == at + 1 else f"{value:.10g}{step:+g}x{end - at - 1}")
         at = end
     return " ".join(parts)
 
@@ -232,7 +232,7 @@ def _migrations(scene: Scene) -> None:
 
 
 def _wave(scene: Scene) -> None:
-    """A fifteenth of the fleet is restarted, by twenty, each quarter of an hour; each VM is away for six minutes."""
+    """A fifteenth of the fleet is restarted, twenty each quarter of an hour; each is away for six minutes."""
     for number, vm in enumerate(scene.share(1 / 15)):
         at = WARM + number // max(1, len(scene.vms) // 150) * 15
         scene[vm].event(f"R{number}", "Reboot", "Platform", at, over=at + 25)
@@ -306,7 +306,7 @@ def _user(scene: Scene) -> None:
 def _host_failure(scene: Scene) -> None:
     """A host fails: five VMs go without notice, their events Started at first sight; one does not come back for fifty minutes."""
     for number, vm in enumerate(scene.share(5 / len(scene.vms), skip=3)):
-        scene[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 65)
+        scene[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 25)
         scene[vm].away(WARM + 2, WARM + (52 if number == 0 else 8))
 
 
