@@ -13,7 +13,8 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-fast lint types pytest peers readme bench soak scale notifications properties fuzz
+.PHONY: help demo test test-all test-fast lint types pytest peers grafana readme bench soak scale notifications
+.PHONY: properties fuzz
 .PHONY: vm windows systemd cluster pythons arm64
 .PHONY: dist image image-test standalone standalone-test deb rpm packages-test windows-zip msi chart
 .PHONY: manifests rules
@@ -22,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo        the whole of it on this machine, in about 20 seconds; nothing is installed beside $(VENV)"
 	@echo "make test        linters, types, and every test, against real peers (as root they are installed with apt)"
-	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components (needs npm)"
+	@echo "make test-all    the same, and the dashboards drawn by Grafana's own components"
 	@echo "make test-fast   the tests that start no peers and no whole agent, in a minute and a half"
 	@echo "make bench       speed and memory of the agent (about 5 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
@@ -62,7 +63,10 @@ demo: $(VENV)/.run
 test: lint types peers pytest
 
 test-all: export DASHBOARDS_DRAWN = 1
-test-all: tests/grafana/node_modules/.package-lock.json test
+test-all: grafana test
+
+grafana: $(VENV)/.test
+	@.ci/node $(BIN)/python tests/grafana
 
 lint: $(VENV)/.test
 	@echo "== ruff check, ruff format --check"
@@ -79,6 +83,7 @@ types: $(VENV)/.test
 peers: $(VENV)/.test
 	@.ci/peers
 	@.ci/tools $(BIN)/python
+	@.ci/node $(BIN)/python tests/node
 
 pytest: $(VENV)/.test
 	@echo "== pytest"
@@ -242,9 +247,4 @@ $(VENV)/.locked: $(LOCKS)
 	@touch $@
 
 $(VENV)/.release: $(VENV)/.test $(VENV)/.locked
-	@touch $@
-
-tests/grafana/node_modules/.package-lock.json: tests/grafana/package-lock.json
-	@echo "== npm ci in tests/grafana" >&2
-	@npm ci --prefix tests/grafana --no-audit --no-fund --silent
 	@touch $@

@@ -1,6 +1,6 @@
 """What a person reads: the dashboards through Grafana's own pipeline and components, in Node and in a browser.
 
-Needs npm and Chromium, so it runs where DASHBOARDS_DRAWN=1 says that `npm ci` was run in tests/grafana. With
+Needs npm's packages and Chromium, so it runs where DASHBOARDS_DRAWN=1 says that tests/grafana has them. With
 DASHBOARDS_PICTURES=FOLDER the pictures are kept there, for looking at.
 """
 
@@ -18,7 +18,7 @@ from tests.support.dashboards_stories import LIVES
 from tests.support.dashboards_world import ROOT, World, load, panels
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("DASHBOARDS_DRAWN") != "1", reason="needs npm: DASHBOARDS_DRAWN=1"),
+    pytest.mark.skipif(os.environ.get("DASHBOARDS_DRAWN") != "1", reason="needs many npm packages: make test-all"),
     pytest.mark.peer("chromium"),
 ]
 

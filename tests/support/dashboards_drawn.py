@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tests.support.node import node_binary
 from tests.support.peers import need
 
 GRAFANA: Final = Path(__file__).parents[1] / "grafana"
@@ -34,7 +35,7 @@ Answers = dict[str, list[dict[str, Any]]]
 
 def bundled(folder: Path) -> Path:
     """The bundles in `folder`, built with the npm packages beside them (`npm ci` in tests/grafana)."""
-    subprocess.run([need("node"), "build.mjs", str(folder)], cwd=GRAFANA, check=True, timeout=120)
+    subprocess.run([node_binary(), "build.mjs", str(folder)], cwd=GRAFANA, check=True, timeout=120)
     return folder
 
 
@@ -44,7 +45,7 @@ def panel_contents(
     """What each panel says in each story, by story and the panel's id, as Grafana's pipeline puts it."""
     file = folder / f"{dashboard.stem}.answers.json"
     file.write_text(json.dumps(answers), encoding="utf-8")
-    command = [need("node"), str(bundles / "told.cjs"), str(dashboard), str(file)]
+    command = [node_binary(), str(bundles / "told.cjs"), str(dashboard), str(file)]
     done = subprocess.run(command, text=True, capture_output=True, check=True, timeout=120)
     contents: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return contents

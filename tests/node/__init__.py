@@ -1,0 +1,1 @@
+"""Node for the tests: what is locked loads."""
