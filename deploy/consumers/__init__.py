@@ -1,0 +1,1 @@
+"""Consumers of the records in Event Hubs that a team can take as they are; no part of the agent's package."""

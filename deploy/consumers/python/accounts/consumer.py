@@ -1,0 +1,226 @@
+"""The program: Azure's SDK reads each partition, `store` keeps what it brings, accounts are written as they change.
+
+Two things happen, both on one event loop. For each batch: check it, keep its facts and the position after it in one
+transaction. Every second: write a line for each event that changed since, flush, and remember that it was told. A line
+may come twice after a crash, and none is lost; of two lines about one event the one with more `records` is the newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import IO, Any, Final
+
+from azure.eventhub import EventData
+from azure.eventhub.aio import EventHubConsumerClient
+from azure.eventhub.amqp import AmqpMessageBodyType
+
+from .join import account, due
+from .record import MAX_BODY, Unreadable, read
+from .store import NEVER, Store
+
+LOG: Final = logging.getLogger("accounts")
+BATCH: Final = 300
+PREFETCH: Final = 900
+BALANCE_SECONDS: Final = 5.0
+"""After which the SDK takes up a partition that it lost."""
+TELL_SECONDS: Final = 1.0
+REST: Final = 4
+"""Telling rests this many times as long as it took: a burst of a thousand witnesses is told in a few lines."""
+AT_ONCE: Final = 50
+"""Accounts written before reading goes on."""
+FORGET_SECONDS: Final = 300.0
+REPORT_SECONDS: Final = 60.0
+BEHIND: Final = timedelta(minutes=5)
+QUIET_SECONDS: Final = 60.0
+CLOSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the program is told. Times in seconds."""
+
+    begin: str = "start"
+    """Where to read a partition that has no checkpoint: `start` or `now`."""
+    give_up: float = 86_400.0
+    keep: float = 30 * 86_400.0
+    max_bytes: int = 1 << 30
+    exit_when_idle: float | None = None
+
+
+@dataclass
+class Counts:
+    """What was read since the start, for the log."""
+
+    received: int = 0
+    new: int = 0
+    copies: int = 0
+    about_vms: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    told: int = 0
+
+    def __str__(self) -> str:
+        """One line of JSON."""
+        return json.dumps({**vars(self), "about_vms": dict(self.about_vms), "skipped": dict(self.skipped)})
+
+
+class Consumer:
+    """Reads batches into a store and writes accounts to `output`, a text file."""
+
+    def __init__(self, store: Store, output: IO[str], options: Options) -> None:
+        self._store, self._output, self._options = store, output, options
+        self.counts = Counts()
+        self._last_batch = time.monotonic()
+        self._newest: datetime | None = None
+        self._failure: asyncio.Future[None] | None = None
+
+    # -- reading
+
+    def keep(self, bodies: Iterable[bytes]) -> None:
+        """Check these messages and add their facts to the store; what is no record of ours is counted."""
+        facts = []
+        for body in bodies:
+            self.counts.received += 1
+            try:
+                fact = read(body)
+            except Unreadable as error:
+                self.counts.skipped[error.reason] += 1
+                continue
+            if fact.event_id is None:
+                self.counts.about_vms[fact.kind] += 1
+            else:
+                facts.append(fact)
+        new = self._store.add(facts)
+        self.counts.new += new
+        self.counts.copies += len(facts) - new
+
+    async def on_batch(self, context: Any, events: list[EventData]) -> None:
+        """A batch of one partition. What goes wrong here ends the program: the SDK would go on after it."""
+        if not events:
+            return
+        try:
+            self.keep(map(body_of, events))
+            await context.update_checkpoint(events[-1])
+        except Exception as error:  # the SDK would log it and read on
+            if self._failure is not None and not self._failure.done():
+                self._failure.set_exception(error)
+            raise
+        self._last_batch = time.monotonic()
+        with contextlib.suppress(ValueError, OverflowError, TypeError):
+            self._newest = events[-1].enqueued_time
+
+    async def on_error(self, context: Any, error: Exception) -> None:
+        """Said and no more: the SDK connects again."""
+        where = f"partition {context.partition_id}" if context is not None else "the event hub"
+        LOG.warning("%s: %s: %s", where, type(error).__name__, str(error)[:300])
+
+    # -- telling
+
+    async def tell(self) -> None:
+        """Write a line for each event that changed, and for each whose end has become overdue."""
+        now = datetime.now(UTC)
+        caught_up = self._caught_up(now)
+        waiting = self._store.to_tell()
+        if caught_up:
+            overdue = self._store.overdue(_text(now - timedelta(seconds=self._options.give_up)))
+            waiting = list(dict.fromkeys([*waiting, *overdue]))
+        for first in range(0, len(waiting), AT_ONCE):
+            self._tell(waiting[first : first + AT_ONCE], _text(now), self._options.give_up if caught_up else None)
+            await asyncio.sleep(0)
+
+    def _tell(self, event_ids: list[str], now: str, give_up: float | None) -> None:
+        told: dict[str, str] = {}
+        for event_id in event_ids:
+            found = account(self._store.facts(event_id), now, give_up)
+            self._output.write(json.dumps(found) + "\n")
+            told[event_id] = NEVER if found["state"] in {"closed", "no-end"} else due(found)
+        self._output.flush()
+        with contextlib.suppress(OSError):  # a pipe or a terminal can't be synced
+            os.fsync(self._output.fileno())
+        self._store.told(told)
+        self.counts.told += len(told)
+
+    def _caught_up(self, now: datetime) -> bool:
+        """Whether what is read is of these minutes: before that, the end of an old event may still be to come."""
+        quiet = time.monotonic() - self._last_batch > QUIET_SECONDS
+        return quiet or (self._newest is not None and now - self._newest < BEHIND)
+
+    # -- the loop
+
+    async def run(self, client: EventHubConsumerClient, stop: asyncio.Event) -> None:
+        """Read and tell until `stop` is set, or until it is idle for so long.
+
+        Raises sqlite3.Error for the store and OSError for the output, without a position after what was not kept.
+        """
+        self._failure = asyncio.get_running_loop().create_future()
+        receiving = asyncio.ensure_future(
+            client.receive_batch(
+                self.on_batch,
+                on_error=self.on_error,
+                max_batch_size=BATCH,
+                prefetch=PREFETCH,
+                starting_position="-1" if self._options.begin == "start" else "@latest",
+            )
+        )
+        telling = asyncio.ensure_future(self._tell_forever())
+        stopping = asyncio.ensure_future(stop.wait())
+        ends: list[asyncio.Future[Any]] = [receiving, self._failure, telling, stopping]
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(client.close(), CLOSE_SECONDS)
+        for end in done:
+            end.result()
+
+    async def _tell_forever(self) -> None:
+        forgotten = reported = time.monotonic()
+        said = ""
+        while True:
+            began = time.monotonic()
+            await self.tell()
+            if began - forgotten > FORGET_SECONDS:
+                forgotten = began
+                self._store.forget(time.time() - self._options.keep, self._options.max_bytes)
+            if began - reported > REPORT_SECONDS and str(self.counts) != said:
+                reported, said = began, str(self.counts)
+                LOG.info("%s", said)
+            idle = self._options.exit_when_idle
+            if idle is not None and began - self._last_batch > idle and not self._store.to_tell():
+                return
+            await asyncio.sleep(max(TELL_SECONDS, REST * (time.monotonic() - began)))
+
+
+def body_of(event: EventData) -> bytes:
+    """The body as bytes, and no more of it than can be a record; what is not made of bytes is taken as empty."""
+    if event.body_type != AmqpMessageBodyType.DATA:
+        return b""
+    parts: Any = event.body
+    body = bytearray()
+    for part in [parts] if isinstance(parts, bytes) else parts:
+        body += part
+        if len(body) > MAX_BODY:
+            break
+    return bytes(body)
+
+
+async def consume(client: EventHubConsumerClient, consumer: Consumer) -> None:
+    """Run until SIGTERM or Ctrl-C."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt there
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await consumer.run(client, stop)
+
+
+def _text(when: datetime) -> str:
+    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,367 @@
+"""One message as a fact that can be joined: everything is checked, whoever may have sent it.
+
+The shape is the agent's schema of records, version 1. Members that this version does not know are ignored; a known one
+of the wrong type makes the record unreadable. `data.event` is Azure's object as received, so there anything goes.
+Records of agents without `data.kind` and `data.event_id` are read by their `type` and `subject`.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
+
+MAX_BODY: Final = 1 << 20  # bytes; the largest message of Event Hubs' Standard tier
+MAX_KEY: Final = 2048  # characters of an id, a source, a subject or a name
+MAX_TEXT: Final = 4096  # characters of Azure's description
+MAX_NAMES: Final = 20_000  # resources of an event, a word each
+MAX_TAGS: Final = 16  # as many as the agent publishes
+MAX_NUMBER: Final = 1 << 53  # what a double holds exactly; not a number and infinity are not below it
+PREFIX: Final = "azure_scheduled_event."
+
+CLOSING: Final = frozenset({"completed", "canceled", "ended"})
+ABOUT_EVENTS: Final = CLOSING | {
+    "scheduled",
+    "updated",
+    "started",
+    "approval.decided",
+    "approval.accepted",
+    "approval.failed",
+    "approval.outdated",
+    "interruption.observed",
+    "event.rejected",
+}
+ABOUT_VMS: Final = frozenset(
+    {
+        "interruption.observed",
+        "source.unavailable",
+        "source.recovered",
+        "source.anomaly",
+        "document.rejected",
+        "event.rejected",
+        "agent.started",
+        "agent.stopped",
+    }
+)
+"""Two kinds may be about an event or about the VM."""
+
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+class Unreadable(ValueError):
+    """No record that can be joined. `reason` is one of REASONS."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(REASONS[reason])
+        self.reason = reason
+
+
+REASONS: Final = {
+    "too-large": "more than 1 MiB",
+    "not-json": "no JSON object",
+    "not-cloudevents": "no CloudEvent of version 1.0",
+    "other-producer": "a CloudEvent of another program",
+    "other-version": "a record of another version of the schema",
+    "unknown-kind": "a kind that this program does not know",
+    "wrong-type": "a member has the wrong type",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AzureEvent:
+    """What Azure says of an event; None for what it does not say, or not as a string."""
+
+    event_id: str | None
+    event_type: str | None
+    event_source: str | None
+    status: str | None
+    description: str | None
+    duration: int | None
+    """Seconds; None where Azure does not know (-1)."""
+    resources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the VM is; empty for what is not known."""
+
+    subscription_id: str = ""
+    resource_group: str = ""
+    vmss_name: str = ""
+    location: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One record as far as the join needs it. Times are RFC 3339 in UTC with microseconds, so they compare as text."""
+
+    source: str
+    id: str
+    kind: str
+    event_id: str | None
+    """In lower case: the key of the join. None: the record is about a VM."""
+    time: str
+    vm: str
+    """The VM's name, else `source`."""
+    place: Place = Place()
+    event: AzureEvent | None = None
+    not_before: str | None = None
+    affects_self: bool | None = None
+    seen_before: str | None = None
+    first_seen: str | None = None
+    notice_seconds: float | None = None
+    started_at: str | None = None
+    approved_by: str | None = None
+    approved_at: str | None = None
+    rule: str | None = None
+    attempts: int | None = None
+    verdict: str | None = None
+    reason: str | None = None
+    felt_seconds: float | None = None
+    """How long the VM stood still during the event so far; None: not told."""
+    felt_longest: float | None = None
+    watched: bool | None = None
+    """Of closing records: whether anybody looked for interruptions."""
+    gone_at: str | None = None
+    gaps: int = 0
+    """How many times the VM's polling was interrupted during the event, and for how long together."""
+    gap_seconds: float = 0.0
+    unseen: tuple[str, ...] = ()
+    replaced_by: str | None = None
+
+
+def lower(text: str) -> str:
+    """A to Z in lower case and everything else as it is: ids and names that differ in no more are the same."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def read(body: bytes) -> Fact:
+    """The fact in a message's body. Raises `Unreadable`, whatever the bytes are, and nothing else."""
+    if len(body) > MAX_BODY:
+        raise Unreadable("too-large")
+    try:
+        content = json.loads(body.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise Unreadable("not-json") from None
+    if not isinstance(content, dict):
+        raise Unreadable("not-json")
+    return _fact(content, _kind(content))
+
+
+def _kind(content: dict[str, Any]) -> str:
+    """The kind of a CloudEvent of ours, by its type."""
+    found = content.get("type")
+    if content.get("specversion") != "1.0" or not isinstance(found, str):
+        raise Unreadable("not-cloudevents")
+    if not found.startswith(PREFIX):
+        raise Unreadable("other-producer")
+    kind, _, version = found.removeprefix(PREFIX).rpartition(".v")
+    if version != "1":
+        raise Unreadable("other-version")
+    if kind not in ABOUT_EVENTS | ABOUT_VMS:
+        raise Unreadable("unknown-kind")
+    return kind
+
+
+def _fact(content: dict[str, Any], kind: str) -> Fact:
+    data = _Members(_Members(content).mapping("data"))
+    envelope, vm = _Members(content), _Members(data.mapping("vm"))
+    source, record_id, subject = envelope.key("source"), envelope.key("id"), envelope.key("subject")
+    raw = data.values.get("event")
+    event_id = _event_id(data, kind, subject, raw)
+    name = vm.text("name") or source
+    if event_id is None:
+        return Fact(source, record_id, kind, None, envelope.time_of("time"), name)
+    return Fact(
+        source=source,
+        id=record_id,
+        kind=kind,
+        event_id=event_id,
+        time=envelope.time_of("time"),
+        vm=name,
+        place=_place(vm),
+        event=_azure(raw),
+        not_before=data.time("not_before"),
+        affects_self=data.boolean("affects_self"),
+        **_specific(kind, data, envelope),
+    )
+
+
+def _event_id(data: _Members, kind: str, subject: str, raw: object) -> str | None:
+    """Which event it is about: `data.event_id`, in former versions the subject where that is the event's own id."""
+    if "event_id" in data.values:
+        told = data.text("event_id")
+        found = lower(told) if told else None
+    else:
+        own = raw.get("EventId") if isinstance(raw, dict) else None
+        found = lower(subject) if isinstance(own, str) and lower(own) == lower(subject) else None
+    if kind not in (ABOUT_EVENTS if found is not None else ABOUT_VMS):
+        raise Unreadable("wrong-type")
+    return found
+
+
+def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
+    """What this kind of record adds."""
+    time = envelope.time_of("time")
+    match kind:
+        case "scheduled" | "started":
+            return {
+                "first_seen": time if data.text("seen_before") else None,
+                "seen_before": data.text("seen_before"),
+                "notice_seconds": data.number("notice_seconds"),
+                "started_at": time if kind == "started" else None,
+                "approved_by": data.text("approved_by"),
+            }
+        case "approval.decided":
+            decision = _Members(data.mapping("decision"))
+            return {name: decision.text(name) for name in ("verdict", "reason", "rule")}
+        case "approval.accepted":
+            return {"approved_at": time, "rule": data.text("rule"), "attempts": data.integer("attempt")}
+        case "approval.failed":
+            return {"attempts": data.integer("attempt")}
+        case "interruption.observed":
+            interruption = _Members(data.mapping("interruption"))
+            felt = interruption.number("total_seconds")
+            return {"felt_seconds": felt, "felt_longest": interruption.number("longest_seconds")}
+        case "completed" | "canceled" | "ended":
+            return _closing(data)
+    return {}
+
+
+def _closing(data: _Members) -> dict[str, Any]:
+    account = _Members(data.mapping("account"))
+    return {
+        "first_seen": account.time("first_seen"),
+        "seen_before": account.text("seen_before"),
+        "notice_seconds": account.number("notice_seconds"),
+        "started_at": account.time("started_at"),
+        "approved_by": account.text("approved_by"),
+        "approved_at": account.time("approved_at"),
+        "rule": account.text("rule"),
+        "attempts": account.integer("approval_attempts"),
+        "felt_seconds": account.number("interruption_seconds"),
+        "felt_longest": account.number("interruption_longest_seconds"),
+        "watched": account.integer("interruptions_observed") is not None,
+        "gone_at": account.time("gone_at"),
+        "gaps": account.integer("gaps") or 0,
+        "gap_seconds": account.number("gap_seconds") or 0.0,
+        "unseen": data.words("unseen"),
+        "replaced_by": data.text("replaced_by"),
+    }
+
+
+def _place(vm: _Members) -> Place:
+    tags = vm.mapping("tags") if vm.values.get("tags") is not None else {}
+    if len(tags) > MAX_TAGS:
+        raise Unreadable("wrong-type")
+    values = {name: _Members(tags).text(name) for name in tags}
+    return Place(
+        vm.text("subscription_id") or "",
+        vm.text("resource_group") or "",
+        vm.text("vmss_name") or "",
+        vm.text("location") or "",
+        tuple(sorted((_encodable(name)[:MAX_KEY], value) for name, value in values.items() if value is not None)),
+    )
+
+
+def _azure(raw: object) -> AzureEvent | None:
+    """Azure's object: its types are Azure's to choose, so nothing here is an error."""
+    if not isinstance(raw, dict):
+        return None
+    resources, duration = raw.get("Resources"), raw.get("DurationInSeconds")
+    names = resources[:MAX_NAMES] if isinstance(resources, list) else []
+    known = isinstance(duration, int) and not isinstance(duration, bool) and 0 <= duration < 1 << 31
+    return AzureEvent(
+        event_id=_any_text(raw.get("EventId")),
+        event_type=_any_text(raw.get("EventType")),
+        event_source=_any_text(raw.get("EventSource")),
+        status=_any_text(raw.get("EventStatus")),
+        description=_any_text(raw.get("Description"), MAX_TEXT),
+        duration=duration if known else None,
+        resources=tuple(name for name in map(_any_text, names) if name),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The members of a JSON object, each null or of its type; raises `Unreadable` for another."""
+
+    values: Mapping[str, Any]
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        found = self.values.get(name)
+        return found if isinstance(found, dict) else _wrong()
+
+    def text(self, name: str) -> str | None:
+        """A short string; an empty one is nothing, as former versions wrote it."""
+        found = self.values.get(name)
+        if found is not None and (not isinstance(found, str) or len(found) > MAX_KEY):
+            _wrong()
+        return _encodable(found) if found else None
+
+    def key(self, name: str) -> str:
+        """A string that must be there."""
+        return self.text(name) or _wrong()
+
+    def number(self, name: str) -> float | None:
+        found = self.values.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            _wrong()
+        return float(found) if -MAX_NUMBER < found < MAX_NUMBER else _wrong()
+
+    def integer(self, name: str) -> int | None:
+        found = self.values.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or not -MAX_NUMBER < found < MAX_NUMBER:
+            _wrong()
+        return found
+
+    def boolean(self, name: str) -> bool | None:
+        found = self.values.get(name)
+        return found if found is None or isinstance(found, bool) else _wrong()
+
+    def words(self, name: str) -> tuple[str, ...]:
+        found = self.values.get(name)
+        if found is None:
+            return ()
+        if not isinstance(found, list) or len(found) > MAX_TAGS:
+            _wrong()
+        return tuple(_Members({"word": word}).key("word") for word in found)
+
+    def time(self, name: str) -> str | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+            return found.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z" if found.tzinfo else _wrong()
+        except (ValueError, OverflowError):
+            _wrong()
+
+    def time_of(self, name: str) -> str:
+        """A time that must be there."""
+        return self.time(name) or _wrong()
+
+
+def _wrong() -> NoReturn:
+    raise Unreadable("wrong-type")
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"JSON has no {word}")
+
+
+def _any_text(value: object, most: int = MAX_KEY) -> str | None:
+    return _encodable(value[:most]) if isinstance(value, str) else None
+
+
+def _encodable(text: str) -> str:
+    """Without lone surrogates, which no file can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
