@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from azure.eventhub.aio import EventHubConsumerClient
+from azure.eventhub.exceptions import EventHubError
 
 from .consumer import BALANCE_SECONDS, LOG, Consumer, Options, consume
 from .store import Busy, Store
@@ -24,7 +25,7 @@ DONE, FAILED, BAD_USAGE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program. Exit code 0: told to stop, or idle; 1: it failed; 2: it can't be run so."""
+    """Run the program. Exit code 0: told to stop, or done with --once; 1: it failed; 2: it can't be run so."""
     parser = _parser()
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -38,15 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         give_up=options.give_up,
         keep=options.keep,
         max_bytes=options.max_size,
-        exit_when_idle=options.exit_when_idle,
+        once=options.once,
     )
     consumer = Consumer(store, sys.stdout, wanted)
     try:
         asyncio.run(_run(options, store, consumer, parser))
     except KeyboardInterrupt:
         return DONE
-    except (sqlite3.Error, OSError) as error:
-        LOG.error("%s: %s", type(error).__name__, error)
+    except (sqlite3.Error, OSError, EventHubError) as error:
+        LOG.error("%s: %s", type(error).__name__, str(error)[:300])
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # at its end Python flushes what nobody took
         return FAILED
     finally:
         LOG.info("%s", consumer.counts)
@@ -114,12 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-size", type=_amount("B", "KB", "MB", "GB"), default="1GB", metavar="SIZE",
         help="of FILE; the oldest events are dropped beyond it (%(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--exit-when-idle",
-        type=_amount("s", "m", "h", "d"),
-        metavar="DURATION",
-        help="end when nothing came for so long",
-    )
+    parser.add_argument("--once", action="store_true", help="read what is there now, write its accounts and end")
     return parser
 
 

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -54,7 +55,8 @@ class Options:
     give_up: float = 86_400.0
     keep: float = 30 * 86_400.0
     max_bytes: int = 1 << 30
-    exit_when_idle: float | None = None
+    once: bool = False
+    """End when all that was there at the start is read and told."""
 
 
 @dataclass
@@ -78,10 +80,13 @@ class Consumer:
 
     def __init__(self, store: Store, output: IO[str], options: Options) -> None:
         self._store, self._output, self._options = store, output, options
+        self._is_file = stat.S_ISREG(os.fstat(output.fileno()).st_mode)
         self.counts = Counts()
         self._last_batch = time.monotonic()
         self._newest: datetime | None = None
         self._failure: asyncio.Future[None] | None = None
+        self._behind: dict[str, int] = {}
+        """The number of the last message that is still to be read, by partition; kept for `once`."""
 
     # -- reading
 
@@ -117,6 +122,18 @@ class Consumer:
         self._last_batch = time.monotonic()
         with contextlib.suppress(ValueError, OverflowError, TypeError):
             self._newest = events[-1].enqueued_time
+        self._is_at(context.partition_id, events[-1].sequence_number)
+
+    async def on_partition(self, context: Any) -> None:
+        """A partition is read from its position on."""
+        place = (context.fully_qualified_namespace, context.eventhub_name, context.consumer_group)
+        for checkpoint in await self._store.list_checkpoints(*place):
+            if checkpoint["partition_id"] == context.partition_id:
+                self._is_at(context.partition_id, checkpoint["sequence_number"])
+
+    def _is_at(self, partition: str, number: int | None) -> None:
+        if number is not None and number >= self._behind.get(partition, number):
+            self._behind.pop(partition, None)
 
     async def on_error(self, context: Any, error: Exception) -> None:
         """Said and no more: the SDK connects again."""
@@ -125,16 +142,18 @@ class Consumer:
 
     # -- telling
 
-    async def tell(self) -> None:
-        """Write a line for each event that changed, and for each whose end has become overdue."""
-        now = datetime.now(UTC)
-        caught_up = self._caught_up(now)
+    async def tell(self, now: datetime, *, caught_up: bool) -> None:
+        """Write a line for each event that changed.
+
+        Only when `caught_up`, also for each whose end is overdue: before that its end may still be to be read.
+        """
         waiting = self._store.to_tell()
-        if caught_up:
-            overdue = self._store.overdue(_text(now - timedelta(seconds=self._options.give_up)))
+        give_up = self._options.give_up if caught_up else None
+        if give_up is not None:
+            overdue = self._store.overdue(_text(now - timedelta(seconds=give_up)))
             waiting = list(dict.fromkeys([*waiting, *overdue]))
         for first in range(0, len(waiting), AT_ONCE):
-            self._tell(waiting[first : first + AT_ONCE], _text(now), self._options.give_up if caught_up else None)
+            self._tell(waiting[first : first + AT_ONCE], _text(now), give_up)
             await asyncio.sleep(0)
 
     def _tell(self, event_ids: list[str], now: str, give_up: float | None) -> None:
@@ -144,28 +163,31 @@ class Consumer:
             self._output.write(json.dumps(found) + "\n")
             told[event_id] = NEVER if found["state"] in {"closed", "no-end"} else due(found)
         self._output.flush()
-        with contextlib.suppress(OSError):  # a pipe or a terminal can't be synced
+        if self._is_file:
             os.fsync(self._output.fileno())
         self._store.told(told)
         self.counts.told += len(told)
 
     def _caught_up(self, now: datetime) -> bool:
-        """Whether what is read is of these minutes: before that, the end of an old event may still be to come."""
+        """Whether what is read is of these minutes."""
         quiet = time.monotonic() - self._last_batch > QUIET_SECONDS
         return quiet or (self._newest is not None and now - self._newest < BEHIND)
 
     # -- the loop
 
     async def run(self, client: EventHubConsumerClient, stop: asyncio.Event) -> None:
-        """Read and tell until `stop` is set, or until it is idle for so long.
+        """Read and tell until `stop` is set; with `once` no longer than there is something to read.
 
         Raises sqlite3.Error for the store and OSError for the output, without a position after what was not kept.
         """
         self._failure = asyncio.get_running_loop().create_future()
+        if self._options.once:
+            self._behind = await _ends(client)
         receiving = asyncio.ensure_future(
             client.receive_batch(
                 self.on_batch,
                 on_error=self.on_error,
+                on_partition_initialize=self.on_partition,
                 max_batch_size=BATCH,
                 prefetch=PREFETCH,
                 starting_position="-1" if self._options.begin == "start" else "@latest",
@@ -187,17 +209,24 @@ class Consumer:
         said = ""
         while True:
             began = time.monotonic()
-            await self.tell()
+            now = datetime.now(UTC)
+            await self.tell(now, caught_up=self._caught_up(now))
             if began - forgotten > FORGET_SECONDS:
                 forgotten = began
                 self._store.forget(time.time() - self._options.keep, self._options.max_bytes)
             if began - reported > REPORT_SECONDS and str(self.counts) != said:
                 reported, said = began, str(self.counts)
                 LOG.info("%s", said)
-            idle = self._options.exit_when_idle
-            if idle is not None and began - self._last_batch > idle and not self._store.to_tell():
+            if self._options.once and not self._behind and not self._store.to_tell():
                 return
             await asyncio.sleep(max(TELL_SECONDS, REST * (time.monotonic() - began)))
+
+
+async def _ends(client: EventHubConsumerClient) -> dict[str, int]:
+    """The number of the last message of each partition that has some."""
+    partitions = await client.get_partition_ids()
+    found = await asyncio.gather(*map(client.get_partition_properties, partitions))
+    return {one["id"]: one["last_enqueued_sequence_number"] for one in found if not one["is_empty"]}
 
 
 def body_of(event: EventData) -> bytes:

@@ -1,0 +1,197 @@
+// Reads the records of azure-scheduled-events-exporter from Event Hubs and writes a line of JSON for each on standard
+// output; with --events one for each event that is over. README.md says how to run it.
+//
+// Lines first, then the position: after a crash some lines come again, and none is missing.
+
+import { EventHubConsumerClient, earliestEventPosition, latestEventPosition } from "@azure/event-hubs";
+import { closeSync, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
+import { parseArgs } from "node:util";
+import { read } from "./record.mjs";
+
+const VARIABLE = "EVENT_HUBS_CONNECTION_STRING";
+const REMEMBERED = 100_000; // ids and events; a copy comes within minutes of the first
+const OUTCOMES = ["completed", "canceled", "ended"]; // the best first: what the best witness saw
+
+/** Positions in a JSON file, for one process: it owns every partition. */
+class PositionsFile {
+  #path;
+  #positions;
+  #owned = new Map();
+
+  constructor(path) {
+    this.#path = path;
+    try {
+      this.#positions = JSON.parse(readFileSync(path, "utf8"));
+    } catch (error) {
+      if (error.code !== "ENOENT") throw error;
+      this.#positions = {};
+    }
+  }
+
+  async listOwnership() {
+    return [...this.#owned.values()];
+  }
+
+  async claimOwnership(claims) {
+    const granted = claims.map((claim) => ({ ...claim, lastModifiedTimeInMs: Date.now(), etag: "1" }));
+    for (const claim of granted) this.#owned.set(claim.partitionId, claim);
+    return granted;
+  }
+
+  async updateCheckpoint(checkpoint) {
+    this.#positions[keyOf(checkpoint)] = checkpoint;
+    const file = openSync(`${this.#path}.new`, "w");
+    writeSync(file, JSON.stringify(this.#positions));
+    fsyncSync(file);
+    closeSync(file);
+    renameSync(`${this.#path}.new`, this.#path);
+  }
+
+  async listCheckpoints(fullyQualifiedNamespace, eventHubName, consumerGroup) {
+    const wanted = keyOf({ fullyQualifiedNamespace, eventHubName, consumerGroup, partitionId: "" });
+    return Object.entries(this.#positions).flatMap(([key, found]) => (key.startsWith(wanted) ? [found] : []));
+  }
+}
+
+const keyOf = (place) =>
+  [place.fullyQualifiedNamespace, place.eventHubName, place.consumerGroup, place.partitionId].join("\n");
+
+/** The newest keys with a value each; the oldest are forgotten. */
+class Recent {
+  #values = new Map();
+
+  get(key) {
+    return this.#values.get(key);
+  }
+
+  set(key, value) {
+    this.#values.set(key, value);
+    if (this.#values.size > REMEMBERED) this.#values.delete(this.#values.keys().next().value);
+  }
+}
+
+/** Takes messages and makes lines. */
+class Reader {
+  counts = { received: 0, copies: 0, skipped: {} };
+  #events;
+  #ids = new Recent();
+  #told = new Recent();
+
+  constructor(events) {
+    this.#events = events;
+  }
+
+  /** The line for a message's body, without its newline; null where there is none to write. */
+  line(body) {
+    this.counts.received += 1;
+    const fact = read(body);
+    if (fact.skipped) {
+      this.counts.skipped[fact.skipped] = (this.counts.skipped[fact.skipped] ?? 0) + 1;
+      return null;
+    }
+    const key = `${fact.source}\n${fact.id}`;
+    if (this.#ids.get(key)) {
+      this.counts.copies += 1;
+      return null;
+    }
+    this.#ids.set(key, true);
+    const { account, ...line } = fact;
+    return JSON.stringify(this.#events ? this.#closing(line, account) : line) ?? null;
+  }
+
+  /** One line for an event: of the first witness that closed it, and again where a later one saw more. */
+  #closing(line, account) {
+    const rank = OUTCOMES.indexOf(line.kind);
+    if (rank < 0 || line.event_id === null || rank >= (this.#told.get(line.event_id) ?? OUTCOMES.length)) return undefined;
+    this.#told.set(line.event_id, rank);
+    return { event_id: line.event_id, event_type: line.event_type, told_by: line.vm, ...account, outcome: line.kind };
+  }
+}
+
+const write = (text) => new Promise((done, failed) => process.stdout.write(text, (error) => (error ? failed(error) : done())));
+
+async function clientOf(options, positions) {
+  const group = options.group;
+  const further = { loadBalancingOptions: { strategy: "greedy", updateIntervalInMs: 5_000 } };
+  const text = process.env[VARIABLE];
+  if (text) {
+    if (options.hub) return new EventHubConsumerClient(group, text, options.hub, positions, further);
+    return new EventHubConsumerClient(group, text, positions, further);
+  }
+  if (!options.namespace || !options.hub) throw new Error(`set ${VARIABLE}, or give --namespace and --hub`);
+  const { DefaultAzureCredential } = await import("@azure/identity");
+  return new EventHubConsumerClient(
+    group,
+    options.namespace,
+    options.hub,
+    new DefaultAzureCredential(),
+    positions,
+    further,
+  );
+}
+
+const { values: options } = parseArgs({
+  options: {
+    state: { type: "string" },
+    namespace: { type: "string" },
+    hub: { type: "string" },
+    group: { type: "string", default: "$Default" },
+    from: { type: "string", default: "start" },
+    events: { type: "boolean", default: false },
+    "exit-when-idle": { type: "string" }, // seconds
+  },
+});
+if (!options.state) throw new Error("give --state FILE: where the positions are kept");
+
+const reader = new Reader(options.events);
+const client = await clientOf(options, new PositionsFile(options.state));
+let last = Date.now();
+let failure = null;
+let working = Promise.resolve();
+
+const subscription = client.subscribe(
+  {
+    processEvents: async (events, context) => {
+      if (events.length === 0 || failure) return;
+      // One batch after the other, so that a slow reader of our output slows us down as well.
+      working = working.then(async () => {
+        const lines = events.map((event) => reader.line(event.body)).filter((line) => line !== null);
+        if (lines.length > 0) await write(lines.join("\n") + "\n");
+        await context.updateCheckpoint(events.at(-1));
+        last = Date.now();
+      });
+      await working.catch(stop); // the SDK would go on after it
+    },
+    processError: async (error, context) => {
+      console.error(`partition ${context.partitionId}: ${error.name}: ${String(error.message).slice(0, 300)}`);
+    },
+  },
+  {
+    startPosition: options.from === "now" ? latestEventPosition : earliestEventPosition,
+    skipParsingBodyAsJson: true, // anybody may have sent it: it is parsed where it is checked
+    maxBatchSize: 300,
+    maxWaitTimeInSeconds: 1,
+  },
+);
+
+async function stop(error) {
+  if (failure || stopping) return;
+  failure = error instanceof Error ? error : null;
+  stopping = true;
+  clearInterval(timer);
+  if (failure) console.error(`${failure.name}: ${failure.message}`);
+  console.error(JSON.stringify(reader.counts));
+  setTimeout(() => process.exit(failure ? 1 : 0), 5_000).unref();
+  await working.catch(() => {});
+  await subscription.close().catch(() => {});
+  await client.close().catch(() => {});
+  process.exit(failure ? 1 : 0);
+}
+
+let stopping = false;
+const idle = options["exit-when-idle"];
+const timer = setInterval(() => {
+  if (idle !== undefined && Date.now() - last > Number(idle) * 1000) stop();
+}, 200);
+process.on("SIGTERM", stop);
+process.on("SIGINT", stop);

@@ -1,0 +1,279 @@
+"""The join of a fleet's records: one account per event, whoever told it, in whatever order and however often."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.consumers.python.accounts.join import OUTCOMES, account, due
+from deploy.consumers.python.accounts.record import AzureEvent, Fact, Place
+from exporter.core.records import Record, timestamp
+from tests.support.core_documents import NOON
+from tests.support.fleet_records import NOW, accounts, told_by_a_fleet
+
+EVENT: Final = AzureEvent("E-1", "Freeze", "Platform", "Scheduled", "", 5, ("web_0", "web_1"))
+KINDS: Final = (
+    "scheduled", "updated", "started", *OUTCOMES, "approval.decided", "approval.accepted", "approval.failed",
+    "approval.outdated", "interruption.observed", "event.rejected",
+)  # fmt: skip
+
+
+def at(seconds: float) -> str:
+    return timestamp(NOON.fromtimestamp(NOON.timestamp() + seconds, tz=NOON.tzinfo))
+
+
+def fact(kind: str, seconds: float, vm: str = "web_0", **further: Any) -> Fact:
+    """A fact of that VM. The same arguments give the same id."""
+    known: dict[str, Any] = {"event": EVENT, "affects_self": vm in EVENT.resources, **further}
+    if kind in {"scheduled", "started"}:
+        known = {"first_seen": at(seconds), "seen_before": "unbroken", **known}
+    if kind == "started":
+        known = {"started_at": at(seconds), **known}
+    source = f"urn:azure-vm:{vm}"
+    name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{source} {kind} {seconds} {further}"))
+    return Fact(source, name, kind, "e-1", at(seconds), vm, **known)
+
+
+def closing(kind: str, seconds: float, vm: str = "web_0", **further: Any) -> Fact:
+    known: dict[str, Any] = {
+        "first_seen": at(0),
+        "seen_before": "unbroken",
+        "gone_at": at(seconds),
+        "watched": True,
+        **further,
+    }
+    return fact(kind, seconds, vm, **known)
+
+
+def life(vm: str, begin: float = 0.0) -> list[Fact]:
+    return [
+        fact("scheduled", begin, vm, notice_seconds=900.0 - begin),
+        fact("started", begin + 100, vm, approved_by="time"),
+        closing("completed", begin + 110, vm, first_seen=at(begin), started_at=at(begin + 100), approved_by="time"),
+    ]
+
+
+def told(facts: Sequence[Fact], give_up: float | None = None, now: str = NOW) -> dict[str, Any]:
+    return account(facts, now, give_up)
+
+
+# -- any order, any number of copies
+
+
+def _times() -> st.SearchStrategy[str]:
+    return st.integers(0, 6).map(lambda seconds: at(seconds * 10))
+
+
+@st.composite
+def any_fact(draw: st.DrawFn) -> Fact:
+    """Whatever members a record can have, in few values, so that they meet."""
+    vm = draw(st.sampled_from(["web_0", "web_1", "WEB_0", "other"]))
+    kind = draw(st.sampled_from(KINDS))
+    maybe = st.none() | _times()
+    event = replace(
+        EVENT,
+        event_type=draw(st.sampled_from(["Freeze", "Reboot", None])),
+        resources=tuple(draw(st.lists(st.sampled_from(["web_0", "WEB_0", "web_7"]), max_size=2))),
+    )
+    return Fact(
+        source=f"urn:{vm}",
+        id=str(uuid.UUID(int=draw(st.integers(0, 1 << 60)))),
+        kind=kind,
+        event_id="e-1",
+        time=draw(_times()),
+        vm=vm,
+        place=Place(vmss_name=draw(st.sampled_from(["", "web"])), tags=(("owner", draw(st.sampled_from("ab"))),)),
+        event=draw(st.sampled_from([None, event])),
+        not_before=draw(maybe),
+        affects_self=draw(st.none() | st.booleans()),
+        seen_before=draw(st.sampled_from([None, "unbroken", "gap", "agent_start", "new-word"])),
+        first_seen=draw(maybe),
+        notice_seconds=draw(st.none() | st.integers(-5, 5).map(float)),
+        started_at=draw(maybe),
+        approved_by=draw(st.sampled_from([None, "us", "not_us", "time", "unknown", "new-word"])),
+        approved_at=draw(maybe),
+        rule=draw(st.sampled_from([None, "rule"])),
+        attempts=draw(st.none() | st.integers(0, 3)),
+        verdict=draw(st.sampled_from([None, "approve", "hold"])),
+        reason=draw(st.sampled_from([None, "no-rule"])),
+        felt_seconds=draw(st.none() | st.integers(-1, 3).map(float)),
+        felt_longest=draw(st.none() | st.integers(0, 3).map(float)),
+        watched=draw(st.none() | st.booleans()),
+        gone_at=draw(maybe),
+        gaps=draw(st.integers(0, 2)),
+        gap_seconds=draw(st.integers(0, 2).map(float)),
+        unseen=tuple(draw(st.lists(st.sampled_from(["gap", "restart"]), max_size=2))),
+        replaced_by=draw(st.sampled_from([None, "e-2"])),
+    )
+
+
+FACTS: Final = st.lists(any_fact(), min_size=1, max_size=12, unique_by=lambda one: (one.source, one.id))
+
+
+@given(FACTS, st.randoms(use_true_random=False), st.sampled_from([None, 0.0, 30.0]))
+def test_order_and_copies_change_nothing(facts: list[Fact], chance: random.Random, give_up: float | None) -> None:
+    """The account is one of the set of records, not of the way they came."""
+    shuffled = facts + chance.choices(facts, k=len(facts))
+    chance.shuffle(shuffled)
+    assert told(shuffled, give_up) == told(facts, give_up)
+
+
+@given(FACTS)
+def test_any_account_is_json_and_says_what_it_is(facts: list[Fact]) -> None:
+    """Whatever was told: a state of the four, an outcome exactly when it is over, no record counted twice."""
+    found = told(facts, 30.0)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["state"] in {"scheduled", "started", "no-end", "closed"}
+    assert (found["outcome"] is not None) == (found["state"] == "closed")
+    assert found["records"] == len(facts)
+    assert due(found) >= found["last_record_at"]
+
+
+@given(FACTS)
+def test_who_told_and_who_was_silent_are_all_there_are(facts: list[Fact]) -> None:
+    """A VM that Azure names is among those who told, or it is silent; names are compared without case."""
+    found = told(facts)
+    heard = {name.lower() for name in found["told_by"]}
+    assert {name.lower() for name in found["named"]} - heard == {name.lower() for name in found["silent"]}
+    assert heard == {one.vm.lower() for one in facts}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_real_fleet_gives_one_account_in_any_order(seed: int, tmp_path: Path) -> None:
+    """Four agents tell of two events of all of them: two accounts, each with four witnesses, approved by the leader."""
+    bodies = [record.to_json() for record in _real(tmp_path)]
+    expected = accounts(bodies)
+    chance = random.Random(seed)  # noqa: S311  # an order, no secret
+    bodies += chance.choices(bodies, k=20)
+    chance.shuffle(bodies)
+    assert accounts(bodies) == expected
+    assert len(expected) == 2
+    for found in expected.values():
+        assert (found["state"], found["outcome"], found["approved_by"]) == ("closed", "completed", "us")
+        assert found["told_by"] == found["named"] == ["web_0", "web_1", "web_2", "web_3"]
+        assert (found["approved_by_vm"], found["rule"], found["conflicts"]) == ("web_0", "user-initiated", [])
+        assert found["decisions"] == {"approve": 1, "hold: not-leader": 3}
+
+
+def _real(folder: Path) -> list[Record]:
+    return told_by_a_fleet(folder, 4, events=2)
+
+
+# -- stories
+
+
+def test_the_first_sight_is_the_earliest_of_all() -> None:
+    """With the notice that this witness had."""
+    found = told([*life("web_1", 3.0), *life("web_0", 1.0)])
+    assert (found["first_seen"], found["first_seen_by"], found["notice_seconds"]) == (at(1.0), "web_0", 899.0)
+    assert found["started_at"] == at(101.0)
+
+
+def test_a_witness_is_enough_where_the_vm_itself_is_silent() -> None:
+    """A VM that lost its disk tells nothing; its neighbour with scope=all does."""
+    found = told(life("neighbour"))
+    assert (found["state"], found["outcome"], found["told_by"]) == ("closed", "completed", ["neighbour"])
+    assert found["silent"] == ["web_0", "web_1"]
+
+
+def test_who_saw_it_start_is_believed_before_who_did_not() -> None:
+    """The outcome is that of the best witness, and who contradicts is visible."""
+    found = told([*life("web_0"), fact("scheduled", 0, "web_1"), closing("canceled", 105, "web_1")])
+    assert (found["outcome"], found["outcome_by"]) == ("completed", "web_0")
+    assert found["conflicts"] == [{"field": "outcome", "said": {"canceled": ["web_1"], "completed": ["web_0"]}}]
+
+
+def test_the_witness_with_the_fewest_gaps_is_believed() -> None:
+    """Of two that say the same, the one who watched without a break."""
+    blind = closing("completed", 105, "web_0", gaps=2, gap_seconds=40.0)
+    found = told([fact("started", 0, "web_0"), blind, fact("started", 0, "web_1"), closing("completed", 106, "web_1")])
+    assert (found["outcome_by"], found["gone_at"]) == ("web_1", at(106))
+
+
+def test_not_seen_is_no_contradiction() -> None:
+    """`ended` says that a witness does not know; a late one that does know revises the account."""
+    blind = [fact("scheduled", 0, "web_1"), closing("ended", 500, "web_1", unseen=("restart",))]
+    alone = told(blind)
+    assert (alone["state"], alone["outcome"], alone["unseen"]) == ("closed", "ended", ["restart"])
+    found = told([*blind, *life("web_0")])
+    assert (found["outcome"], found["unseen"], found["conflicts"]) == ("completed", [], [])
+
+
+def test_one_that_leaves_an_event_does_not_end_it_for_the_others() -> None:
+    """`ended` of one VM while another still has the event: it is open."""
+    left = [fact("scheduled", 0, "web_0"), closing("ended", 5, "web_0", unseen=("not-this-vm",))]
+    assert told([*left, fact("scheduled", 0, "web_1")])["state"] == "scheduled"
+    assert told(left)["outcome"] == "ended"
+    assert told([*left, fact("started", 9, "web_0", approved_by="time")])["state"] == "started"
+
+
+def test_a_cancellation_waits_for_who_saw_it_start() -> None:
+    """Of two VMs that contradict each other, the one that saw more has not finished."""
+    facts = [fact("scheduled", 0, "web_0"), closing("canceled", 50, "web_0"), fact("started", 40, "web_1")]
+    assert told(facts)["state"] == "started"
+
+
+def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None:
+    """They can only see that it was not themselves."""
+    own = [fact("scheduled", 0), fact("approval.accepted", 1, approved_at=at(1), rule="freeze", attempts=1)]
+    neighbour = [fact("started", 3, "web_1", approved_by="not_us")]
+    found = told([*own, fact("started", 3, approved_by="us"), *neighbour])
+    assert (found["approved_by"], found["approved_by_vm"], found["rule"]) == ("us", "web_0", "freeze")
+    assert found["conflicts"] == []
+
+
+def test_who_let_it_start_can_be_in_conflict() -> None:
+    """Without an approval of ours, one clock says early and another late."""
+    found = told([fact("started", 3, approved_by="not_us"), fact("started", 3, "web_1", approved_by="time")])
+    assert found["approved_by"] == "not_us"
+    assert found["conflicts"] == [{"field": "approved_by", "said": {"not_us": ["web_0"], "time": ["web_1"]}}]
+
+
+def test_what_each_vm_felt_is_the_most_it_told() -> None:
+    """Zero is not the same as nobody watched: a VM that watched and felt nothing is there with null."""
+    felt = [fact("interruption.observed", 101, felt_seconds=2.0, felt_longest=2.0)]
+    felt += [fact("interruption.observed", 104, felt_seconds=5.5, felt_longest=3.5)]
+    found = told([*life("web_0"), *life("web_1"), *felt, *life("neighbour")])
+    assert found["interruption_seconds"] == {"web_0": 5.5, "web_1": None}
+    assert found["interruption_longest_seconds"] == 3.5
+
+
+def test_an_event_whose_end_never_comes_is_given_up() -> None:
+    """After its last word and its NotBefore; a late end still closes it."""
+    open_event = [fact("scheduled", 0, not_before=at(900))]
+    assert told(open_event, 60.0, at(930))["state"] == "scheduled"
+    assert told(open_event, 60.0, at(961))["state"] == "no-end"
+    assert told(open_event, None, at(99_999))["state"] == "scheduled"
+    assert told([*open_event, closing("completed", 99_999)], 60.0, at(99_999))["state"] == "closed"
+    assert due(told(open_event)) == at(900)
+
+
+def test_the_places_and_tags_are_those_of_the_vms_that_it_names() -> None:
+    """For routing: a neighbour's owner is not the event's."""
+    own = Place("sub", "group", "web", "westeurope", (("owner", "team-a"),))
+    other = Place("sub", "group", "batch", "westeurope", (("owner", "team-b"),))
+    found = told([fact("scheduled", 0, place=own), fact("scheduled", 0, "neighbour", place=other)])
+    assert (found["vmss_name"], found["tags"], found["location"]) == (["web"], {"owner": ["team-a"]}, ["westeurope"])
+    assert told([fact("scheduled", 0, "neighbour", place=other)])["tags"] == {"owner": ["team-b"]}
+
+
+def test_what_azure_said_last_is_shown_with_all_that_it_ever_named() -> None:
+    """A VM that an update dropped was named all the same."""
+    later = replace(EVENT, resources=("web_1",), status="Started")
+    found = told([fact("scheduled", 0), fact("updated", 5, event=later)])
+    assert (found["event_status"], found["named"]) == ("Started", ["web_0", "web_1"])
+
+
+def test_an_approval_that_went_wrong_is_a_warning() -> None:
+    """Failed, outdated, not understood."""
+    found = told([fact("scheduled", 0), fact("approval.failed", 1, attempts=3), fact("approval.outdated", 2)])
+    assert (found["warnings"], found["approval_attempts"]) == (["approval.failed", "approval.outdated"], 3)

@@ -1,0 +1,168 @@
+"""The Python consumer as a team runs it, behind Azure's SDK and the local broker, fed by real agents' outboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+
+from deploy.consumers.python.accounts.consumer import Consumer, Options
+from deploy.consumers.python.accounts.store import Store
+from exporter.simulator.event_hubs.broker import Broker
+from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
+from tests.support.eventhubs_client import event, producer, send
+from tests.support.fleet_records import HUB, ROOT, SendingFleet, accounts, every_kind, former, last_lines
+from tests.support.peers import until
+
+pytestmark = [*FORGETFUL, pytest.mark.linux("starts processes and kills them")]
+FOLDER: Final = ROOT / "deploy" / "consumers" / "python"
+broker = pytest.fixture(running_broker)
+_collected = pytest.fixture(autouse=True)(collected)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, broker: Broker) -> Iterator[SendingFleet]:
+    (tmp_path / "fleet").mkdir()
+    made = SendingFleet(tmp_path / "fleet", broker, vms=6, events=2)
+    yield made
+    made.close()
+
+
+def started(broker: Broker, state: Path, output: IO[str], *flags: str) -> subprocess.Popen[str]:
+    environment = {"PATH": os.environ["PATH"], "EVENT_HUBS_CONNECTION_STRING": broker.connection_string(HUB)}
+    command = [sys.executable, "-m", "accounts", "--state", str(state), *flags]
+    return subprocess.Popen(command, cwd=FOLDER, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What it counted, from the last line of its log."""
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    counts: dict[str, Any] = json.loads(log.splitlines()[-1].partition(" INFO ")[2])
+    return counts
+
+
+def deliver(broker: Broker, bodies: Sequence[bytes | str]) -> None:
+    async def sending() -> None:
+        async with producer(broker.connection_string(HUB)) as client:
+            await send(client, [event(body if isinstance(body, str) else body.decode()) for body in bodies])
+
+    asyncio.run(sending())
+
+
+def test_a_fleet_becomes_one_account_per_event_over_a_kill(tmp_path: Path, broker: Broker, fleet: SendingFleet) -> None:
+    """Killed while the second half arrives and started again: each record joined once, every account as it must be."""
+    state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
+    with path.open("a", encoding="utf-8") as output:
+        fleet.run(5)
+        first = started(broker, state, output)
+        until(lambda: last_lines(path.read_text()))
+        broker.fault("drop-after-store*3")  # some are sent again
+        fleet.run(3)
+        first.send_signal(signal.SIGKILL)
+        first.communicate(timeout=60)
+        fleet.run(6)
+        counts = finished(started(broker, state, output, "--once"))
+    expected = accounts([record.to_json() for record in fleet.records()])
+    found = last_lines(path.read_text())
+    assert found == expected
+    assert [one["outcome"] for one in found.values()] == ["completed", "completed"]
+    assert counts["received"] < len(broker.messages(HUB)), "it began where it was killed"
+    assert counts["skipped"] == {}
+
+
+def test_hostile_messages_are_counted_and_passed_over(tmp_path: Path, broker: Broker) -> None:
+    """Not JSON, wrong types, a mebibyte, an unknown kind, a future version, between records of every kind."""
+    good = [*every_kind().values(), *former()]
+    sent = json.loads(good[0])
+    bad: list[bytes | str] = [
+        "not json",
+        "[" * 50_000,
+        json.dumps({**sent, "data": "text"}),
+        json.dumps({**sent, "type": "azure_scheduled_event.melted.v1"}),
+        json.dumps({**sent, "type": "azure_scheduled_event.scheduled.v2"}),
+        json.dumps({"specversion": "1.0", "type": "com.example"}),
+        json.dumps({**sent, "padding": "x" * 900_000}),  # a huge one that is a record
+    ]
+    for bodies in (bad[:-1], good, bad[-1:]):
+        deliver(broker, bodies)
+    path = tmp_path / "accounts.jsonl"
+    with path.open("a", encoding="utf-8") as output:
+        counts = finished(started(broker, tmp_path / "accounts.db", output, "--once"))
+    assert counts["skipped"] == {
+        "not-json": 2, "wrong-type": 1, "unknown-kind": 1, "other-version": 1, "other-producer": 1,
+    }  # fmt: skip
+    assert counts["received"] == len(good) + len(bad)
+    assert last_lines(path.read_text()) == accounts(good)
+
+
+def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broker) -> None:
+    """It ends with a failure; the accounts are told by the next one."""
+    deliver(broker, former())
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        process = started(broker, tmp_path / "accounts.db", closed, "--once")
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "BrokenPipeError" in log
+    path = tmp_path / "accounts.jsonl"
+    with path.open("a", encoding="utf-8") as output:
+        finished(started(broker, tmp_path / "accounts.db", output, "--once"))
+    assert last_lines(path.read_text()) == accounts(former())
+
+
+def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
+    """When what is read is of now, and nothing was said of it for so long; what closes it later is told again."""
+    lives = {kind: body for body in former() if b"26BA4D5C" in body for kind in [json.loads(body)["type"]]}
+    begun, over = lives["azure_scheduled_event.started.v1"], lives["azure_scheduled_event.completed.v1"]
+    path = tmp_path / "out.jsonl"
+    with path.open("w", encoding="utf-8") as output:
+        store = Store(tmp_path / "a.db")
+        consumer = Consumer(store, output, Options(give_up=60.0))
+
+        def told(*bodies: bytes, caught_up: bool) -> list[str]:
+            consumer.keep(bodies)
+            asyncio.run(consumer.tell(datetime.now(UTC), caught_up=caught_up))
+            return [json.loads(line)["state"] for line in path.read_text().splitlines()]
+
+        assert told(begun, caught_up=False) == ["started"], "its end may be what is read next"
+        assert told(caught_up=True) == told(caught_up=True) == ["started", "no-end"]
+        assert told(over, caught_up=True) == ["started", "no-end", "closed"]
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["--state", "a.db"], {}, "set EVENT_HUBS_CONNECTION_STRING, or give --namespace and --hub"),
+        (["--state", "no/folder/a.db"], {}, "unable to open"),
+        (["--state", "a.db", "--keep", "1w"], {}, "'1w' is no number with one of s, m, h, d"),
+        (["--state", "a.db"], {"EVENT_HUBS_CONNECTION_STRING": "Endpoint=hunter2"}, "is no connection string"),
+    ],
+)
+def test_bad_usage_is_a_sentence(
+    arguments: list[str], environment: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    """Exit code 2, and nothing of a secret."""
+    done = subprocess.run(
+        [sys.executable, "-m", "accounts", *(word.replace("a.db", str(tmp_path / "a.db")) for word in arguments)],
+        cwd=FOLDER,
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
+    assert "hunter2" not in done.stderr

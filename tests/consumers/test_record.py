@@ -1,0 +1,174 @@
+"""What the Python consumer takes out of one message, whoever sent it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.consumers.python.accounts.record import (
+    ABOUT_EVENTS,
+    ABOUT_VMS,
+    MAX_BODY,
+    REASONS,
+    Fact,
+    Unreadable,
+    lower,
+    read,
+)
+from exporter.core.folding import folded
+from exporter.core.records import KINDS
+from tests.support.core_documents import EVENT_ID
+from tests.support.fleet_records import every_kind, former
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def scheduled() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(every_kind()["scheduled"])
+    return found
+
+
+def reason(body: bytes) -> str:
+    with pytest.raises(Unreadable) as caught:
+        read(body)
+    return caught.value.reason
+
+
+def changed(**members: Any) -> bytes:
+    return json.dumps({**scheduled(), **members}).encode()
+
+
+def with_data(**members: Any) -> bytes:
+    found = scheduled()
+    return json.dumps({**found, "data": {**found["data"], **members}}).encode()
+
+
+def test_it_knows_every_kind() -> None:
+    """And no other; which of them are about events, the examples say."""
+    assert {*KINDS} == ABOUT_EVENTS | ABOUT_VMS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_record_is_read(kind: str) -> None:
+    """As this version writes it: the fact has its kind, its id, and the event's in lower case or none."""
+    body = every_kind()[kind]
+    sent = json.loads(body)
+    fact = read(body)
+    assert (fact.kind, fact.source, fact.id, fact.time) == (kind, sent["source"], sent["id"], sent["time"])
+    assert fact.event_id == sent["data"]["event_id"]
+
+
+def test_records_of_the_former_version_are_read() -> None:
+    """By type and subject, since they lack `data.kind` and `data.event_id`; -1 and empty texts are not known."""
+    found = [read(body) for body in former()]
+    assert {fact.kind for fact in found} == {*KINDS}
+    for fact, body in zip(found, former(), strict=True):
+        sent = json.loads(body)
+        about_event = sent["data"]["event"] is not None and fact.kind != "event.rejected"
+        assert fact.event_id == (folded(sent["subject"]) if about_event else None)
+        assert fact.event is None or fact.event.duration is None or fact.event.duration >= 0
+
+
+def test_a_closing_record_brings_its_account() -> None:
+    """Times, spans and who approved are taken out of it."""
+    fact = read(every_kind()["completed"])
+    account = json.loads(every_kind()["completed"])["data"]["account"]
+    assert (fact.first_seen, fact.started_at, fact.gone_at) == (
+        account["first_seen"], account["started_at"], account["gone_at"],
+    )  # fmt: skip
+    assert (fact.notice_seconds, fact.approved_by) == (account["notice_seconds"], account["approved_by"])
+
+
+def test_ids_that_differ_in_case_are_one() -> None:
+    """By ASCII's letters alone, as the agent compares them."""
+    assert read(changed(subject=EVENT_ID.upper())).event_id == read(changed(subject=EVENT_ID.lower())).event_id
+    assert lower("KſK") == folded("KſK") == "kſk"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "not-json"),
+        (b"\xff\xfe", "not-json"),
+        (b"{", "not-json"),
+        (b"[]", "not-json"),
+        (b"NaN", "not-json"),
+        (b"[" * 100_000, "not-json"),
+        (b'{"n": ' + b"9" * 5_000 + b"}", "not-json"),
+        (b" " * (MAX_BODY + 1), "too-large"),
+        (b"{}", "not-cloudevents"),
+        (changed(specversion="0.3"), "not-cloudevents"),
+        (changed(type=7), "not-cloudevents"),
+        (changed(type="com.example.other"), "other-producer"),
+        (changed(type="azure_scheduled_event.scheduled.v2"), "other-version"),
+        (changed(type="azure_scheduled_event.scheduled"), "other-version"),
+        (changed(type="azure_scheduled_event.melted.v1"), "unknown-kind"),
+        (changed(source=None), "wrong-type"),
+        (changed(id=["x"]), "wrong-type"),
+        (changed(id="x" * 100_000), "wrong-type"),
+        (changed(time="yesterday"), "wrong-type"),
+        (changed(time="2026-03-04T05:06:07"), "wrong-type"),
+        (changed(time="0001-01-01T00:00:00+23:59"), "wrong-type"),
+        (changed(data=[]), "wrong-type"),
+        (with_data(vm="web-1"), "wrong-type"),
+        (with_data(vm={"name": {}}), "wrong-type"),
+        (with_data(vm={"tags": {"owner": 7}}), "wrong-type"),
+        (with_data(event_id=7), "wrong-type"),
+        (with_data(event_id=None), "wrong-type"),
+        (with_data(affects_self="yes"), "wrong-type"),
+        (with_data(notice_seconds=1e300), "wrong-type"),
+        (with_data(notice_seconds=True), "wrong-type"),
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused_with_a_reason(body: bytes, why: str) -> None:
+    """Nothing that can be sent to a hub is more than that."""
+    assert reason(body) == why
+    assert why in REASONS
+
+
+def test_the_tags_of_a_vm_are_kept() -> None:
+    """Those that have a value."""
+    found = read(with_data(vm={"name": "a", "tags": {"owner": "web", "environment": None}}))
+    assert found.place.tags == (("owner", "web"),)
+
+
+def test_azures_own_object_may_be_anything() -> None:
+    """Its members are Azure's to choose: what is not as expected is not known."""
+    odd = {"EventId": EVENT_ID, "EventType": 7, "Resources": ["a", 7, None], "DurationInSeconds": "long"}
+    event = read(with_data(event=odd)).event
+    assert event is not None
+    assert (event.event_type, event.resources, event.duration) == (None, ("a",), None)
+
+
+def test_a_lone_surrogate_does_no_harm() -> None:
+    """JSON can write half a character; no file can hold it."""
+    fact = read(with_data(vm={"name": "web-\ud800"}))
+    fact.vm.encode()
+
+
+@given(JSON, st.sampled_from(["data", "id", "source", "subject", "time", "vm", "account", "event", "event_id"]))
+def test_any_value_in_any_place_is_read_or_refused(value: Any, name: str) -> None:
+    """Nothing else happens."""
+    found: dict[str, Any] = json.loads(every_kind()["completed"])
+    (found if name in found else found["data"])[name] = value
+    _read_or_refused(json.dumps(found).encode())
+
+
+@given(st.binary(max_size=64) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    """Nothing else happens."""
+    _read_or_refused(body)
+
+
+def _read_or_refused(body: bytes) -> None:
+    with contextlib.suppress(Unreadable):
+        assert isinstance(read(body), Fact)

@@ -1,0 +1,87 @@
+"""Records as consumers meet them: of every kind, of a whole scale set, and of the agents before this version."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.fleet import DESTINATION, REBOOT, Fleet, NoMetrics, story
+from deploy.consumers.python.accounts.join import account
+from deploy.consumers.python.accounts.record import Fact, read
+from exporter.agent.delivery import Delivery
+from exporter.core.records import Record
+from exporter.log.log import Log
+from exporter.simulator.event_hubs.broker import Broker
+from exporter.sinks.event_hubs.sink import EventHubsDestination
+from tests.core.test_schema import EXAMPLES
+
+ROOT: Final = Path(__file__).parents[2]
+FORMER: Final = ROOT / "tests" / "testdata" / "records" / "former.jsonl"
+HUB: Final = "scheduled-events"
+NOW: Final = "2026-12-01T00:00:00.000000Z"
+
+
+def every_kind() -> dict[str, bytes]:
+    """A record of each kind, as this version sends it."""
+    return {kind: make()[1].to_json() for kind, make in EXAMPLES.items()}
+
+
+def former() -> list[bytes]:
+    """Records of the version before `data.kind` and `data.event_id`."""
+    return FORMER.read_bytes().splitlines()
+
+
+def told_by_a_fleet(folder: Path, vms: int, events: int = 1, what: Mapping[str, object] = REBOOT) -> list[Record]:
+    """What the real agents of a scale set tell of events that name all of them, from the first sight to the end."""
+    fleet = Fleet(folder, story(vms, events, what, shared=True))
+    try:
+        fleet.run(14)
+        return fleet.records()
+    finally:
+        fleet.close()
+
+
+class SendingFleet:
+    """The real agents of a scale set; each record goes from its outbox through the real destination to a broker."""
+
+    def __init__(self, folder: Path, broker: Broker, vms: int, events: int = 1) -> None:
+        self._fleet = Fleet(folder, story(vms, events, shared=True))
+        self._destination = EventHubsDestination(connection_string=broker.connection_string(HUB))
+
+    def run(self, seconds: int) -> None:
+        """So much time of the platform, and all that was told of it sent."""
+        self._fleet.run(seconds)
+        for member in self._fleet.members:
+            delivery = Delivery(self._destination, member.outbox, NoMetrics(), Log(None), jitter=lambda: 1.0)
+            while (wait := delivery.tick()) < 1.0 or any(member.outbox.next(DESTINATION, 1)):
+                time.sleep(wait)
+
+    def records(self) -> list[Record]:
+        """All that was told so far."""
+        return self._fleet.records()
+
+    def close(self) -> None:
+        self._destination.close()
+        self._fleet.close()
+
+
+def facts(bodies: Sequence[bytes]) -> list[Fact]:
+    """Those about events."""
+    return [fact for body in bodies if (fact := read(body)).event_id is not None]
+
+
+def accounts(bodies: Sequence[bytes]) -> dict[str, dict[str, Any]]:
+    """The account of each event, as they must be when all is read."""
+    found: dict[str, list[Fact]] = {}
+    for fact in facts(bodies):
+        found.setdefault(fact.event_id or "", []).append(fact)
+    return {event_id: account(own, NOW, None) for event_id, own in found.items()}
+
+
+def last_lines(output: str) -> dict[str, dict[str, Any]]:
+    """The newest account of each event in the output of the program."""
+    lines = [json.loads(line) for line in output.splitlines()]
+    return {line["event_id"]: line for line in sorted(lines, key=lambda line: int(line["records"]))}
