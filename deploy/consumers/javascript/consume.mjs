@@ -47,6 +47,11 @@ class PositionsFile {
     renameSync(`${this.#path}.new`, this.#path);
   }
 
+  /** The number of the last message that was told; -1 where none was. */
+  numberOf(context) {
+    return this.#positions[keyOf(context)]?.sequenceNumber ?? -1;
+  }
+
   async listCheckpoints(fullyQualifiedNamespace, eventHubName, consumerGroup) {
     const wanted = keyOf({ fullyQualifiedNamespace, eventHubName, consumerGroup, partitionId: "" });
     return Object.entries(this.#positions).flatMap(([key, found]) => (key.startsWith(wanted) ? [found] : []));
@@ -138,16 +143,32 @@ const { values: options } = parseArgs({
     group: { type: "string", default: "$Default" },
     from: { type: "string", default: "start" },
     events: { type: "boolean", default: false },
-    "exit-when-idle": { type: "string" }, // seconds
+    once: { type: "boolean", default: false }, // read what is there now, and end
   },
 });
 if (!options.state) throw new Error("give --state FILE: where the positions are kept");
 
 const reader = new Reader(options.events);
-const client = await clientOf(options, new PositionsFile(options.state));
-let last = Date.now();
+const positions = new PositionsFile(options.state);
+const client = await clientOf(options, positions);
 let failure = null;
+let stopping = false;
 let working = Promise.resolve();
+
+// With --once: the number of the last message that is still to be read, by partition.
+const behind = options.once ? await ends() : new Map();
+
+async function ends() {
+  const partitions = await Promise.all((await client.getPartitionIds()).map((id) => client.getPartitionProperties(id)));
+  return new Map(
+    partitions.filter((one) => !one.isEmpty).map((one) => [one.partitionId, one.lastEnqueuedSequenceNumber]),
+  );
+}
+
+function isAt(partition, number) {
+  if (number >= behind.get(partition)) behind.delete(partition);
+  if (options.once && behind.size === 0) stop();
+}
 
 const subscription = client.subscribe(
   {
@@ -158,9 +179,12 @@ const subscription = client.subscribe(
         const lines = events.map((event) => reader.line(event.body)).filter((line) => line !== null);
         if (lines.length > 0) await write(lines.join("\n") + "\n");
         await context.updateCheckpoint(events.at(-1));
-        last = Date.now();
+        isAt(context.partitionId, events.at(-1).sequenceNumber);
       });
       await working.catch(stop); // the SDK would go on after it
+    },
+    processInitialize: async (context) => {
+      isAt(context.partitionId, positions.numberOf(context));
     },
     processError: async (error, context) => {
       console.error(`partition ${context.partitionId}: ${error.name}: ${String(error.message).slice(0, 300)}`);
@@ -170,7 +194,7 @@ const subscription = client.subscribe(
     startPosition: options.from === "now" ? latestEventPosition : earliestEventPosition,
     skipParsingBodyAsJson: true, // anybody may have sent it: it is parsed where it is checked
     maxBatchSize: 300,
-    maxWaitTimeInSeconds: 1,
+    maxWaitTimeInSeconds: 1, // a batch that is not full waits no longer
   },
 );
 
@@ -178,20 +202,14 @@ async function stop(error) {
   if (failure || stopping) return;
   failure = error instanceof Error ? error : null;
   stopping = true;
-  clearInterval(timer);
   if (failure) console.error(`${failure.name}: ${failure.message}`);
   console.error(JSON.stringify(reader.counts));
   setTimeout(() => process.exit(failure ? 1 : 0), 5_000).unref();
-  await working.catch(() => {});
+  await working.catch(() => {}); // where it is the batch itself that stops, `working` is that batch
   await subscription.close().catch(() => {});
   await client.close().catch(() => {});
   process.exit(failure ? 1 : 0);
 }
 
-let stopping = false;
-const idle = options["exit-when-idle"];
-const timer = setInterval(() => {
-  if (idle !== undefined && Date.now() - last > Number(idle) * 1000) stop();
-}, 200);
 process.on("SIGTERM", stop);
 process.on("SIGINT", stop);
