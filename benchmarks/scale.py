@@ -1,17 +1,18 @@
 """A thousand VMs of one scale set, with the real decision code and the local broker: `python -m benchmarks.scale`.
 
-Who approves and when; what each VM's poll costs as VMs, events and backlog grow; and one consumer that reads what all
-of them sent, takes each record once by `source` and `id`, and joins the accounts of one event on `subject`.
+Who approves and when; what each VM's poll costs as VMs, events and backlog grow; and the consumer of deploy/consumers
+that reads what all of them sent, takes each record once by `source` and `id`, and joins them into an account per event.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +25,10 @@ from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, DESTINATION, FREEZE, REDEPLOY, Fleet, NoMetrics, name, story
 from benchmarks.peers import Peers
 from benchmarks.usage import load_average, usage
+from deploy.consumers.python.accounts.consumer import BATCH, Consumer, Counts, Options
+from deploy.consumers.python.accounts.join import account
+from deploy.consumers.python.accounts.record import read
+from deploy.consumers.python.accounts.store import Store
 from exporter.agent.delivery import Delivery
 from exporter.core.records import Record
 from exporter.core.state import State
@@ -37,6 +42,8 @@ TAKEOVER: Final = 5.0
 SHAPES: Final = ((1, 1), (10, 1), (100, 1), (1_000, 1), (100, 10), (100, 100), (10, 1_000))
 """VMs and events, each event of all VMs."""
 BACKLOGS: Final = (0, 1_000, 10_000, 100_000)
+STORY_SECONDS: Final = 14
+"""From the start of the agents to the end of the event."""
 MIB: Final = 1 << 20
 
 
@@ -140,40 +147,10 @@ def _one_by_one(outbox: Outbox, count: int) -> tuple[float, float]:
     return (committed - began) / rounds, (time.perf_counter() - committed) / rounds
 
 
-class Consumer:
-    """Reads everything once, whoever sent it how often: a record is known by `source` and `id`."""
-
-    def __init__(self) -> None:
-        self.known: set[tuple[str, str]] = set()
-        self.received = 0
-        self.by_subject: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-
-    async def take(self, _partition: Any, event: Any) -> None:
-        if event is None:
-            return
-        record = Record.from_json(event.body_as_str().encode())
-        self.received += 1
-        if (record.source, record.id) in self.known:
-            return
-        self.known.add((record.source, record.id))
-        self.by_subject[record.subject][record.source].append(record.kind)
-
-    async def read(self, connection_string: str, count: int, seconds: float) -> None:
-        """Reads until so many records are known, at most so long."""
-        client = EventHubConsumerClient.from_connection_string(connection_string, consumer_group="$Default")
-        async with client:
-            reading = asyncio.create_task(client.receive(self.take, starting_position="-1"))
-            end = time.monotonic() + seconds
-            while len(self.known) < count and time.monotonic() < end:
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(1.0)
-            reading.cancel()
-
-
 def through_the_broker(vms: int) -> bool:
-    """One event of the whole scale set, told by all its VMs."""
-    with Peers() as peers, fleet(story(vms, 1, shared=True)) as found:
-        found.run(14)
+    """One event of the whole scale set, told by all its VMs, and read by the consumer that deploy/consumers ships."""
+    with Peers() as peers, fleet(story(vms, 1, shared=True)) as found, tempfile.TemporaryDirectory() as folder:
+        found.run(STORY_SECONDS)
         told = found.records()
         peers.ask("fault", text="drop-after-store*5")
         destination = EventHubsDestination(connection_string=peers.connection_string)
@@ -182,31 +159,72 @@ def through_the_broker(vms: int) -> bool:
             delivery = Delivery(destination, member.outbox, NoMetrics(), Log(None), jitter=lambda: 1.0)
             while (wait := delivery.tick()) < 1.0 or any(member.outbox.next(DESTINATION, 1)):
                 time.sleep(wait)
-        sent = time.monotonic() - began
+        print(
+            f"through the broker: {len(told)} records of {vms} VMs sent in {time.monotonic() - began:.1f} s", flush=True
+        )
         destination.close()
-        consumer = Consumer()
-        began = time.monotonic()
-        asyncio.run(consumer.read(peers.connection_string, len(told), 120.0))
-        read = time.monotonic() - began
-    return _judge(vms, told, consumer, sent, read)
+        output = Path(folder) / "accounts.jsonl"
+        counts, cpu, seconds = _consumed(peers.connection_string, output)
+        accounts = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    told_a_second, taken_a_second = len(told) / STORY_SECONDS, counts.received / cpu
+    print(f"  the Python consumer: {counts.received} messages in {seconds:.1f} s, {cpu:.1f} s of them CPU", end="")
+    print(f" ({taken_a_second:.0f}/s of a core); the fleet told {told_a_second:.0f}/s: ", end="")
+    print(f"{taken_a_second / told_a_second:.1f} times what it needs", flush=True)
+    of_the_join(told)
+    return _judge(vms, told, counts, accounts) and taken_a_second > told_a_second
 
 
-def _judge(vms: int, told: list[Record], consumer: Consumer, sent: float, read: float) -> bool:
-    expected = {(record.source, record.id) for record in told}
-    subject = next(record.subject for record in told if record.kind == "scheduled")
-    joined = consumer.by_subject[subject]
-    ordered = sum(_in_order(kinds) for kinds in joined.values())
-    print(f"through the broker: {len(told)} records of {vms} VMs sent in {sent:.1f} s, read in {read:.1f} s")
-    print(f"  received {consumer.received}, of them copies {consumer.received - len(consumer.known)}; ", end="")
-    print(f"missing {len(expected - consumer.known)}, unknown {len(consumer.known - expected)}")
-    kinds = Counter(kind for each in joined.values() for kind in each)
-    print(f"  one event joined on subject: {len(joined)} sources, {dict(kinds)}; in order in {ordered} of them")
-    return expected == consumer.known and len(joined) == vms == ordered
+def _consumed(connection_string: str, output: Path) -> tuple[Counts, float, float]:
+    """What the consumer counted of all that is there, its CPU and its time in seconds, with those to connect."""
+    with output.open("w", encoding="utf-8") as lines:
+        store = Store(output.with_suffix(".db"))
+        consumer = Consumer(store, lines, Options(once=True))
+
+        async def consume() -> None:
+            client = EventHubConsumerClient.from_connection_string(
+                connection_string, consumer_group="$Default", checkpoint_store=store
+            )
+            await consumer.run(client, asyncio.Event())
+
+        cpu, began = time.process_time(), time.monotonic()
+        asyncio.run(consume())
+        cpu, seconds = time.process_time() - cpu, time.monotonic() - began
+        store.close()
+    return consumer.counts, cpu, seconds
 
 
-def _in_order(kinds: list[str]) -> bool:
-    life = [kind for kind in kinds if kind in ("scheduled", "started", "completed")]
-    return life == ["scheduled", "started", "completed"]
+def of_the_join(told: list[Record]) -> None:
+    """What the consumer's own work costs without the SDK, for these records and for ones of a single VM."""
+    with tempfile.TemporaryDirectory() as folder, fleet(story(1, 1, shared=True)) as single:
+        single.run(STORY_SECONDS)
+        for what, bodies in (
+            ("that name all", [record.to_json() for record in told]),
+            ("of one VM", [record.to_json() for record in single.records()] * (len(told) // 5)),
+        ):
+            store, began = Store(Path(folder) / f"{what}.db"), time.process_time()
+            facts = [read(body) for body in bodies]
+            for first in range(0, len(facts), BATCH):
+                store.add(facts[first : first + BATCH])
+            for event_id in store.to_tell():
+                account(store.facts(event_id), facts[-1].time, None)
+            cpu = time.process_time() - began
+            store.close()
+            size = sum(map(len, bodies)) / len(bodies) / 1024
+            print(
+                f"  check, keep and join {len(bodies)} records {what} ({size:.1f} KiB each): {len(bodies) / cpu:.0f}/s"
+            )
+
+
+def _judge(vms: int, told: list[Record], counts: Counts, accounts: list[dict[str, Any]]) -> bool:
+    about_events = {(record.source, record.id) for record in told if record.data["event"] is not None}
+    about_vms = len({(record.source, record.id) for record in told}) - len(about_events)
+    last = accounts[-1]
+    print(f"  received {counts.received}, of them copies {counts.copies}; ", end="")
+    print(f"missing {len(about_events) - counts.new}; about VMs {counts.about_vms.total()} (sent {about_vms})")
+    print(f"  one account in {len(accounts)} lines: {last['records']} records of {len(last['told_by'])} VMs, ", end="")
+    print(f"{last['outcome']}, approved by {last['approved_by_vm']}, conflicts {last['conflicts']}")
+    whole = counts.new == last["records"] == len(about_events) and last["told_by"] == last["named"]
+    return whole and len(last["named"]) == vms and last["outcome"] == "completed" and not counts.skipped
 
 
 def _open_enough() -> None:
@@ -222,10 +240,10 @@ def main() -> int:
     vms = int(sys.argv[1]) if len(sys.argv) > 1 else VMS
     _open_enough()
     print(f"load before: {load_average()}")
-    fine = leaders(vms)
+    fine = through_the_broker(vms)
+    fine = leaders(vms) and fine
     costs()
     backlogs()
-    fine = through_the_broker(vms) and fine
     peak = usage(os.getpid()).peak_rss / MIB
     print(f"load after: {load_average()}; peak RSS of all together {peak:.0f} MiB")
     return int(not fine)

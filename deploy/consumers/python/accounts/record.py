@@ -274,6 +274,10 @@ def _azure(raw: object) -> AzureEvent | None:
         return None
     resources, duration = raw.get("Resources"), raw.get("DurationInSeconds")
     names = resources[:MAX_NAMES] if isinstance(resources, list) else []
+    if not set(map(type, names)) <= {str}:
+        names = [name for name in names if isinstance(name, str)]
+    if not "".join(names).isascii() or max(map(len, names), default=0) > MAX_KEY:
+        names = [_encodable(name[:MAX_KEY]) for name in names]
     known = isinstance(duration, int) and not isinstance(duration, bool) and 0 <= duration < 1 << 31
     return AzureEvent(
         event_id=_any_text(raw.get("EventId")),
@@ -282,7 +286,7 @@ def _azure(raw: object) -> AzureEvent | None:
         status=_any_text(raw.get("EventStatus")),
         description=_any_text(raw.get("Description"), MAX_TEXT),
         duration=duration if known else None,
-        resources=tuple(name for name in map(_any_text, names) if name),
+        resources=tuple(filter(None, names)),
     )
 
 

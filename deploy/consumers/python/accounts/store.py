@@ -37,6 +37,7 @@ CREATE INDEX IF NOT EXISTS received ON events (received);
 """
 NEVER: Final = "~"
 """`due` of an event whose end is not waited for: behind every time."""
+KEPT: Final = 64
 MAX_FACTS: Final = 200_000
 """Of one event. A fleet of 10,000 VMs tells 60,000 of an event that names all of them."""
 
@@ -66,6 +67,8 @@ class Store(CheckpointStore):
                 raise Busy(f"another process has {path}") from error
             raise
         self._owned: dict[str, dict[str, Any]] = {}
+        self._kept: dict[tuple[str, AzureEvent], str] = {}
+        """The digests of objects that were kept a moment ago: witnesses tell at the same time."""
 
     def close(self) -> None:
         """Whatever is not committed is forgotten."""
@@ -122,6 +125,7 @@ class Store(CheckpointStore):
 
         Answers how many were dropped. The file does not shrink; its room is used again.
         """
+        self._kept.clear()
         dropped = self._drop("received < ?", before)
         while self._used() > max_bytes:
             (count,) = self._db.execute("SELECT count(*) FROM events").fetchone()
@@ -152,9 +156,14 @@ class Store(CheckpointStore):
         """Azure's object is the same in the records of all witnesses, and may name a thousand VMs: it is kept once."""
         if event is None:
             return None
+        if (known := self._kept.get((event_id, event))) is not None:
+            return known
         text = _object_written(event)
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         self._db.execute("INSERT OR IGNORE INTO objects VALUES (?, ?, ?)", (event_id, digest, text))
+        if len(self._kept) >= KEPT:
+            self._kept.clear()
+        self._kept[event_id, event] = digest
         return digest
 
     # -- positions, as the SDK asks for them
