@@ -26,6 +26,7 @@ PAGES: Final = tuple(
             *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
             ROOT / "alerts" / "RUNBOOK.md",
             ROOT / "dashboards" / "README.md",
+            *(ROOT / "deploy" / "consumers").rglob("README.md"),
             ROOT / "exporter" / "simulator" / "metadata" / "scenarios" / "README.md",
         ]
     )
