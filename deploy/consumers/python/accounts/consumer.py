@@ -31,7 +31,6 @@ from .store import NEVER, Store
 
 LOG: Final = logging.getLogger("accounts")
 BATCH: Final = 300
-PREFETCH: Final = 900
 BALANCE_SECONDS: Final = 5.0
 """After which the SDK takes up a partition that it lost."""
 TELL_SECONDS: Final = 1.0
@@ -189,7 +188,6 @@ class Consumer:
                 on_error=self.on_error,
                 on_partition_initialize=self.on_partition,
                 max_batch_size=BATCH,
-                prefetch=PREFETCH,
                 starting_position="-1" if self._options.begin == "start" else "@latest",
             )
         )
