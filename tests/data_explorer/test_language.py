@@ -1,0 +1,182 @@
+"""The commands and queries, as Kusto's own language service reads them: against tables that the commands make."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+import pytest
+
+from exporter.core.document import FIELDS
+from tests.support import kusto
+from tests.support.kusto import SPAN, Checked, checked
+
+pytestmark = [pytest.mark.linux("the Node of the tests"), pytest.mark.peer("node")]
+
+SCHEMA: Final[Mapping[str, Any]] = json.loads(
+    files("exporter").joinpath("schema", "record.v1.json").read_text(encoding="utf-8")
+)
+IDEMPOTENT: Final = (".create-merge ", ".create-or-alter ", ".alter ", ".alter-merge ")
+"""What may be run again; an ARM template's script takes these as well."""
+
+ROOTS: Final = {"Record": (), "Data": ("data",)}
+"""Where in a record the dynamic columns begin. The members of every other one are free, or Azure's."""
+
+AZURE: Final = {"Resources": "array", "DurationInSeconds": "integer"}
+"""What a field of Azure's object is, where it is no text."""
+
+FITTING: Final = {
+    "tostring": {"string"},
+    "todatetime": {"date-time"},
+    "toreal": {"number", "integer"},
+    "tolong": {"integer"},
+    "tobool": {"boolean"},
+    "todynamic": {"array", "object"},
+}
+"""What each conversion may be given, null beside it."""
+
+
+def calls() -> dict[str, str]:
+    """A query for each function, by its name."""
+    named = kusto.commands(".create-or-alter function")
+    dated = {name: f"{name}({SPAN[0]}, {SPAN[1]})" for name, text in named.items() if "Begin: datetime" in text}
+    return {name: f"{name}()" for name in named} | {"ScheduledEventsAgents": f"ScheduledEventsAgents({SPAN[1]})"} | dated
+
+
+@lru_cache(1)
+def found() -> Checked:
+    """The files as they are, a call of each function, and each panel in both forms."""
+    queries = calls()
+    for title, query in kusto.panels().items():
+        queries[f"grafana: {title}"] = kusto.for_grafana(query)
+        queries[f"data explorer: {title}"] = kusto.for_data_explorer(query)
+    return checked(kusto.texts(), queries)
+
+
+def test_nothing_is_wrong() -> None:
+    """No error, no warning and no name that nothing has: in the commands, in each function and in each panel."""
+    assert found().problems == []
+
+
+def test_mistakes_are_found() -> None:
+    """A wrong column, function, type, conversion or word is reported at its place, in each kind of command."""
+    wrong = kusto.texts()
+    mistakes = (
+        ("1-tables.kql", "Location: string", "Location: text"),
+        ("2-ingestion.kql", 'tostring(Record["type"]) startswith', 'tostring(Recrod["type"]) startswith'),
+        ("2-ingestion.kql", "by Source, Id\n", "by Sorce, Id\n"),
+        ("3-functions.kql", "coalesce(ClosedBefore, OpenedBefore)", "coalesce(ClosedBefore, OpendBefore)"),
+        ("3-functions.kql", "    let Seen = ScheduledEventsWitnesses(", "    let Seen = ScheduledEventsWitneses("),
+        ("3-functions.kql", "let Ids = Accounts | distinct EventId", "let Ids = Accounts | distnct EventId"),
+    )
+    for name, right, spoilt in mistakes:
+        assert wrong[name].count(right) == 1, right
+        wrong[name] = wrong[name].replace(right, spoilt)
+    told = checked(wrong, {"a panel": "ScheduledEventsRecords | where Tme > ago(1d) | summarize percentil(Time, 50)"})
+    for name, _, spoilt in mistakes:
+        lines = [number for number, line in enumerate(wrong[name].splitlines(), 1) if spoilt.strip() in line]
+        assert {(problem["where"], problem["line"]) for problem in told.problems} >= {(name, lines[0])}, spoilt
+    assert {problem["at"] for problem in told.problems if problem["where"] == "a panel"} >= {"Tme", "percentil"}
+
+
+def test_every_command_can_be_run_again() -> None:
+    """The words that each begins with say so, and each is one command: none lies in two pieces."""
+    assert len(found().commands) > 20
+    for command in found().commands:
+        assert command["text"].startswith(IDEMPOTENT), command
+        assert re.match(r"(Create|Alter)", command["kind"]), command
+
+
+def test_the_update_policy_gives_the_rows_of_its_table() -> None:
+    """Its function returns the columns of the typed table, in their order and with their types, as Kusto demands."""
+    policy = kusto.update_policy()
+    ((table, _),) = re.findall(r"\.alter table (\w+) policy (update)", kusto.texts()["2-ingestion.kql"])
+    assert policy["Query"] == "ScheduledEventsRead()"
+    assert policy["Source"] in kusto.commands(".create-or-alter function")["ScheduledEventsRead"]
+    assert found().results["ScheduledEventsRead"] == found().entities[table]["columns"]
+
+
+def test_the_tests_read_the_files_as_kusto_does() -> None:
+    """Tables, functions and views are those that the language service knows, with the same columns."""
+    tables = {name: [list(column) for column in columns.items()] for name, columns in kusto.tables().items()}
+    known = found().entities
+    assert {name: one["columns"] for name, one in known.items() if one["kind"] == "table"} == tables
+    assert [name for name, one in known.items() if one["kind"] == "view"] == list(kusto.views())
+    assert {name for name, one in known.items() if one["kind"] == "function"} == set(calls())
+
+
+def test_the_mapping_names_columns_and_members_that_exist() -> None:
+    """Each column of the raw table is filled once; each path is a member of a record, all of it, or a system property."""
+    assert [one["column"] for one in kusto.mapping()] == list(kusto.tables()[kusto.update_policy()["Source"]])
+    for one in kusto.mapping():
+        (path,) = one["Properties"].values()
+        _, *names = path.split(".")
+        assert names == [kusto.ENQUEUED] or not names or member(tuple(names)), path
+
+
+def test_every_path_is_a_member_of_a_record() -> None:
+    """Whatever is taken out of a record by name exists in its schema, and what it is converted to fits its type."""
+    paths = found().paths
+    assert {path["root"] for path in paths} == set(ROOTS)
+    assert len({(path["root"], *path["path"]) for path in paths}) > 40
+    for path in paths:
+        assert fault(path["root"], tuple(path["path"]), path["converted"]) is None, path
+
+
+def test_wrong_paths_are_found() -> None:
+    """A member that no record has, one below a text, one without a conversion, and a conversion that does not fit."""
+    assert fault("Data", ("account", "gone_at"), "todatetime") is None
+    assert fault("Record", ("data", "event", "EventType"), "tostring") is None
+    for root, path, conversion in (
+        ("Data", ("acount", "gone_at"), "todatetime"),
+        ("Data", ("account", "gone"), "todatetime"),
+        ("Record", ("data", "message", "text"), "tostring"),
+        ("Record", ("data", "event", "EventTyp"), "tostring"),
+        ("Record", ("data", "vm", "vmss"), "tostring"),
+        ("Data", ("account", "gone_at"), None),
+        ("Data", ("account", "gone_at"), "toreal"),
+        ("Data", ("account", "notice_seconds"), "tolong"),
+    ):
+        assert fault(root, path, conversion) is not None, path
+
+
+def fault(root: str, path: tuple[str, ...], conversion: str | None) -> str | None:
+    """What is wrong with taking this member out of a column and converting it; None: nothing."""
+    kinds = member((*ROOTS[root], *path))
+    if not kinds:
+        return "no record has it"
+    if conversion not in FITTING:
+        return "it stays dynamic"
+    return None if kinds - {"null"} <= FITTING[conversion] else f"it is {kinds}"
+
+
+def member(path: tuple[str, ...]) -> set[str]:
+    """The types that a member of a record may have, `date-time` for a time; empty where the schema knows none of that name."""
+    if path[:2] == ("data", "event") and len(path) == 3:
+        return {AZURE.get(path[2], "string")} if path[2] in FIELDS else set()
+    here = resolved(SCHEMA)
+    for name in path:
+        here = resolved(here.get("properties", {}).get(name, {}))
+    return types(here)
+
+
+def resolved(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of the schema, or what it refers to."""
+    reference = part.get("$ref")
+    return part if reference is None else SCHEMA["$defs"][reference.removeprefix("#/$defs/")]
+
+
+def types(part: Mapping[str, Any]) -> set[str]:
+    """The types of a part of the schema."""
+    if "anyOf" in part:
+        return {kind for one in part["anyOf"] for kind in types(one)}
+    words = part.get("enum", [part["const"]] if "const" in part else None)
+    if words is not None:
+        return {"null" if word is None else "string" for word in words}
+    given = part.get("type", [])
+    kinds = {given} if isinstance(given, str) else set(given)
+    return (kinds - {"string"}) | {"date-time"} if part.get("format") == "date-time" else kinds

@@ -1,0 +1,226 @@
+"""A month of a small fleet as its records: three VMs, and what a query has to find of each event.
+
+Each VM has the real core: documents are read, transitions become records. The clocks are the story's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from exporter.core.decision import decide
+from exporter.core.folding import folded
+from exporter.core.memory import with_tracked
+from exporter.core.policy import DecisionContext, Mode, Policy
+from exporter.core.record_factory import RecordFactory
+from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, Record, Vm
+from exporter.core.state import Approval, InterruptionTotals, State
+from tests.support.core_documents import Watcher
+
+SUBSCRIPTION: Final = "8d10da13-8125-4ba9-a717-bf7490507b3d"
+FREEZE: Final = "11111111-AAAA-4AAA-8AAA-AAAAAAAAAAAA"
+"""Of web-0 and web-1; announced 9 s. Nobody approves it: it starts when NotBefore passes. web-0 stands still for 4 s."""
+APPROVED: Final = "22222222-BBBB-4BBB-8BBB-BBBBBBBBBBBB"
+"""A Freeze of web-0 and web-1, announced 5 s. web-0 approves it; it stands still for 5 s and for 2.5 s more."""
+CANCELED: Final = "33333333-CCCC-4CCC-8CCC-CCCCCCCCCCCC"
+"""A Reboot of web-1 with ten minutes of notice, under the documented minimum; canceled."""
+DELETED: Final = "44444444-DDDD-4DDD-8DDD-DDDDDDDDDDDD"
+"""A Terminate of web-2, which is gone after that."""
+LATE: Final = "55555555-EEEE-4EEE-8EEE-EEEEEEEEEEEE"
+"""A Reboot of web-1, by a failed host: Started at first sight, and web-1's agent had just begun."""
+EARLIER: Final = "66666666-FFFF-4FFF-8FFF-FFFFFFFFFFFF"
+"""A Freeze of web-0 that was first seen before the month, and ended in it."""
+LOST: Final = "77777777-ABCD-4ABC-8ABC-ABCDABCDABCD"
+"""A Freeze of web-0 whose closing record never arrives, though web-0 is heard of later."""
+
+
+def at(day: int, clock: str, *, month: int = 11) -> datetime:
+    """A moment of the story."""
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return datetime(2026, month, day, hours, minutes, seconds, tzinfo=UTC)
+
+
+def event(event_id: str, event_type: str, resources: list[str], not_before: datetime, **fields: Any) -> dict[str, Any]:
+    """An event as Azure publishes it."""
+    return {
+        "EventId": event_id,
+        "EventType": event_type,
+        "ResourceType": "VirtualMachine",
+        "Resources": resources,
+        "EventStatus": "Scheduled",
+        "NotBefore": f"{not_before:%a, %d %b %Y %H:%M:%S} GMT",
+        "Description": "",
+        "EventSource": "Platform",
+        "DurationInSeconds": -1,
+    } | fields
+
+
+def as_started(found: dict[str, Any]) -> dict[str, Any]:
+    """The same event, Started."""
+    return found | {"EventStatus": "Started", "NotBefore": ""}
+
+
+class Member:
+    """One VM of the fleet; `told` are its records so far, as parsed from their JSON."""
+
+    def __init__(self, name: str, mode: Mode = Mode.DRY_RUN) -> None:
+        self.vm = Vm(
+            name=name,
+            id=name,
+            resource_id=f"/subscriptions/{SUBSCRIPTION}/resourceGroups/shop/providers/Microsoft.Compute/virtualMachines/{name}",
+            subscription_id=SUBSCRIPTION,
+            resource_group="shop",
+            vmss_name="web",
+            location="westeurope",
+            zone="1",
+        )
+        self.mode = mode
+        self.told: list[dict[str, Any]] = []
+        begin = at(30, "12:00:00", month=10)
+        self._watcher = Watcher(State(birth=begin, vm_key=name), wall=begin)
+        self._shown: tuple[dict[str, Any], ...] = ()
+
+    def starts(self, moment: datetime, version: str) -> None:
+        """The agent starts."""
+        self._go(moment)
+        more = {"version": version, "mode": self.mode.value, "rebooted": False}
+        self._tell(self._writer.about_vm(self._watcher.state, AGENT_STARTED, "INFO", "The agent started", more))
+
+    def stops(self, moment: datetime) -> None:
+        """The agent stops."""
+        self._go(moment)
+        self._tell(self._writer.about_vm(self._watcher.state, AGENT_STOPPED, "INFO", "The agent stopped", {}))
+
+    def sees(self, moment: datetime, *events: dict[str, Any], unbroken: bool = True) -> None:
+        """Reads this document at a moment; `unbroken`: it read the one before a second before that."""
+        if unbroken:
+            self._go(moment - timedelta(seconds=1))
+            self._read(*self._shown)
+        self._go(moment)
+        self._read(*events)
+
+    def decides(self, moment: datetime, event_id: str) -> None:
+        """Tells what it decides about an event that it saw."""
+        self._go(moment)
+        found = decide(Policy(self.mode), self._watcher.state, DecisionContext(self.vm.name))
+        for decision in found:
+            if decision.key == folded(event_id):
+                self._tell(self._writer.decision(self._watcher.state, decision))
+
+    def approves(self, moment: datetime, event_id: str, rule: str) -> None:
+        """Azure accepts its approval, at the second attempt."""
+        self._go(moment)
+        tracked = self._watcher.state.tracked[folded(event_id)]
+        state = with_tracked(self._watcher.state, replace(tracked, approval=Approval(attempts=1, rule=rule)))
+        tracked = state.tracked[folded(event_id)]
+        self._tell(self._writer.failed(state, tracked, "timeout", None, "no answer in 5 s"))
+        tracked = self._watcher.state.tracked[folded(event_id)]
+        approval = Approval(attempts=2, rule=rule, accepted_at=moment)
+        state = with_tracked(self._watcher.state, replace(tracked, approval=approval))
+        self._tell(self._writer.accepted(state, state.tracked[folded(event_id)]))
+
+    def stands_still(self, moment: datetime, event_id: str, seconds: float) -> None:
+        """Notices an interruption while an event is Started."""
+        self._go(moment)
+        tracked = self._watcher.state.tracked[folded(event_id)]
+        before = tracked.interruptions
+        totals = InterruptionTotals(before.count + 1, before.total + seconds, max(before.longest, seconds))
+        state = with_tracked(self._watcher.state, replace(tracked, interruptions=totals))
+        told = state.tracked[folded(event_id)]
+        self._tell(self._writer.interruption(state, "clock_step", seconds, moment, told))
+
+    @property
+    def _writer(self) -> RecordFactory:
+        return RecordFactory(self.vm, self._watcher.wall, self._watcher.number, self.mode)
+
+    def _go(self, moment: datetime) -> None:
+        seconds = (moment - self._watcher.wall).total_seconds()
+        assert seconds >= 0, f"the story of {self.vm.name} goes back to {moment}"
+        self._watcher.wall = moment
+        if self._watcher.mono is not None:
+            self._watcher.mono += seconds
+
+    def _read(self, *events: dict[str, Any]) -> None:
+        self._shown = events
+        for transition in self._watcher.sees(*events, after=0.0):
+            self._tell(self._writer.transition(self._watcher.state, transition))
+
+    def _tell(self, told: tuple[State, Record]) -> None:
+        self._watcher.state, record = told
+        self.told.append(json.loads(record.to_json()))
+
+
+def month() -> list[dict[str, Any]]:
+    """The records of the story, in the order of their times."""
+    fleet = {
+        "web-0": Member("web-0", Mode.ENFORCE),
+        "web-1": Member("web-1", Mode.ENFORCE),
+        "web-2": Member("web-2"),
+    }
+    _tell(fleet)
+    return sorted((record for member in fleet.values() for record in member.told), key=lambda found: found["time"])
+
+
+def _tell(fleet: dict[str, Member]) -> None:
+    web_0, web_1, web_2 = fleet.values()
+    web_0.starts(at(31, "08:00:00", month=10), "0.9.0")
+    for member in (web_1, web_2):
+        member.starts(at(31, "08:00:00", month=10), "1.0.0")
+    freeze = event(EARLIER, "Freeze", ["web-0"], at(1, "00:05:00"), DurationInSeconds=2)
+    web_0.sees(at(31, "23:50:00", month=10), freeze)
+    web_0.sees(at(1, "00:05:00"), as_started(freeze))
+    web_0.sees(at(1, "00:06:00"))
+    web_0.stops(at(2, "07:59:00"))
+    web_0.starts(at(2, "08:00:00"), "1.0.0")
+
+    freeze = event(FREEZE, "Freeze", ["web-0", "web-1"], at(3, "10:15:00"), DurationInSeconds=9)
+    for member in fleet.values():
+        member.sees(at(3, "10:00:01" if member is web_1 else "10:00:00"), freeze)
+        member.sees(at(3, "10:15:00"), as_started(freeze))
+        if member is web_0:
+            member.stands_still(at(3, "10:16:00"), FREEZE, 4.0)
+        member.sees(at(3, "10:20:00"))
+
+    freeze = event(APPROVED, "Freeze", ["web-0", "web-1"], at(5, "12:15:00"), DurationInSeconds=5)
+    lower = freeze | {"EventId": APPROVED.lower()}
+    web_0.sees(at(5, "12:00:00"), freeze)
+    web_1.sees(at(5, "12:00:00"), lower)
+    web_1.decides(at(5, "12:00:00"), APPROVED)
+    web_0.approves(at(5, "12:05:00"), APPROVED, "short-freezes")
+    web_0.sees(at(5, "12:06:00"), as_started(freeze))
+    web_1.sees(at(5, "12:06:00"), as_started(lower))
+    web_0.stands_still(at(5, "12:06:30"), APPROVED, 5.0)
+    web_0.stands_still(at(5, "12:06:40"), APPROVED, 2.5)
+    web_0.sees(at(5, "12:10:00"))
+    web_1.sees(at(5, "12:10:01"))
+
+    reboot = event(CANCELED, "Reboot", ["web-1"], at(7, "09:10:00"))
+    web_1.sees(at(7, "09:00:00"), reboot)
+    web_1.sees(at(7, "09:00:01"), unbroken=False)
+
+    delete = event(DELETED, "Terminate", ["web-2"], at(9, "15:10:00"), EventSource="User")
+    web_2.sees(at(9, "15:05:00"), delete)
+    web_2.sees(at(9, "15:10:00"), as_started(delete))
+
+    web_1.starts(at(12, "04:00:00"), "1.0.0")
+    web_1.sees(at(12, "04:00:01"), as_started(event(LATE, "Reboot", ["web-1"], at(12, "04:00:00"))), unbroken=False)
+    web_1.sees(at(12, "04:09:01"))
+
+    freeze = event(LOST, "Freeze", ["web-0"], at(20, "18:15:00"), DurationInSeconds=0)
+    web_0.sees(at(20, "18:00:00"), freeze)
+    before = len(web_0.told)
+    web_0.sees(at(20, "18:15:00"), as_started(freeze))
+    web_0.sees(at(20, "18:16:00"))
+    assert len(web_0.told) == before + 2
+    del web_0.told[-1]
+    web_0.stops(at(28, "06:00:00"))
+
+
+def shuffled(records: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The same records as consumers may get them: backwards, each twice, and the copies a batch later."""
+    yield records[::-1]
+    yield [record for record in records for _ in range(2)]
+    yield records[1::2] + records + records[::3]
