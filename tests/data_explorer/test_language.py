@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -23,8 +24,8 @@ SCHEMA: Final[Mapping[str, Any]] = json.loads(
 IDEMPOTENT: Final = (".create-merge ", ".create-or-alter ", ".alter ", ".alter-merge ")
 """What may be run again; an ARM template's script takes these as well."""
 
-ROOTS: Final = {"Record": (), "Data": ("data",)}
-"""Where in a record the dynamic columns begin. The members of every other one are free, or Azure's."""
+ROOTS: Final = {"Record": (), "Data": ("data",), "Tags": ("data", "vm", "tags")}
+"""Where in a record the dynamic columns begin that members are taken out of."""
 
 AZURE: Final = {"Resources": "array", "DurationInSeconds": "integer"}
 """What a field of Azure's object is, where it is no text."""
@@ -44,13 +45,26 @@ def calls() -> dict[str, str]:
     """A query for each function, by its name."""
     named = kusto.commands(".create-or-alter function")
     dated = {name: f"{name}({SPAN[0]}, {SPAN[1]})" for name, text in named.items() if "Begin: datetime" in text}
-    return {name: f"{name}()" for name in named} | {"ScheduledEventsAgents": f"ScheduledEventsAgents({SPAN[1]})"} | dated
+    return (
+        {name: f"{name}()" for name in named} | {"ScheduledEventsAgents": f"ScheduledEventsAgents({SPAN[1]})"} | dated
+    )
+
+
+def blocks_of_the_page() -> list[str]:
+    """The blocks of KQL in docs/data-explorer.md."""
+    page = (kusto.ADX.parents[2] / "docs" / "data-explorer.md").read_text(encoding="utf-8")
+    blocks = [
+        textwrap.dedent(block) for block in re.findall(r"^ *```kusto\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    ]
+    assert len(blocks) > 2
+    return blocks
 
 
 @lru_cache(1)
 def found() -> Checked:
-    """The files as they are, a call of each function, and each panel in both forms."""
+    """The files as they are, a call of each function, each panel in both forms, and what the page shows."""
     queries = calls()
+    queries |= {f"page: {text}": text for text in blocks_of_the_page()}
     for title, query in kusto.panels().items():
         queries[f"grafana: {title}"] = kusto.for_grafana(query)
         queries[f"data explorer: {title}"] = kusto.for_data_explorer(query)
@@ -58,7 +72,7 @@ def found() -> Checked:
 
 
 def test_nothing_is_wrong() -> None:
-    """No error, no warning and no name that nothing has: in the commands, in each function and in each panel."""
+    """No error, no warning and no name that nothing has: in the commands, functions, panels and on the page."""
     assert found().problems == []
 
 
@@ -158,6 +172,8 @@ def member(path: tuple[str, ...]) -> set[str]:
     """The types that a member of a record may have, `date-time` for a time; empty where the schema knows none of that name."""
     if path[:2] == ("data", "event") and len(path) == 3:
         return {AZURE.get(path[2], "string")} if path[2] in FIELDS else set()
+    if path[:3] == ROOTS["Tags"] and len(path) == 4:
+        return types(SCHEMA["$defs"]["vm"]["properties"]["tags"]["additionalProperties"])
     here = resolved(SCHEMA)
     for name in path:
         here = resolved(here.get("properties", {}).get(name, {}))

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.linux("judges pages of the checkout, and runs their she
 PROGRAM: Final = "azure-scheduled-events-exporter"
 SHELLS: Final = ("sh", "bash", "shell", "console", "powershell")
 """Languages of blocks that a reader would copy into a shell."""
-OTHERS: Final = frozenset({"text", "toml", "yaml", "json", "promql", "python"})
+OTHERS: Final = frozenset({"text", "toml", "yaml", "json", "promql", "python", "kusto"})
 RUN: Final = re.compile(r'run(?:, prints "(?P<prints>[^"]+)")?')
 RUN_BY: Final = re.compile(r"run by (?P<file>[\w/.]+)::(?P<test>test_\w+)")
 NOT_RUN: Final = re.compile(r"not run: \S.{15,}")

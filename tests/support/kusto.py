@@ -108,7 +108,9 @@ def tables() -> dict[str, dict[str, str]]:
 
 def views() -> dict[str, str]:
     """The query of each materialized view."""
-    return {name: text[text.index("{") + 1 : -1] for name, text in commands(".create-or-alter materialized-view").items()}
+    return {
+        name: text[text.index("{") + 1 : -1] for name, text in commands(".create-or-alter materialized-view").items()
+    }
 
 
 def mapping() -> list[dict[str, Any]]:

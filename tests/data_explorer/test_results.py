@@ -1,0 +1,250 @@
+"""What the functions and panels find in a month of a small fleet, run by duckdb-kql; the month is told in kusto_story."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from exporter.core.document import MINIMUM_NOTICE
+from tests.support import kusto_story as story
+from tests.support.kusto import SPAN, Database, for_data_explorer, for_grafana, panels
+
+pytestmark = pytest.mark.linux("what runs the queries is tried on Linux")
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "data-explorer.md"
+NOW: Final = datetime(2026, 12, 1, tzinfo=UTC)
+PLACE: Final = {"SubscriptionId", "ResourceGroup", "VmssName", "Location", "Tags"}
+"""Where a VM is: in most results, and always the same in the story."""
+
+DATED: Final = ("Timeline", "Witnesses", "Accounts", "Notice", "Freezes", "NeverEnded", "Approvals")
+CALLS: Final = {
+    "ScheduledEventsMinimumNotice": "ScheduledEventsMinimumNotice()",
+    **{f"ScheduledEvents{name}": f"ScheduledEvents{name}({', '.join(SPAN)})" for name in DATED},
+    "ScheduledEventsAgents": f"ScheduledEventsAgents({SPAN[1]})",
+}
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    found = Database()
+    found.ingest(story.month())
+    yield found
+    found.close()
+
+
+def ask(database: Database, name: str, further: str = "") -> list[Row]:
+    """The rows of a function over the month, with a text that is not known as null."""
+    asked = CALLS[f"ScheduledEvents{name}"]
+    rows = database.query(f"{asked.removesuffix(')')}{further})", now=NOW)
+    return [{column: None if value == "" else value for column, value in row.items()} for row in rows]
+
+
+def of(rows: Sequence[Row], event_id: str) -> Row:
+    """The one row of an event."""
+    (found,) = (row for row in rows if row["EventId"] == event_id.lower())
+    return found
+
+
+def shown(row: Mapping[str, Any], *columns: str) -> list[Any]:
+    """Some columns of a row; a time as its day and clock."""
+    values = (row[column] for column in columns)
+    return [f"{value:%d %H:%M:%S}" if isinstance(value, datetime) else value for value in values]
+
+
+def test_the_least_notice_is_that_of_the_agent(database: Database) -> None:
+    """One source of truth: what the records call `documented_minimum_notice_seconds`."""
+    rows = ask(database, "MinimumNotice")
+    assert {row["EventType"]: row["MinimumSeconds"] for row in rows} == MINIMUM_NOTICE
+
+
+def test_an_event_is_one_account_however_many_saw_it(database: Database) -> None:
+    """Two named VMs and a neighbour, one of them a second late: the first sight counts, and the VM that stood still."""
+    row = of(ask(database, "Accounts"), story.FREEZE)
+    assert shown(row, "EventType", "Outcome", "Vms", "Witnesses") == ["Freeze", "completed", 2, 3]
+    assert shown(row, "VmNames", "Resources") == [["web-0", "web-1", "web-2"], ["web-0", "web-1"]]
+    assert shown(row, "FirstSeen", "SeenUnbroken", "NoticeSeconds") == ["03 10:00:00", True, 900.0]
+    assert shown(row, "NotBefore", "StartedAt", "GoneAt") == ["03 10:15:00", "03 10:15:00", "03 10:20:00"]
+    assert shown(row, "AnnouncedSeconds", "FeltVms", "FeltSecondsWorst", "FeltSecondsTogether") == [9, 1, 4.0, 4.0]
+    assert shown(row, "ApprovedBy", "ApproverVm", "Rule", "ApprovedAt") == ["time", None, None, None]
+
+
+def test_an_event_is_joined_whatever_the_case_of_its_id(database: Database) -> None:
+    """web-0 read it in upper case and approved it, web-1 in lower case and can't know who did: it was one of us."""
+    row = of(ask(database, "Accounts"), story.APPROVED)
+    assert shown(row, "Witnesses", "ApprovedBy", "ApproverVm", "Rule") == [2, "us", "web-0", "short-freezes"]
+    assert shown(row, "ApprovedAt", "StartedAt", "GoneAt") == ["05 12:05:00", "05 12:06:00", "05 12:10:00"]
+
+
+def test_every_event_of_the_month_is_there_once(database: Database) -> None:
+    """In the order in which they were first seen; one that began before the month is not among them."""
+    found = [row["EventId"] for row in ask(database, "Accounts")]
+    told = (story.FREEZE, story.APPROVED, story.CANCELED, story.DELETED, story.LATE, story.LOST)
+    assert found == [event_id.lower() for event_id in told]
+
+
+def test_an_event_that_is_still_open_for_one_vm_is_not_ended(database: Database) -> None:
+    """`ended` is said by an agent that did not see what happened; another one still has the event."""
+    records = [record for record in story.month() if record["data"]["vm"]["name"] == "web-0"]
+    closing = next(record for record in records if record["data"]["kind"] == "completed")
+    other = Database()
+    for kind, expected in (("ended", "open"), ("completed", "completed")):
+        told = json.loads(json.dumps(closing).replace('"completed"', f'"{kind}"'))
+        told |= {"source": f"another-{kind}", "id": "its own", "type": f"azure_scheduled_event.{kind}.v1"}
+        told["data"]["event_id"] = story.LOST.lower()
+        told["data"]["account"]["first_seen"] = "2026-11-20T18:00:00.000000Z"
+        other.ingest([*records, told])
+        assert of(ask(other, "Accounts"), story.LOST)["Outcome"] == expected
+    other.close()
+
+
+def test_short_notice_is_told_only_where_it_is_known(database: Database) -> None:
+    """Under the documented minimum; just so, a poll late; and not known where nobody saw it Scheduled, or in time."""
+    rows = ask(database, "Notice")
+    assert [shown(row, "NoticeSeconds", "MinimumSeconds", "Short") for row in rows] == [
+        [900.0, 900.0, False],
+        [900.0, 900.0, False],
+        [600.0, 900.0, True],
+        [300.0, 300.0, False],
+        [None, 900.0, None],
+        [900.0, 900.0, False],
+    ]
+    strict = of(ask(database, "Notice", ", 300.5"), story.CANCELED)
+    assert strict["Short"] is False
+
+
+def test_what_was_felt_stands_beside_what_was_announced(database: Database) -> None:
+    """A row per VM that the event names; nothing felt is null, not 0; the interruptions of one event are added."""
+    rows = ask(database, "Freezes")
+    columns = ("VmName", "AnnouncedSeconds", "FeltSeconds", "FeltLongestSeconds", "FeltCount", "LongerBySeconds")
+    assert [shown(row, *columns) for row in rows] == [
+        ["web-0", 9, 4.0, 4.0, 1, -5.0],
+        ["web-1", 9, None, None, 0, None],
+        ["web-0", 5, 7.5, 5.0, 2, 2.5],
+        ["web-1", 5, None, None, 0, None],
+        ["web-2", None, None, None, None, None],
+        ["web-1", None, None, None, 0, None],
+        ["web-0", 0, None, None, None, None],
+    ]
+
+
+def test_what_was_felt_is_known_without_the_closing_record(database: Database) -> None:
+    """The records of the interruptions tell it, should that of the end be lost."""
+    other = Database()
+    other.ingest(record for record in story.month() if record["data"]["kind"] != "completed")
+    row = next(row for row in ask(other, "Freezes") if row["FeltCount"] == 2)
+    other.close()
+    assert shown(row, "VmName", "Outcome", "FeltSeconds", "FeltLongestSeconds") == ["web-0", "open", 7.5, 5.0]
+
+
+def test_events_that_never_ended_are_found(database: Database) -> None:
+    """A VM that was deleted, and one that lives on: of that one a record is missing."""
+    rows = ask(database, "NeverEnded")
+    assert [shown(row, "EventType", "VmNames", "VmsHeardLater", "VmIsDeleted") for row in rows] == [
+        ["Terminate", ["web-2"], 0, True],
+        ["Freeze", ["web-0"], 1, False],
+    ]
+    assert [shown(row, "EventType") for row in ask(database, "NeverEnded", ", 12d")] == [["Terminate"]]
+
+
+def test_who_approved_is_told(database: Database) -> None:
+    """By whom, by which rule, how long before NotBefore, after how many POSTs, and why others held it."""
+    row = of(ask(database, "Approvals"), story.APPROVED)
+    assert shown(row, "ApprovedBy", "ApproverVm", "Rule", "SecondsEarlier") == ["us", "web-0", "short-freezes", 600.0]
+    assert shown(row, "Attempts", "Failed", "HeldFor") == [2, 1, ["not-leader"]]
+    by = {row["EventId"]: row["ApprovedBy"] for row in ask(database, "Approvals")}
+    assert by[story.LATE.lower()] == "unknown"
+    assert by[story.CANCELED.lower()] is None
+
+
+def test_agents_are_as_they_were_at_that_time(database: Database) -> None:
+    """Version and mode of the last start before, and whether the agent said that it stopped since."""
+    rows = ask(database, "Agents")
+    assert [shown(row, "VmName", "Version", "Mode", "Stopped") for row in rows] == [
+        ["web-0", "1.0.0", "enforce", True],
+        ["web-1", "1.0.0", "enforce", False],
+        ["web-2", "1.0.0", "dry-run", False],
+    ]
+    earlier = database.query("ScheduledEventsAgents(datetime(2026-11-01))")
+    assert [shown(row, "Version", "Stopped") for row in earlier] == [
+        ["0.9.0", False],
+        ["1.0.0", False],
+        ["1.0.0", False],
+    ]
+
+
+def test_the_timeline_is_all_that_was_told_of_events(database: Database) -> None:
+    """In the order of time, without what is about VMs alone, and without what lies outside of the span."""
+    rows = ask(database, "Timeline")
+    begin = datetime(2026, 11, 1)
+    told = [record for record in story.month() if record["data"]["event_id"] and record["time"] >= "2026-11-01"]
+    assert [row["Time"] for row in rows] == sorted(row["Time"] for row in rows)
+    assert all(begin <= row["Time"] < begin + timedelta(days=30) for row in rows)
+    assert sorted(row["Message"] for row in rows) == sorted(record["data"]["message"] for record in told)
+
+
+def test_order_and_copies_change_nothing(database: Database) -> None:
+    """Backwards, twice, or with the copies an hour later: each function finds the same."""
+    expected = {name: ask(database, name) for name in ("Timeline", "Accounts", "Freezes", "Approvals", "Agents")}
+    for records in story.shuffled(story.month()):
+        other = Database()
+        half = len(records) // 2
+        other.ingest(records[:half])
+        other.ingest(records[half:])
+        assert {name: ask(other, name) for name in expected} == expected
+        other.close()
+
+
+@pytest.mark.parametrize("title", panels())
+def test_a_panel_shows_something(title: str, database: Database) -> None:
+    """In Grafana and in a dashboard of Azure Data Explorer alike."""
+    query = panels()[title]
+    rows = database.query(for_grafana(query), now=NOW)
+    assert rows
+    assert rows == database.query(for_data_explorer(query), now=NOW)
+
+
+def test_the_panels_of_a_month(database: Database) -> None:
+    """Events a day, seconds felt, short notice and agents: what a dashboard says of the story."""
+    queries = {title.split(" (")[0]: for_grafana(query) for title, query in panels().items()}
+    found = {title: database.query(query, now=NOW) for title, query in queries.items()}
+    started = found["Events started a day, by type and outcome"]
+    assert [shown(row, "Time", "EventType", "Outcome", "Events") for row in started] == [
+        ["03 00:00:00", "Freeze", "completed", 1],
+        ["05 00:00:00", "Freeze", "completed", 1],
+        ["09 00:00:00", "Terminate", "open", 1],
+        ["12 00:00:00", "Reboot", "completed", 1],
+        ["20 00:00:00", "Freeze", "open", 1],
+    ]
+    felt = found["Interruption felt a day, p50, p99 and longest, in seconds"]
+    assert [shown(row, "Time", "p50", "p99", "longest") for row in felt] == [
+        ["03 00:00:00", 4.0, 4.0, 4.0],
+        ["05 00:00:00", 7.5, 7.5, 7.5],
+    ]
+    assert [row["EventType"] for row in found["Events with short notice"]] == ["Reboot"]
+    agents = [shown(row, "Mode", "Version", "Vms") for row in found["Agents by mode and version"]]
+    assert agents == [["dry-run", "1.0.0", 1], ["enforce", "1.0.0", 1]]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_page_shows_each_function_as_it_is(name: str, database: Database) -> None:
+    """The example of its result in docs/data-explorer.md is a row that it gives, with all columns but those of the place."""
+    page = PAGE.read_text(encoding="utf-8")
+    example = re.search(rf"^### `{name}\(.*?^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    rows = ask(database, name.removeprefix("ScheduledEvents"))
+    written = [{column: _plain(row[column]) for column in row if column not in PLACE} for row in rows]
+    assert example is not None, written[:2]
+    found = json.loads(example[1])
+    assert found in written, written
+    assert list(found) == list(written[0])
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    return f"{value.isoformat()}Z" if isinstance(value, datetime) else value
