@@ -124,7 +124,7 @@ def test_the_tests_read_the_files_as_kusto_does() -> None:
 
 
 def test_the_mapping_names_columns_and_members_that_exist() -> None:
-    """Each column of the raw table is filled once; each path is a member of a record, all of it, or a system property."""
+    """Each column of the raw table is filled once; each path is a member of a record, all of it, or a property."""
     assert [one["column"] for one in kusto.mapping()] == list(kusto.tables()[kusto.update_policy()["Source"]])
     for one in kusto.mapping():
         (path,) = one["Properties"].values()
@@ -169,7 +169,7 @@ def fault(root: str, path: tuple[str, ...], conversion: str | None) -> str | Non
 
 
 def member(path: tuple[str, ...]) -> set[str]:
-    """The types that a member of a record may have, `date-time` for a time; empty where the schema knows none of that name."""
+    """The types that a member of a record may have, `date-time` for a time; empty where the schema knows none."""
     if path[:2] == ("data", "event") and len(path) == 3:
         return {AZURE.get(path[2], "string")} if path[2] in FIELDS else set()
     if path[:3] == ROOTS["Tags"] and len(path) == 4:

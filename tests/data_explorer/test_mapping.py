@@ -1,4 +1,4 @@
-"""Messages as typed rows: each kind of record through the ingestion mapping and the update policy, run by duckdb-kql."""
+"""Messages as typed rows: each kind of record through the mapping and the update policy, run by duckdb-kql."""
 
 from __future__ import annotations
 

@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -58,7 +60,7 @@ def texts() -> dict[str, str]:
     return {name: (ADX / name).read_text(encoding="utf-8") for name in COMMANDS}
 
 
-def checked(files: Mapping[str, str], queries: Mapping[str, str] = {}) -> Checked:  # noqa: B006  # it is only read
+def checked(files: Mapping[str, str], queries: Mapping[str, str]) -> Checked:
     """What the language service says of these commands, one file after the other, and of queries after them."""
     asked = {
         "files": [{"name": name, "text": text} for name, text in files.items()],
@@ -74,13 +76,13 @@ def panels() -> dict[str, str]:
 
 
 def for_grafana(query: str, begin: str = SPAN[0], end: str = SPAN[1]) -> str:
-    """A query with the macros of Grafana's Azure Data Explorer data source replaced, as its query editor's help says."""
+    """A query with the macros of Grafana's Azure Data Explorer data source replaced, as its editor's help says."""
     query = re.sub(r"\$__timeFilter\((\w+)\)", rf"\1 >= {begin} and \1 <= {end}", query)
     return query.replace("$__timeFrom", begin).replace("$__timeTo", end)
 
 
 def for_data_explorer(query: str) -> str:
-    """A query as the head of the dashboard's file says for a dashboard of Azure Data Explorer, its parameters declared."""
+    """A query as the dashboard's file says for a dashboard of Azure Data Explorer, with its parameters declared."""
     query = re.sub(r"\$__timeFilter\((\w+)\)", r"\1 between (_startTime .. _endTime)", query)
     query = query.replace("$__timeFrom", "_startTime").replace("$__timeTo", "_endTime")
     return f"let _startTime = {SPAN[0]};\nlet _endTime = {SPAN[1]};\n{query}"
@@ -136,20 +138,26 @@ def at_path(message: Mapping[str, Any], path: str) -> Any:
     return found
 
 
+@lru_cache(1)
+def _engine() -> ModuleType:
+    """duckdb-kql, which knows the functions of the files: it reads them once."""
+    if find_spec("duckdb_kql") is None or find_spec("duckdb") is None:
+        sentence = "duckdb-kql is not installed here: pip install -e .[test]"
+        if os.environ.get("CI") == "true":
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+    import duckdb_kql
+
+    duckdb_kql.set_functions(list(commands(".create-or-alter function").values()))
+    return duckdb_kql
+
+
 class Database:
     """A database with the tables, functions and the view of the files, run by duckdb-kql: `query` asks it in KQL."""
 
     def __init__(self) -> None:
-        if find_spec("duckdb_kql") is None or find_spec("duckdb") is None:
-            sentence = "duckdb-kql is not installed here: pip install -e .[test]"
-            if os.environ.get("CI") == "true":
-                pytest.fail(sentence)
-            pytest.skip(sentence)
-        import duckdb_kql
-
-        self._kql = duckdb_kql
-        self._connection = duckdb_kql.connect()
-        self._functions = list(commands(".create-or-alter function").values())
+        self._kql = _engine()
+        self._connection = self._kql.connect()
         for name, columns in tables().items():
             declared = ", ".join(f'"{column}" {TYPES[kind]}' for column, kind in columns.items())
             self._connection.execute(f'CREATE TABLE "{name}" ({declared})')
@@ -170,9 +178,11 @@ class Database:
             for message in messages
         ]
         names = ", ".join(f'"{one["column"]}"' for one in mapping())
-        self._connection.execute(f'DELETE FROM "{policy["Source"]}"')
-        self._connection.executemany(f'INSERT INTO "{policy["Source"]}" ({names}) VALUES (?, ?)', rows)
-        self._kql.query(self._connection, policy["Query"], functions=self._functions).create("new_rows")
+        raw = policy["Source"]
+        self._connection.execute(f'DELETE FROM "{raw}"')  # noqa: S608  # a name of the project's own file
+        marks = ", ".join("?" for _ in mapping())
+        self._connection.executemany(f'INSERT INTO "{raw}" ({names}) VALUES ({marks})', rows)  # noqa: S608  # as above
+        self._kql.query(self._connection, policy["Query"]).create("new_rows")
         self._connection.execute('INSERT INTO "ScheduledEventsTyped" SELECT * FROM new_rows')
         self._connection.execute("DROP TABLE new_rows")
         for name, query in views().items():
@@ -180,8 +190,8 @@ class Database:
             self._kql.query(self._connection, query).create(name)
 
     def query(self, text: str, *, now: datetime | None = None) -> list[dict[str, Any]]:
-        """The rows of a query, each by its columns; a dynamic value is as parsed from JSON. `now` is what now() says."""
-        found = self._kql.query(self._connection, text, functions=self._functions, query_now=now)
+        """The rows of a query, by columns; a dynamic value is as parsed from JSON. `now` is what now() says."""
+        found = self._kql.query(self._connection, text, query_now=now)
         dynamic = [str(kind) == "JSON" for kind in found.types]
         return [
             {

@@ -22,7 +22,7 @@ from tests.support.core_documents import Watcher
 
 SUBSCRIPTION: Final = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 FREEZE: Final = "11111111-AAAA-4AAA-8AAA-AAAAAAAAAAAA"
-"""Of web-0 and web-1; announced 9 s. Nobody approves it: it starts when NotBefore passes. web-0 stands still for 4 s."""
+"""Of web-0 and web-1; announced 9 s. Nobody approves it: it starts at NotBefore. web-0 stands still for 4 s."""
 APPROVED: Final = "22222222-BBBB-4BBB-8BBB-BBBBBBBBBBBB"
 """A Freeze of web-0 and web-1, announced 5 s. web-0 approves it; it stands still for 5 s and for 2.5 s more."""
 CANCELED: Final = "33333333-CCCC-4CCC-8CCC-CCCCCCCCCCCC"
