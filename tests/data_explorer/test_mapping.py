@@ -120,6 +120,14 @@ def test_all_that_a_vm_says_of_itself_arrives(database: Database) -> None:
     assert row["Tags"] == {"owner": "shop", "team": None}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_is_one_line(kind: str) -> None:
+    """The format of the data connection, JSON, has an object on each line."""
+    body = message(_record(kind), "cloudevents").body
+    assert b"\n" not in body
+    assert json.loads(body) == cloudevent(kind)
+
+
 def test_system_properties_are_optional(database: Database) -> None:
     """A data connection that was made without them leaves the time of arrival null."""
     (row,) = stored(database, cloudevent("started"))
