@@ -41,11 +41,10 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link to another board that keeps the time range and these variables."""
+    """A link to another board that keeps the time range and what is chosen."""
 
     title: str
     uid: str
-    variables: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +56,8 @@ class Board:
     description: str
     refresh: str
     since: str
-    every_instance: bool
-    """Whether all instances may be chosen at once."""
+    of_instances: bool
+    """Whether it is about chosen instances, or about all VMs of what is chosen."""
     link: Link
     annotations: Sequence[Annotation]
     sections: Sequence[Section]

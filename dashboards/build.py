@@ -23,6 +23,8 @@ def rendered(board: Board) -> str:
     """The file's text: the classic model, without an id, so that it imports by hand, by file and by the API alike."""
     document = json.loads(json.dumps(draw_board(board).build(), cls=JSONEncoder))
     document |= {"id": None, "schemaVersion": SCHEMA, "version": 1}
+    for part in (*document["links"], *document["annotations"]["list"]):
+        part.pop("placement", None)  # it hides a link in a menu, and Grafana 10 does not know it
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

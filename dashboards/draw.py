@@ -12,6 +12,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from dashboards.board import Annotation, Board, Link
 from dashboards.panel import Bars, Column, Curves, Figure, Lanes, Panel, Query, Steps, Table
+from dashboards.queries import CARRIED, CHOICES
 
 SOURCE: Final = words.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG: Final = "azure-scheduled-events"
@@ -114,7 +115,7 @@ def _overrides(column: Column) -> list[model.DynamicConfigValue]:
     if column.cell != "auto":
         values["custom.cellOptions"] = {"type": column.cell}
     if column.link:
-        values["links"] = [{"title": "Show this VM", "url": column.link}]
+        values["links"] = [{"title": column.link_title, "url": column.link}]
     if column.width:
         values["custom.width"] = column.width
     values["noValue"] = column.blank
@@ -159,25 +160,42 @@ def draw_board(board: Board) -> build.Dashboard:
     drawn = drawn.tooltip(model.DashboardCursorSync.CROSSHAIR)
     source = build.DatasourceVariable("datasource").label("Data source").type("prometheus")
     drawn = drawn.with_variable(source.current(model.VariableOption(text="", value="")))
-    drawn = drawn.with_variable(_variable("job", "label_values(azure_scheduled_events_up, job)", every=True))
-    instances = 'label_values(azure_scheduled_events_up{job=~"$job"}, instance)'
-    drawn = drawn.with_variable(_variable("instance", instances, every=board.every_instance))
+    for variable in variables(of_instances=board.of_instances):
+        drawn = drawn.with_variable(variable)
     drawn = drawn.link(_link(board.link))
     for annotation in board.annotations:
         drawn = drawn.annotation(_annotation(annotation))
     return _placed(drawn, board)
 
 
-def _variable(name: str, query: str, *, every: bool) -> build.QueryVariable:
-    variable = build.QueryVariable(name).label(name).datasource(SOURCE).definition(query).multi(True)
-    variable = variable.query({"query": query, "refId": f"variable-{name}", "qryType": 1}).include_all(every)
-    variable = variable.all_value(".+").refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-    return variable.sort(model.VariableSort.NATURAL_ASC)
+def variables(*, of_instances: bool) -> list[build.QueryVariable]:
+    """What VMs are chosen by, each narrowed by those before it. "All" is whatever value, so that a VM which lacks a
+    tag, or is in no scale set, is among them."""
+    drawn = [_variable("job", "azure_scheduled_events_up", "job", every=".+")]
+    chosen = ['job=~"$job"']
+    for name, label in CHOICES.items():
+        drawn.append(_variable(name, f"azure_scheduled_events_vm_info{{{', '.join(chosen)}}}", label, every=".*"))
+        chosen.append(f'{label}=~"${name}"')
+    if of_instances:
+        # `up` has none of the labels: with "All" chosen it brings the VMs that do not know yet who they are.
+        families = '__name__=~"azure_scheduled_events_(up|vm_info)"'
+        drawn.append(_variable("instance", f"{{{', '.join([families, *chosen])}}}", "instance", every=None))
+    return drawn
+
+
+def _variable(name: str, series: str, label: str, *, every: str | None) -> build.QueryVariable:
+    """A choice among the values of a label. `every` is what "All" stands for; None: there is no "All"."""
+    query = f"label_values({series}, {label})"
+    drawn = build.QueryVariable(name).label(name.replace("_", " ")).datasource(SOURCE).definition(query).multi(True)
+    drawn = drawn.query({"query": query, "refId": f"variable-{name}", "qryType": 1}).include_all(every is not None)
+    if every is not None:
+        drawn = drawn.all_value(every).current(model.VariableOption(text=["All"], value=["$__all"], selected=True))
+    return drawn.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.NATURAL_ASC)
 
 
 def _link(link: Link) -> build.DashboardLink:
     drawn = build.DashboardLink(link.title).type(model.DashboardLinkType.LINK).icon("dashboard")
-    return drawn.url(f"/d/{link.uid}?{link.variables}").keep_time(True).tooltip(link.title)
+    return drawn.url(f"/d/{link.uid}?{CARRIED}").keep_time(True).tooltip(link.title)
 
 
 def _annotation(mark: Annotation) -> build.AnnotationQuery:

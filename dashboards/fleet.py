@@ -1,4 +1,5 @@
-"""The board of many VMs: what is coming, what is on, and who sees nothing. Made for a thousand."""
+"""The board of many VMs, to be read from the top: what is on and who must act, what is coming, which VMs, and what
+became of it. Made for ten thousand: README.md says how long each panel takes."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dashboards import queries as ask
 from dashboards.board import FLEET_UID, VM_UID, Annotation, Board, Link, Row, Section
 from dashboards.panel import (
     ALARMING,
+    ALERT_WORDS,
     BAD,
     CAREFUL,
     COUNTDOWN_CELLS,
@@ -15,10 +17,13 @@ from dashboards.panel import (
     COUNTDOWN_WORDS,
     EVENT_WORDS,
     GOOD,
+    MODE_WORDS,
     NEUTRAL,
     NO_RULES,
     NOBODY,
     PURPLE,
+    SEEN_WORDS,
+    SEVERITY_WORDS,
     SIGHT_WORDS,
     SOON,
     STATUS_WORDS,
@@ -32,16 +37,38 @@ from dashboards.panel import (
     Table,
     word_for_nothing,
 )
-from dashboards.queries import IS_SCHEDULED, IS_STARTED, fleet_events, fleet_silent_row, metric, worded
+from dashboards.queries import (
+    IS_SCHEDULED,
+    IS_STARTED,
+    fleet_events,
+    fleet_metric,
+    fleet_recorded,
+    fleet_sights,
+    fleet_silent_row,
+    named,
+    worded,
+)
 
 SHOW_VM: Final = (
-    f"/d/{VM_UID}?${{datasource:queryparam}}&var-job=${{__data.fields.Job}}"
+    f"/d/{VM_UID}?{ask.CARRIED}&var-job=${{__data.fields.Job}}"
     "&var-instance=${__data.fields.Instance}&${__url_time_range}"
-)
+).replace("${job:queryparam}&", "")
 STANDALONE: Final = (word_for_nothing("no scale set"),)
+
+_WORTH: Final = 'severity!="info"'
+"""The alerts that ask something of somebody."""
 
 # -- now
 
+ALL: Final = Panel(
+    title="VMs",
+    description="All VMs of what is chosen above, those that are down included.",
+    view=Figure(solid=False),
+    queries=[Query(ask.FLEET_ALL, "VMs")],
+    no_value=NO_RULES,
+    steps=((None, "text"),),
+    decimals=0,
+)
 IN_MAINTENANCE: Final = Panel(
     title="VMs in maintenance",
     description="VMs with an event under way. Only VMs that are seen count.",
@@ -75,31 +102,108 @@ BLIND: Final = Panel(
     description="How many VMs nobody watches: the exporter does not answer, or the metadata service does not answer "
     "it.",
     view=Figure(),
-    queries=[Query(ask.exporters(">= 2"), "blind")],
+    queries=[Query(ask.in_sight("[23]"), "blind")],
     no_value=NO_RULES,
     steps=ALARMING,
     decimals=0,
 )
-WARMING: Final = Panel(
-    title="Not known yet",
-    description="Exporters whose VM Azure may still be switching the service on for: five minutes after the first "
-    "poll, or until an event was seen.",
+_TROUBLED: Final = "\nor\n".join(
+    (
+        f"count by (job, instance) ({ask.chosen(f'({ask.FLEET_BEHIND} or {ask.FLEET_PARKED})')})",
+        f"count by (job, instance) (sum_over_time({ask.FLEET_DROPPED}[$__range]))",
+    )
+)
+TROUBLED: Final = Panel(
+    title="Records late or lost",
+    description="VMs with a record that has waited for its destination for more than ten minutes, one that was refused "
+    "for good and is kept, or one that was lost in this range.",
     view=Figure(),
-    queries=[Query(ask.exporters("== 1"), "not known yet")],
+    queries=[Query(f"count({_TROUBLED})\nor\n0 * {fleet_sights('[0-2]')}", "troubled")],
     no_value=NO_RULES,
-    steps=((None, UNKNOWN), (0, GOOD), (1, NEUTRAL)),
+    steps=ALARMING,
     decimals=0,
 )
-BEHIND: Final = Panel(
-    title="Outboxes behind",
-    description="VMs with a record that has waited for its destination for more than ten minutes.",
+FIRING: Final = Panel(
+    title="Alerts firing",
+    description="Alerts that fire, but for those that only inform.",
     view=Figure(),
+    queries=[Query(f"count({ask.alerts('firing', _WORTH)})\nor\n0 * {ask.FLEET_ALL}", "firing")],
+    no_value=NO_RULES,
+    steps=CAREFUL,
+    decimals=0,
+)
+
+# -- who must act
+
+_BY_ALERT: Final = "alertname, severity"
+_PLACES: Final = "vmss_name, location, subscription_id"
+_BLIND: Final = fleet_sights("[23]", _PLACES)
+_NO_ALERT: Final = "\nor\n".join(
+    worded(f"(0 * ({when}))", alertname=word, severity="–")
+    for word, when in (
+        (
+            "none",
+            f"{ask.FLEET_ALL} unless (count({ask.alerts('firing')}) or count({ask.alerts('pending')}))",
+        ),
+    )
+)
+
+ALERTS: Final = Panel(
+    title="Alerts",
+    description="Alerts of the chosen VMs, and those of a subscription, a scale set or a whole job that these VMs may "
+    "be of: how many fire and how many wait to see whether it stays.",
+    view=Table(
+        [
+            Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=330),
+            Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=100),
+            Column("Value #A", "Firing", "none", width=75),
+            Column("Value #B", "Pending", "none", width=80),
+        ]
+    ),
     queries=[
-        Query(f"count(count by (job, instance) ({ask.FLEET_BEHIND}))\nor\n0 * count({ask.FLEET_SIGHT} < 3)", "behind")
+        Query(f"sort_desc(count by ({_BY_ALERT}) ({ask.alerts('firing')}))"),
+        Query(f"count by ({_BY_ALERT}) ({ask.alerts('pending')})"),
+        Query(_NO_ALERT),
     ],
     no_value=NO_RULES,
-    steps=ALARMING,
-    decimals=0,
+    steps=PURPLE,
+)
+PLACES: Final = Panel(
+    title="What is blind",
+    description="Scale sets, and VMs without one by their region, with VMs that nobody watches: how many, and how much "
+    "of the scale set. The twenty with most of them.",
+    view=Table(
+        [
+            Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text", width=140),
+            Column("location", "Region", width=120),
+            Column("Value #A", "Blind or down", "none", width=115),
+            Column("Value #B", "Not known yet", "none", width=115),
+            Column(
+                "Value #C",
+                "Blind share",
+                "percentunit",
+                steps=((None, "text"), (0.05, SOON), (0.5, BAD)),
+                cell="color-text",
+                width=100,
+            ),
+            Column("subscription_id", "Subscription"),
+        ]
+    ),
+    queries=[
+        Query(f"topk(20, {_BLIND})"),
+        Query(f"topk(20, {fleet_sights('1', _PLACES)})"),
+        Query(f"topk(20, {_BLIND}) / {fleet_sights(by=_PLACES)}"),
+        Query(
+            worded(
+                f"(0 * ({ask.FLEET_ALL} unless {ask.FLEET_SOME_UNSEEN}))",
+                vmss_name="every VM is seen",
+                location="–",
+                subscription_id="–",
+            )
+        ),
+    ],
+    no_value=NO_RULES,
+    steps=PURPLE,
 )
 
 # -- coming
@@ -117,7 +221,7 @@ _SPANS: Final = (
 
 def _between(low: int, high: int) -> str:
     lower = "" if low == 0 else f" >= {low}"
-    return ask.vms(f"({ask.FLEET_NOT_BEFORE}) - time(){lower} < {high}")
+    return ask.vms(f"{ask.FLEET_NOT_BEFORE} - time(){lower} < {high}")
 
 
 GROUPS: Final = Panel(
@@ -159,15 +263,16 @@ WHEN: Final = Panel(
 
 _EVENT_LABELS: Final = ("vm_name", "vmss_name", "event_status", "event_source", "instance", "job", "event_id")
 _SHOWN: Final = "job, instance, vm_name, vmss_name, event_id, event_type, event_source, event_status"
-_UNSEEN: Final = f"topk(100, max by (job, instance, vm_name, vmss_name) ({ask.FLEET_SIGHT} > 0))"
+_NOT_SEEN: Final = named(f"({ask.FLEET_SIGHT} > 0)", "vm_name", "vmss_name")
+_UNSEEN: Final = f"topk(100, max by (job, instance, vm_name, vmss_name) ({_NOT_SEEN}))"
 _ALL_SEEN: Final = worded(
-    f"0 * (count({ask.FLEET_SIGHT}) unless count({ask.FLEET_SIGHT} > 0))",
+    f"0 * ({ask.FLEET_ALL} unless {ask.FLEET_SOME_UNSEEN})",
     vm_name="every VM is seen",
     vmss_name="–",
     instance="–",
     job="–",
 )
-_AGE: Final = f"time() - ({metric('last_successful_poll_timestamp_seconds')} > 0)"
+_AGE: Final = f"time() - ({fleet_metric('last_successful_poll_timestamp_seconds')} > 0)"
 
 EVENTS: Final = Panel(
     title="VMs with an event",
@@ -176,8 +281,8 @@ EVENTS: Final = Panel(
     view=Table(
         [
             Column("vm_name", "VM", link=SHOW_VM, width=170),
-            Column("vmss_name", "Scale set", mappings=STANDALONE, width=120),
-            Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
+            Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
+            Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=110),
             Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
             Column("event_source", "Source", width=90),
             Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=115),
@@ -215,31 +320,73 @@ UNSEEN: Final = Panel(
     steps=PURPLE,
 )
 
-# -- over time
+# -- in this range
 
-_EVENTS_PER_VM: Final = f"count by (job, instance, event_type, event_status) ({fleet_events()})"
-_WEEK: Final = f"sum by (event_type) (sum_over_time({ask.FLEET_STARTS}[7d]))"
-_NO_WEEK: Final = worded(f"(0 * (count({ask.FLEET_SIGHT}) unless count({_WEEK})))", event_type="none")
 _APPROVERS: Final = {
-    "us": "this agent",
-    "not_us": "somebody else",
-    "time": "nobody: NotBefore passed",
-    "unknown": "not known",
+    "us": "By us",
+    "not_us": "By others",
+    "time": "NotBefore passed",
+    "unknown": "Not known",
 }
+_OUTCOMES: Final = {"completed": "Completed", "canceled": "Canceled", "ended": "Ended unseen"}
 
 
-def _started_by(word: str) -> str:
-    starts = f'{ask.FLEET_STARTS.removesuffix("}")}, approved_by="{word}"}}'
-    return f"sum(sum_over_time({starts}[$__range]))\nor\n0 * count({ask.FLEET_SIGHT})"
+def _summed(series: str, *matchers: str) -> str:
+    """How often it happened in this range, by type."""
+    return f"sum by (event_type) (sum_over_time({fleet_recorded(series, *matchers)}[$__range]))"
 
 
+_OUTCOME_QUERIES: Final = [
+    *(_summed(ask.FLEET_STARTS, f'approved_by="{word}"') for word in _APPROVERS),
+    *(_summed(ask.FLEET_ENDS, f'outcome="{word}"') for word in _OUTCOMES),
+]
+_ANY_OUTCOME: Final = f"count({_summed(ask.FLEET_STARTS)} or {_summed(ask.FLEET_ENDS)})"
+_WEEK: Final = f"sum by (event_type) (sum_over_time({fleet_recorded(ask.FLEET_STARTS)}[7d]))"
+_NO_WEEK: Final = worded(f"(0 * ({ask.FLEET_ALL} unless count({_WEEK})))", event_type="none")
+
+OUTCOMES: Final = Panel(
+    title="Who let events start, and how they ended",
+    description="Starts and ends in this range, by type; an event of five VMs counts five times. By others: somebody "
+    "else approved it, another VM of the event included. Ended unseen: nobody saw whether it was completed or "
+    "canceled.",
+    view=Table(
+        [
+            Column("event_type", "Type", width=100),
+            *(
+                Column(f"Value #{letter}", heading, "none", width=len(heading) * 7 + 40)
+                for letter, heading in zip("ABCDEFG", (*_APPROVERS.values(), *_OUTCOMES.values()), strict=True)
+            ),
+        ]
+    ),
+    queries=[
+        *(Query(query) for query in _OUTCOME_QUERIES),
+        Query(worded(f"(0 * ({ask.FLEET_ALL} unless {_ANY_OUTCOME}))", event_type="none")),
+    ],
+    no_value=NO_RULES,
+    decimals=0,
+)
+INTERRUPTION: Final = Panel(
+    title="Interruption: felt and announced",
+    description="How long VMs noticed that they stood still during an event, within five minutes each: the longest, "
+    "and the p99 of the VMs that noticed it. Beside it the longest duration that a started event announced. None "
+    "observed does not mean none happened.",
+    view=Curves(points=True, colours={"announced": NEUTRAL, "felt, longest": BAD, "felt, p99": SOON}),
+    queries=[
+        Query(f"max({ask.FLEET_FELT})", "felt, longest"),
+        Query(f"quantile(0.99, {ask.FLEET_FELT})", "felt, p99"),
+        Query(f"max({ask.FLEET_ANNOUNCED})", "announced, longest"),
+    ],
+    no_value="None observed",
+    unit="s",
+    steps=((None, NEUTRAL),),
+)
 OVER_TIME: Final = Panel(
     title="VMs with an event over time",
     description="How many VMs have an event, by type and status. Purple: VMs that nobody sees, they may have one too.",
     view=Curves(colours={"not known": UNKNOWN}),
     queries=[
-        Query(f"count by (event_type, event_status) ({_EVENTS_PER_VM})", "{{event_type}} {{event_status}}"),
-        Query(ask.exporters("> 0"), "not known"),
+        Query(f"sum by (event_type, event_status) ({ask.FLEET_EVENTS_COUNTED})", "{{event_type}} {{event_status}}"),
+        Query(ask.in_sight("[1-3]"), "not known"),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
@@ -254,49 +401,62 @@ WEEKLY: Final = Panel(
     steps=((None, NEUTRAL),),
     decimals=0,
 )
-APPROVED: Final = Panel(
-    title="Who approved",
-    description="How the maintenance of this range came to start, as far as it was seen. 'Somebody else' includes the "
-    "other VMs of an event.",
-    view=Bars(),
-    queries=[Query(_started_by(word), text) for word, text in _APPROVERS.items()],
-    no_value=NO_RULES,
-    steps=((None, NEUTRAL),),
-    decimals=0,
+
+# -- is it told, and by which agents
+
+_MODES: Final = (
+    f"(max by (job, instance, mode) ({fleet_metric('approval_mode')}) == 1)\n"
+    f"* on (job, instance) group_left (version) topk by (job, instance) (1, {fleet_metric('build_info')})"
 )
-EXPORTERS: Final = Panel(
-    title="VMs that nobody sees, over time",
-    description="How many exporters are not known yet, blind, or down.",
-    view=Curves(colours={"not known yet": NEUTRAL, "blind": UNKNOWN, "down": BAD}),
-    queries=[
-        Query(ask.exporters("== 1"), "not known yet"),
-        Query(ask.exporters("== 2"), "blind"),
-        Query(ask.exporters("== 3"), "down"),
-    ],
-    no_value=NO_RULES,
-    decimals=0,
-)
-SLOWEST: Final = Panel(
-    title="Slowest destinations",
-    description="Destinations with a record that has waited for more than ten minutes, the longest waits first, up to "
-    "fifty.",
+_COUNTED_MODES: Final = f"count by (mode, version) ({ask.chosen(_MODES)})"
+
+MODES: Final = Panel(
+    title="Mode and version",
+    description="How many agents approve (enforce), only decide (dry-run) or do neither (off), by version. One row at "
+    "100 % is a fleet of one kind; more rows are a rollout, or one that was forgotten.",
     view=Table(
         [
-            Column("instance", "Instance", link=SHOW_VM, width=180),
+            Column("mode", "Mode", cell="color-text", mappings=(MODE_WORDS,), width=100),
+            Column("version", "Version", width=110),
+            Column("Value #A", "VMs", "none", width=75),
+            Column("Value #B", "Share", "percentunit", steps=((None, SOON), (1, GOOD)), cell="color-text", width=90),
+        ]
+    ),
+    queries=[
+        Query(f"sort_desc({_COUNTED_MODES})"),
+        Query(f"{_COUNTED_MODES} / scalar(sum({_COUNTED_MODES}))"),
+    ],
+    no_value=NOBODY,
+)
+_OF_RECORDS: Final = "job, instance, vm_name, destination"
+RECORDS: Final = Panel(
+    title="Records late, refused or lost",
+    description="Destinations with a record that has waited for more than ten minutes; records that were refused for "
+    "good and are kept; and records lost in this range. Up to fifty VMs of each.",
+    view=Table(
+        [
+            Column("vm_name", "VM", link=SHOW_VM, width=170),
             Column("destination", "Destination", width=110),
             Column(
-                "Value",
-                "Oldest record",
+                "Value #A",
+                "Oldest waits",
                 "s",
                 steps=((None, "text"), (600, SOON), (3600, BAD)),
                 cell="color-text",
-                width=120,
+                width=115,
             ),
+            Column("Value #B", "Refused", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=80),
+            Column("Value #C", "Lost", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=70),
+            Column("instance", "Instance"),
             Column("job", "Job"),
         ]
     ),
-    queries=[Query(f"topk(50, max by (job, instance, destination) ({ask.FLEET_BEHIND}))")],
-    no_value="None is behind, as far as exporters answer",
+    queries=[
+        Query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_BEHIND, 'vm_name')}))"),
+        Query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_PARKED, 'vm_name')}))"),
+        Query(f"topk(50, {ask.FLEET_LOST})"),
+    ],
+    no_value="None, as far as exporters answer",
 )
 
 # -- the board
@@ -307,22 +467,36 @@ BOARD: Final = Board(
     description="What Azure is about to do to all VMs. Needs the recording rules of alerts/rules.yml.",
     refresh="30s",
     since="now-6h",
-    every_instance=True,
-    link=Link("VM", VM_UID, "${datasource:queryparam}&${job:queryparam}"),
+    of_instances=False,
+    link=Link("VM", VM_UID),
     annotations=[
-        Annotation("Starts", BAD, f"sum by (event_type) ({ask.FLEET_STARTS})", "{{event_type}} started"),
-        Annotation("Ends", GOOD, f"sum by (event_type, outcome) ({ask.FLEET_ENDS})", "{{event_type}} {{outcome}}"),
+        Annotation(
+            "Starts", BAD, f"sum by (event_type) ({fleet_recorded(ask.FLEET_STARTS)})", "{{event_type}} started"
+        ),
+        Annotation(
+            "Ends",
+            GOOD,
+            f"sum by (event_type, outcome) ({fleet_recorded(ask.FLEET_ENDS)})",
+            "{{event_type}} {{outcome}}",
+        ),
     ],
     sections=[
         Section(
             "Now",
-            [Row(5, [(4, IN_MAINTENANCE), (4, AHEAD), (5, NEXT), (4, BLIND), (3, WARMING), (4, BEHIND)])],
+            [
+                Row(
+                    4,
+                    [(3, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, BLIND), (3, TROUBLED), (3, FIRING)],
+                )
+            ],
         ),
-        Section("Coming", [Row(9, [(16, GROUPS), (8, WHEN)])]),
-        Section("Which VMs", [Row(9, [(15, EVENTS), (9, UNSEEN)])]),
+        Section("Who must act", [Row(7, [(11, ALERTS), (13, PLACES)])]),
+        Section("Coming", [Row(8, [(16, GROUPS), (8, WHEN)])]),
+        Section("Which VMs", [Row(8, [(14, EVENTS), (10, UNSEEN)])]),
         Section(
-            "Over time",
-            [Row(8, [(12, OVER_TIME), (12, WEEKLY)]), Row(8, [(7, APPROVED), (9, EXPORTERS), (8, SLOWEST)])],
+            "In this range",
+            [Row(7, [(13, OUTCOMES), (11, INTERRUPTION)]), Row(7, [(12, OVER_TIME), (12, WEEKLY)])],
         ),
+        Section("Are they told, and by which agents", [Row(7, [(14, RECORDS), (10, MODES)])]),
     ],
 )

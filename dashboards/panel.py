@@ -52,6 +52,7 @@ class Column:
     steps: Steps = ()
     cell: str = "auto"
     link: str = ""
+    link_title: str = "Show this VM"
     width: int = 0
     blank: str = "–"
     """What a cell without a value shows; Grafana would put the no-value text of the whole panel into it."""
@@ -166,3 +167,7 @@ STATUS_WORDS: Final = words_for({"Scheduled": ("Scheduled", SOON), "Started": ("
 SIGHT_WORDS: Final = words_for(
     {0: ("sees", GOOD), 1: ("not known yet", NEUTRAL), 2: ("blind", UNKNOWN), 3: ("down", BAD)}
 )
+MODE_WORDS: Final = words_for({"enforce": ("enforce", NEUTRAL)})
+SEVERITY_WORDS: Final = words_for({"critical": ("critical", BAD), "warning": ("warning", SOON)})
+ALERT_WORDS: Final = words_for({"none": ("none fires, none is pending", GOOD)})
+SEEN_WORDS: Final = words_for({"every VM is seen": ("every VM is seen", GOOD)})

@@ -1,4 +1,5 @@
-"""What the panels ask Prometheus, in words. Only `VM_*` reads the exporter's series; `FLEET_*` reads recorded ones.
+"""What the panels ask Prometheus, in words. `VM_*` is about the chosen instances and reads the exporter's own series;
+`FLEET_*` is about the VMs of the chosen subscriptions, scale sets and so on, and reads recorded ones where it can.
 
 A panel may call a VM calm only while its exporter sees: a blind exporter keeps its last known truth in its gauges, and
 one that warms up has none yet. Both are their own states, and "nothing scheduled" is never what is left over.
@@ -8,7 +9,28 @@ from __future__ import annotations
 
 from typing import Final
 
-SELECTOR: Final = 'job=~"$job", instance=~"$instance"'
+_JOB: Final = 'job=~"$job"'
+SELECTOR: Final = f'{_JOB}, instance=~"$instance"'
+
+TAGS: Final = ("tag_owner", "tag_environment")
+"""The labels of the VM tags that a fleet is chosen by: those that the rules carry, see alerts/rules.yml."""
+
+CHOICES: Final = {
+    "subscription": "subscription_id",
+    "location": "location",
+    "scale_set": "vmss_name",
+    **{tag: tag for tag in TAGS},
+}
+"""The variables that VMs are chosen by beside `job`, in the order in which each narrows the next, and their labels."""
+
+CARRIED: Final = "&".join(f"${{{name}:queryparam}}" for name in ("datasource", "job", *CHOICES))
+"""What a link to the other board carries, so that it is about the same VMs."""
+
+FLEET_SELECTOR: Final = ", ".join([_JOB, *(f'{label}=~"${variable}"' for variable, label in CHOICES.items())])
+"""What is written with the labels that VMs are chosen by."""
+
+FLEET_GROUP: Final = f"instance:azure_scheduled_events_vm_info:group{{{FLEET_SELECTOR}}}"
+"""The chosen VMs, each with the value 1 and everything that it is chosen by."""
 
 CALM, SCHEDULED, STARTED, WARMING, BLIND = 0, 1, 2, 10, 20
 """The states of a VM; BLIND is added to what was known last."""
@@ -163,24 +185,61 @@ VM_ANNOUNCED: Final = (
     f"and {_ON_EVENT} {metric('event_status', IS_STARTED)} == 1)"
 )
 
-FLEET_SIGHT: Final = f"instance:azure_scheduled_events_up:blindness{{{SELECTOR}}}"
+
+def chosen(expression: str) -> str:
+    """The samples of the chosen VMs."""
+    return f"({expression} and on (job, instance) {FLEET_GROUP})"
+
+
+def named(expression: str, *labels: str) -> str:
+    """The samples of the chosen VMs, with the VM's name, scale set or whatever else its group has."""
+    return f"({expression} * on (job, instance) group_left ({', '.join(labels)}) {FLEET_GROUP})"
+
+
+def fleet_metric(name: str, *matchers: str) -> str:
+    """A selector on one of our families, for the jobs that are chosen: for `chosen` or `named` to narrow."""
+    return f"azure_scheduled_events_{name}{{{', '.join((_JOB, *matchers))}}}"
+
+
+def fleet_recorded(name: str, *matchers: str) -> str:
+    """A selector on what is recorded with the labels that VMs are chosen by, for the chosen VMs."""
+    return f"{name}{{{', '.join((FLEET_SELECTOR, *matchers))}}}"
+
+
+FLEET_SIGHT: Final = f"instance:azure_scheduled_events_up:blindness{{{_JOB}}}"
 """Per VM: 0 it sees, 1 not known yet, 2 blind, 3 down."""
 
-FLEET_STARTS: Final = f"instance:azure_scheduled_events_events_started:increase5m{{{SELECTOR}}}"
-FLEET_ENDS: Final = f"instance:azure_scheduled_events_events_closed:increase5m{{{SELECTOR}}}"
+
+def fleet_sights(sights: str = "[0-3]", by: str = "") -> str:
+    """How many of the chosen VMs are in one of these states of sight; absent when none is."""
+    counted = fleet_recorded("fleet:azure_scheduled_events_up:vms", f'sight=~"{sights}"')
+    return f"sum{f' by ({by}) ' if by else ''}({counted})"
+
+
+FLEET_STARTS: Final = "instance:azure_scheduled_events_events_started:increase5m"
+FLEET_ENDS: Final = "instance:azure_scheduled_events_events_closed:increase5m"
+FLEET_DROPPED: Final = fleet_recorded("instance:azure_scheduled_events_destination_records_dropped:increase5m")
+FLEET_FELT: Final = fleet_recorded("instance:azure_scheduled_events_observed_interruption_seconds_sum:increase5m")
+FLEET_ANNOUNCED: Final = fleet_recorded("fleet:azure_scheduled_events_event_advertised_duration_seconds:max")
+FLEET_EVENTS_COUNTED: Final = fleet_recorded("fleet:azure_scheduled_events_event_status:vms")
 
 
 def fleet_events(*matchers: str) -> str:
-    """Every event of every VM in its current status, value 1."""
-    return f"instance_event_id:azure_scheduled_events_event_status:current{{{', '.join((SELECTOR, *matchers))}}}"
+    """Every event of every chosen VM in its current status, value 1."""
+    selector = ", ".join((_JOB, *matchers))
+    return named(
+        f"instance_event_id:azure_scheduled_events_event_status:current{{{selector}}}", "location", "vmss_name"
+    )
 
 
 FLEET_NOT_BEFORE: Final = (
-    f"{fleet_events(IS_SCHEDULED)}\n* {_ON_EVENT} group_left ()\n{metric('event_not_before_timestamp_seconds')}"
+    f"({fleet_events(IS_SCHEDULED)}\n* {_ON_EVENT} group_left ()\n{fleet_metric('event_not_before_timestamp_seconds')})"
 )
 
-FLEET_NONE_SEEN: Final = f"count({FLEET_SIGHT} == 0)"
+FLEET_ALL: Final = fleet_sights()
+FLEET_NONE_SEEN: Final = fleet_sights("0")
 """How many see; absent when none does, so that nothing can be called calm."""
+FLEET_SOME_UNSEEN: Final = fleet_sights("[1-3]")
 
 
 def vms(expression: str) -> str:
@@ -188,29 +247,42 @@ def vms(expression: str) -> str:
     return f"count(count by (job, instance) ({expression}))\nor\n0 * {FLEET_NONE_SEEN}"
 
 
-def exporters(condition: str) -> str:
-    """How many exporters are in this state of sight; 0 only if there is any exporter."""
-    return f"count({FLEET_SIGHT} {condition})\nor\n0 * count({FLEET_SIGHT})"
+def in_sight(sights: str) -> str:
+    """How many exporters are in one of these states of sight; 0 only if there is any exporter."""
+    return f"{fleet_sights(sights)}\nor\n0 * {FLEET_ALL}"
 
 
 FLEET_NEXT: Final = (
-    f"(min({metric('event_not_before_timestamp_seconds')}) - time())\n"
-    f"or\n({2 * FAR} + 0 * (count({FLEET_SIGHT} > 0) and {FLEET_NONE_SEEN}))\n"
+    f"(min({FLEET_NOT_BEFORE}) - time())\n"
+    f"or\n({2 * FAR} + 0 * ({FLEET_SOME_UNSEEN} and {FLEET_NONE_SEEN}))\n"
     f"or\n({FAR} + 0 * {FLEET_NONE_SEEN})"
 )
 
 FLEET_BEHIND: Final = (
-    f"time() - ({metric('outbox_oldest_record_timestamp_seconds')} > 0) > 600 and {metric('outbox_records')} > 0"
+    f"(time() - ({fleet_metric('outbox_oldest_record_timestamp_seconds')} > 0) > 600 "
+    f"and {fleet_metric('outbox_records')} > 0)"
 )
+FLEET_PARKED: Final = f"({fleet_metric('destination_records_parked')} > 0)"
+FLEET_LOST: Final = f"sum by (job, instance, vm_name, destination) (sum_over_time({FLEET_DROPPED}[$__range]))"
+
+
+def alerts(state: str, *matchers: str) -> str:
+    """The alerts of this project in a state: those of the chosen VMs, and those of a whole fleet, subscription or scale
+    set that the chosen VMs may be of: there a label that is missing says "all of them"."""
+    ours = f'alertname=~"AzureScheduledEvents.+", alertstate="{state}"'
+    wide = ", ".join(
+        [ours, *matchers, 'instance=""', 'job=~"$job|"', *(f'{label}=~"${name}|"' for name, label in CHOICES.items())]
+    )
+    each = ", ".join([ours, *matchers, 'instance!=""', _JOB])
+    return f"({chosen(f'ALERTS{{{each}}}')}\nor ALERTS{{{wide}}})"
 
 
 def fleet_silent_row(events: str, **blank: str) -> str:
     """One row in place of an empty table: nothing, nothing as far as anybody sees, or not known."""
     quiet = f"({FLEET_NONE_SEEN} unless count({events}))"
-    unseen = f"count({FLEET_SIGHT} > 0)"
     said = {
-        "nothing scheduled": f"(0 * ({quiet} unless {unseen}))",
-        "nothing seen, some VMs not known": f"(0 * ({quiet} and {unseen}))",
-        "not known": f"(0 * (count({FLEET_SIGHT}) unless {FLEET_NONE_SEEN}))",
+        "nothing scheduled": f"(0 * ({quiet} unless {FLEET_SOME_UNSEEN}))",
+        "nothing seen, some VMs not known": f"(0 * ({quiet} and {FLEET_SOME_UNSEEN}))",
+        "not known": f"(0 * ({FLEET_ALL} unless {FLEET_NONE_SEEN}))",
     }
     return "\nor\n".join(worded(when, event_type=word, **blank) for word, when in said.items())

@@ -33,6 +33,10 @@ from dashboards.panel import (
 from dashboards.queries import appeared, growth, increase, metric, rate, vm_event
 
 PER_VM: Final = "{{instance}}"
+SHOW_SCALE_SET: Final = (
+    f"/d/{FLEET_UID}?${{datasource:queryparam}}&${{job:queryparam}}"
+    "&var-scale_set=${__value.raw}&${__url_time_range}"
+)
 
 # -- now
 
@@ -240,11 +244,12 @@ POLLS: Final = Panel(
 )
 POLL_DURATION: Final = Panel(
     title="Poll duration",
-    description="How long the metadata service takes to answer: the median and the slowest of a hundred.",
+    description="How long the metadata service takes to answer: the median (p50), and what 99 of 100 answers stay "
+    "below (p99).",
     view=Curves(),
     queries=[
-        Query(f"histogram_quantile(0.5, {_POLL_BUCKETS})", "median"),
-        Query(f"histogram_quantile(0.99, {_POLL_BUCKETS})", "99 of 100 below"),
+        Query(f"histogram_quantile(0.5, {_POLL_BUCKETS})", "p50"),
+        Query(f"histogram_quantile(0.99, {_POLL_BUCKETS})", "p99"),
     ],
     no_value=NO_DATA,
     unit="s",
@@ -323,11 +328,14 @@ MACHINE: Final = Panel(
     view=Table(
         [
             Column("vm_name", "VM"),
-            Column("vmss_name", "Scale set"),
-            Column("vm_size", "Size"),
-            Column("location", "Region"),
-            Column("zone", "Zone", width=68),
-            Column("priority", "Priority", width=68),
+            Column("vmss_name", "Scale set", link=SHOW_SCALE_SET, link_title="Show this scale set"),
+            Column("location", "Region", width=110),
+            Column("zone", "Zone", width=60),
+            Column("vm_size", "Size", width=140),
+            Column("priority", "Priority", width=80),
+            *(Column(tag, tag.replace("_", " ").capitalize(), width=140) for tag in ask.TAGS),
+            Column("resource_group", "Resource group"),
+            Column("subscription_id", "Subscription", width=290),
             Column("node", "Node", width=68),
         ]
     ),
@@ -349,8 +357,8 @@ BOARD: Final = Board(
     description="What Azure is about to do to this VM, what it did, and whether the agent sees it.",
     refresh="10s",
     since="now-6h",
-    every_instance=False,
-    link=Link("Fleet", FLEET_UID, "${datasource:queryparam}&${job:queryparam}"),
+    of_instances=True,
+    link=Link("Fleet", FLEET_UID),
     annotations=[
         Annotation("Starts", BAD, _STARTS, "{{event_type}} started", value_is_time=True),
         Annotation("Ends", GOOD, _ENDS, "{{event_type}} {{outcome}}"),
@@ -372,7 +380,8 @@ BOARD: Final = Board(
             "Is it seen, is it told",
             [
                 Row(7, [(7, POLLS), (7, POLL_DURATION), (7, WAITING), (3, ALL_EVENTS)]),
-                Row(7, [(10, DESTINATIONS), (3, OUTBOX), (3, WRITABLE), (8, MACHINE)]),
+                Row(6, [(16, DESTINATIONS), (4, OUTBOX), (4, WRITABLE)]),
+                Row(4, [(24, MACHINE)]),
             ],
         ),
     ],

@@ -11,6 +11,8 @@ from typing import Final
 from tests.support.dashboards_stories import Scrape, fleet, recorded_before, story_scrapes
 from tests.support.peers import need
 
+EMPTY: Final = re.compile(r'(?<![^,])\w+="",?')
+"""A label without a value, which Prometheus does not store when it scrapes."""
 SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 
 
@@ -24,6 +26,7 @@ def stamped(text: str, at: float, **target: str) -> Iterator[str]:
         if sample is None:
             raise ValueError(f"not a sample: {line!r}")
         name, inside, value = sample.groups()
+        inside = EMPTY.sub("", inside or "").rstrip(",")
         yield f"{name}{{{labels}{',' + inside if inside else ''}}} {value} {at:.3f}\n"
 
 

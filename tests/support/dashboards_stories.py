@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +202,18 @@ def fleet_name(number: int) -> tuple[str, str]:
     return f"{vmss or 'alone'}_{number:03d}", vmss
 
 
+def fleet_labels(number: int) -> dict[str, str]:
+    """What this VM of the fleet is chosen by: half of them in each subscription, hundreds by turns in two regions, 300
+    to 399 of one owner and 400 to 499 of another, those from 600 on without the tag `environment`."""
+    return {
+        "subscription_id": "sub-a" if number < 500 else "sub-b",
+        "location": ("westeurope", "northeurope")[number // 100 % 2],
+        "vmss_name": fleet_name(number)[1],
+        "tag_owner": {3: "shop", 4: "bank"}.get(number // 100, ""),
+        "tag_environment": "prod" if number < 600 else "",
+    }
+
+
 _EVENTS: Final[dict[str, dict[str, Any]]] = {
     "soon": _announced(-600, "soon", REBOOT, "NAME", "n2", "n3", "n4", "n5", notice=1200),
     "later": _announced(-600, "later", REBOOT, "NAME", "n2", "n3", "n4", "n5", notice=3600),
@@ -219,7 +232,14 @@ def fleet(end: float, folder: Path) -> Iterator[Scrape]:
         text = texts[kind]
         if text is not None:
             text = text.replace("VMSS", vmss).replace("NAME", name).replace(id_of(kind), _event_of(number))
+            chosen = written({name: word for name, word in fleet_labels(number).items() if name != "vmss_name"})
+            text = text.replace('subscription_id="",', "").replace('location="westeurope"', chosen)
         yield Scrape(end, "fleet", f"{name}:10169", text)
+
+
+def written(labels: dict[str, str]) -> str:
+    """Labels as Prometheus stores them, without braces: an empty one is none."""
+    return ",".join(f'{name}="{word}"' for name, word in labels.items() if word)
 
 
 def _event_of(number: int) -> str:
@@ -246,51 +266,59 @@ def _life_of(kind: str, end: float, folder: Path) -> str | None:
 
 def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     """What the rules had recorded: names and announcements of targets that are down now, ten days of the fleet's starts
-    and ends (28 a day). Times, series and values."""
+    and ends (28 a day), three interruptions and a loss. Times, series and values."""
     for number in range(FLEET_SIZE):
         if kind_of(number) == "down":
-            yield end - 60, _recorded_name("fleet", *fleet_name(number)), 1
-    yield end - 660, _recorded_name("down", "gone-1", "web"), 1
-    down = f'job="down",instance="{LIVES["down"].vm}:10169"'
-    yield end, f'instance_event_type:{PREFIX}event_status:announced{{{down},event_type="Reboot"}}', 1
-    yield from _recorded_sights(end)
+            yield end - 60, _recorded("instance", "vm_info:group", _vm_of_fleet(number)), 1
+    yield end - 660, _recorded("instance", "vm_info:group", _vm_of_story("down")), 1
+    down = {"job": "down", "instance": f"{LIVES['down'].vm}:10169", "event_type": "Reboot"}
+    yield end, _recorded("instance_event_type", "event_status:announced", down), 1
+    yield from _recorded_counts(end)
     for number in range(280):
         at = end - 3600 - number * 3085
-        target = f'job="fleet",instance="{fleet_name(number * 37 % FLEET_SIZE)[0]}:10169"'
+        vm = _vm_of_fleet(number * 37 % FLEET_SIZE)
         kind, who = ("Freeze", "Reboot", "Redeploy")[number % 3], ("us", "not_us", "time", "time")[number % 4]
-        yield at, f'instance:{PREFIX}events_started:increase5m{{{target},event_type="{kind}",approved_by="{who}"}}', 1
-        yield at, f'instance:{PREFIX}events_closed:increase5m{{{target},event_type="{kind}",outcome="completed"}}', 1
+        start, stop = {"event_type": kind, "approved_by": who}, {"event_type": kind, "outcome": "completed"}
+        yield at, _recorded("instance", "events_started:increase5m", vm | start), 1
+        yield at, _recorded("instance", "events_closed:increase5m", vm | stop), 1
+    for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
+        felt = _recorded("instance", "observed_interruption_seconds_sum:increase5m", _vm_of_fleet(number))
+        yield end - 1200, felt, seconds
+    lost = _vm_of_fleet(777) | {"destination": "otlp", "reason": "full"}
+    yield end - 7200, _recorded("instance", "destination_records_dropped:increase5m", lost), 12
 
 
-def _recorded_name(job: str, name: str, vmss: str) -> str:
-    return f'instance:{PREFIX}vm_info:group{{job="{job}",instance="{name}:10169",vm_name="{name}",vmss_name="{vmss}"}}'
+def _recorded(level: str, name: str, labels: dict[str, str]) -> str:
+    return f"{level}:{PREFIX}{name}{{{written(labels)}}}"
 
 
-def _recorded_sights(end: float) -> Iterator[tuple[float, str, float]]:
-    """What the rules had recorded in the six hours before: who saw, and which events of the fleet there were."""
+def _vm_of_fleet(number: int) -> dict[str, str]:
+    name, _ = fleet_name(number)
+    return {"job": "fleet", "instance": f"{name}:10169", "vm_name": name, **fleet_labels(number)}
+
+
+def _vm_of_story(job: str) -> dict[str, str]:
+    life = LIVES[job]
+    where = {"vmss_name": life.vmss, "location": "westeurope"}
+    return {"job": job, "instance": f"{life.vm}:10169", "vm_name": life.vm, **where}
+
+
+def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
+    """What the rules had counted in the six hours before: who saw, and which events of the fleet there were."""
     for job, life in LIVES.items():
-        target = f'job="{job}",instance="{life.vm}:10169",vm_name="{life.vm}",vmss_name="{life.vmss}"'
+        where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"}
         for at in range(int(life.began), -60, 60):
             sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(at < life.began + 300)
-            yield end + at, f"instance:{PREFIX}up:blindness{{{target}}}", sight
-    for number in range(FLEET_SIZE):
-        kind, (name, vmss) = kind_of(number), fleet_name(number)
-        target = f'job="fleet",instance="{name}:10169",vm_name="{name}",vmss_name="{vmss}"'
-        for at in range(-21600, -120, 240):
+            yield end + at, _recorded("fleet", "up:vms", where | {"sight": str(sight)}), 1
+    for at in range(-21600, -120, 240):
+        seen, on = Counter[str](), Counter[str]()
+        for number in range(FLEET_SIZE):
+            kind, where = kind_of(number), {"job": "fleet", **fleet_labels(number)}
             sight = 2 if kind == "blind" and at > -1200 else 0
-            yield end + at, f"instance:{PREFIX}up:blindness{{{target}}}", sight
+            seen[_recorded("fleet", "up:vms", where | {"sight": str(sight)})] += 1
             if kind in _EVENTS and at > _EVENTS[kind]["at"] - LENGTH:
-                yield end + at, _recorded_event(number, target, at), 1
-
-
-def _recorded_event(number: int, target: str, at: float) -> str:
-    kind = kind_of(number)
-    fields = _EVENTS[kind]["fields"]
-    words = {
-        "event_id": _event_of(number),
-        "event_type": fields["EventType"],
-        "event_source": fields.get("EventSource", "Platform"),
-        "event_status": "Started" if kind == "started" and at > -600 else "Scheduled",
-    }
-    labels = ",".join(f'{name}="{word}"' for name, word in words.items())
-    return f"instance_event_id:{PREFIX}event_status:current{{{target},{labels}}}"
+                status = "Started" if kind == "started" and at > -600 else "Scheduled"
+                words = {"event_type": _EVENTS[kind]["fields"]["EventType"], "event_status": status}
+                on[_recorded("fleet", "event_status:vms", where | words)] += 1
+        for series, count in (seen + on).items():
+            yield end + at, series, count

@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from dashboards.queries import CHOICES
 from tests.support.dashboards_backfill import backfill, everything
 from tests.support.dashboards_stories import FLEET_SIZE
 from tests.support.peers import Daemon, prometheus, until
@@ -41,14 +42,20 @@ def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [panel for panel in document["panels"] if panel["type"] != "row"]
 
 
-def filled(expression: str, job: str, span: int, instance: str = ".+") -> str:
-    """A query as Grafana sends it, with its variables replaced."""
+ALL: Final = {"job": ".+", "instance": ".+", **dict.fromkeys(CHOICES, ".*")}
+"""The variables that VMs are chosen by, and what Grafana puts in their place for "All"."""
+
+
+def filled(expression: str, job: str, span: int, instance: str = ".+", **choices: str) -> str:
+    """A query as Grafana sends it, with its variables replaced; those that VMs are chosen by stand at "All"."""
     values = {
         "__rate_interval": "4m",
         "__interval": f"{max(60, span // POINTS)}s",
         "__range": f"{span}s",
+        **ALL,
         "job": job,
         "instance": instance,
+        **choices,
     }
     text = re.sub(r"\$\{?(\w+)\}?", lambda variable: values[variable[1]], expression)
     assert "$" not in text.replace('"$1"', "")
@@ -111,9 +118,11 @@ class World:
     def _samples(self, answer: Any) -> int:
         return int(answer["data"]["stats"]["samples"]["totalQueryableSamples"])
 
-    def target(self, target: dict[str, Any], which: str, job: str, instance: str = ".+") -> list[Series]:
-        """What a panel's query gives for the VMs of a job, or one of them."""
-        return self._series(self._target(target, which, job, instance))
+    def target(
+        self, target: dict[str, Any], which: str, job: str, instance: str = ".+", **choices: str
+    ) -> list[Series]:
+        """What a panel's query gives for the VMs of a job, or one of them, or those that are chosen."""
+        return self._series(self._target(target, which, job, instance, **choices))
 
     def samples_of_point(self, target: dict[str, Any], which: str, job: str, instance: str = ".+") -> float:
         """The samples that Prometheus looks at for each point in time of a panel's query."""
@@ -121,9 +130,9 @@ class World:
         points = 1 if target.get("instant") else span // step_of(target, span)
         return self._samples(self._target(target, which, job, instance)) / points
 
-    def _target(self, target: dict[str, Any], which: str, job: str, instance: str) -> Any:
+    def _target(self, target: dict[str, Any], which: str, job: str, instance: str, **choices: str) -> Any:
         span = SPANS[which]
-        expression = filled(target["expr"], job, span, instance)
+        expression = filled(target["expr"], job, span, instance, **choices)
         return self._now(expression) if target.get("instant") else self._over(expression, span, step_of(target, span))
 
     def answers(self, which: str, job: str) -> dict[str, list[dict[str, Any]]]:
@@ -139,10 +148,10 @@ class World:
                 answers.setdefault(str(panel["id"]), []).append(answer)
         return answers
 
-    def panel(self, which: str, title: str, job: str) -> list[list[Series]]:
+    def panel(self, which: str, title: str, job: str, **choices: str) -> list[list[Series]]:
         """What each query of the panel with this title gives."""
         panel = next(panel for panel in panels(load(which)) if panel["title"] == title)
-        return [self.target(target, which, job) for target in panel["targets"]]
+        return [self.target(target, which, job, **choices) for target in panel["targets"]]
 
     def alerts(self, job: str) -> dict[str, dict[str, Any]]:
         """The active alerts of a job, pending or firing, by name."""
