@@ -424,7 +424,7 @@ MODES: Final = Panel(
     ),
     queries=[
         Query(f"sort_desc({_COUNTED_MODES})"),
-        Query(f"{_COUNTED_MODES} / scalar(sum({_COUNTED_MODES}))"),
+        Query(f"{_COUNTED_MODES} / scalar(count(count by (job, instance) ({ask.chosen(fleet_metric('build_info'))})))"),
     ],
     no_value=NOBODY,
 )

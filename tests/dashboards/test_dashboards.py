@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from dashboards.queries import CHOICES, TAGS
 from tests.support.dashboards_families import labels_of, metric_names
 from tests.support.dashboards_world import ROOT, load, panels
 
@@ -21,15 +22,12 @@ RECORDED: Final = {
     for rule in group["rules"]
     if "record" in rule
 }
-TARGET_LABELS: Final = {"job", "instance"}
+TARGET_LABELS: Final = {"job", "instance", *TAGS}
+"""What a series may have beside the labels of its family: its target's, and on vm_info the tags that are configured."""
 RECORDED_LABELS: Final = {
     *TARGET_LABELS,
-    "vm_name",
-    "vmss_name",
-    "event_id",
-    "event_type",
-    "event_status",
-    "approved_by",
+    *CHOICES.values(),
+    *("vm_name", "event_id", "event_type", "event_status", "approved_by", "outcome", "sight"),
 }
 
 
@@ -75,13 +73,27 @@ def test_it_imports_by_hand_by_file_and_by_the_api(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_job_and_instance_can_be_chosen(name: str) -> None:
-    """Both are there, take several values, and are asked for again when the time range changes."""
+def test_what_vms_are_chosen_by(name: str) -> None:
+    """Each takes several values, is narrowed by those before it and asked for again when the time range changes; "All",
+    where a board begins, is also a VM that has no such label."""
     variables = {variable["name"]: variable for variable in load(name)["templating"]["list"]}
-    assert list(variables) == ["datasource", "job", "instance"]
-    for variable in (variables["job"], variables["instance"]):
-        assert (variable["multi"], variable["allValue"], variable["refresh"]) == (True, ".+", 2)
-        assert variable["label"] == variable["name"]
+    chosen = ["subscription", "location", "scale_set", "tag_owner", "tag_environment"]
+    assert list(variables) == ["datasource", "job", *chosen, *(["instance"] if name == "vm" else [])]
+    del variables["datasource"]
+    before: list[str] = []
+    for variable in variables.values():
+        assert (variable["multi"], variable["refresh"]) == (True, 2)
+        assert variable["label"] == variable["name"].replace("_", " ")
+        for earlier in before:
+            assert f'=~"${earlier}"' in variable["query"]["query"]
+        before.append(variable["name"])
+    instance = variables.pop("instance", {"includeAll": False})
+    assert instance["includeAll"] is False
+    assert "allValue" not in instance
+    for variable in variables.values():
+        assert variable["includeAll"] is True
+        assert variable["current"]["value"] == ["$__all"]
+        assert variable["allValue"] == (".+" if variable["name"] == "job" else ".*")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,7 +136,8 @@ def test_every_query_is_about_the_chosen_vms_and_about_what_exists(name: str) ->
             labels = set(re.findall(r"(\w+)\s*=?[=~!]", selector))
             assert labels <= (RECORDED_LABELS if recorded else labels_of(metric) | TARGET_LABELS), (metric, labels)
             if "label_values" not in query:
-                assert 'job=~"$job", instance=~"$instance"' in selector, query
+                assert 'job=~"$job"' in selector, query
+                assert ('instance=~"$instance"' in selector) is (name == "vm"), query
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,17 +149,20 @@ def test_counters_are_only_asked_for_their_growth(name: str) -> None:
 
 
 def test_the_dashboards_lead_to_each_other() -> None:
-    """Each has a link to the other one that keeps data source, job and time range."""
+    """Each has a link to the other one that keeps the time range and all that the other one is chosen by, too."""
     for name, other in (("vm", "fleet"), ("fleet", "vm")):
         (link,) = load(name)["links"]
-        assert link["url"].startswith(f"/d/azure-scheduled-events-{other}?")
-        assert "${datasource:queryparam}" in link["url"]
-        assert "${job:queryparam}" in link["url"]
+        path, carried = link["url"].split("?")
+        assert path == f"/d/azure-scheduled-events-{other}"
+        shared = {variable["name"] for variable in load("fleet")["templating"]["list"]}
+        assert shared <= {variable["name"] for variable in load("vm")["templating"]["list"]}
+        assert {part.removeprefix("${").removesuffix(":queryparam}") for part in carried.split("&")} == shared
         assert link["keepTime"] is True
 
 
 def test_a_vm_in_a_table_leads_to_its_dashboard() -> None:
-    """The link takes instance and job from fields that its table really has, under the names that they have there."""
+    """The link takes instance and job from fields that its table really has, under the names that they have there, and
+    carries the rest of what is chosen."""
     linked = 0
     for panel in panels(load("fleet")):
         headings = {
@@ -160,6 +176,8 @@ def test_a_vm_in_a_table_leads_to_its_dashboard() -> None:
             ):
                 linked += 1
                 assert url.startswith("/d/azure-scheduled-events-vm?")
+                assert all(f"${{{name}:queryparam}}" in url for name in CHOICES)
+                assert url.count("job") == 1
                 assert set(re.findall(r"__data\.fields\.(\w+)", url)) <= headings
     assert linked == 3
 

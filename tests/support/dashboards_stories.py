@@ -308,7 +308,8 @@ def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
     for job, life in LIVES.items():
         where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"}
         for at in range(int(life.began), -60, 60):
-            sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(at < life.began + 300)
+            new = at < life.began + 300 or not life.named
+            sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(new)
             yield end + at, _recorded("fleet", "up:vms", where | {"sight": str(sight)}), 1
     for at in range(-21600, -120, 240):
         seen, on = Counter[str](), Counter[str]()
