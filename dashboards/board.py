@@ -37,6 +37,8 @@ class Annotation:
     expr: str
     text: str
     value_is_time: bool = False
+    enabled: bool = True
+    """Whether it is drawn before somebody asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

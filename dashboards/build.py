@@ -4,34 +4,59 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dashboards import fleet, vm
+from dashboards import annotations, fleet, vm
 from dashboards.board import Board
 from dashboards.draw import draw_board
+
+LEAST: Final = "10.4"
+"""The oldest Grafana that the dashboards are made for: it knows every field (tests/dashboards/test_schema.py)."""
 
 SCHEMA: Final = 39
 """The last schema of the classic model that Grafana 10 to 13 all import without a migration that loses something."""
 
 HERE: Final = Path(__file__).parent
 BOARDS: Final = {"vm.json": vm.BOARD, "fleet.json": fleet.BOARD}
+SNIPPET: Final = "snippets/annotations.json"
 
 
 def rendered(board: Board) -> str:
     """The file's text: the classic model, without an id, so that it imports by hand, by file and by the API alike."""
-    document = json.loads(json.dumps(draw_board(board).build(), cls=JSONEncoder))
-    document |= {"id": None, "schemaVersion": SCHEMA, "version": 1}
-    for part in (*document["links"], *document["annotations"]["list"]):
-        part.pop("placement", None)  # it hides a link in a menu, and Grafana 10 does not know it
+    return _written(draw_board(board).build(), id=None, schemaVersion=SCHEMA, version=1)
+
+
+def rendered_snippet() -> str:
+    """The text of the file with the marks for other dashboards."""
+    return _written(annotations.snippet())
+
+
+def _written(model: Any, **fields: Any) -> str:
+    document = json.loads(json.dumps(model, cls=JSONEncoder)) | fields
+    _forget_what_came_later(document)
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def _forget_what_came_later(document: dict[str, Any]) -> None:
+    """Take away what the SDK sets by itself and LEAST does not know; the first would hide the links in a menu."""
+    for part in (*document.get("links", ()), *document["annotations"]["list"]):
+        part.pop("placement", None)
+    for variable in document.get("templating", {}).get("list", ()):
+        for name in ("allowCustomValue", "auto", "auto_count", "auto_min", "definition"):
+            variable.pop(name, None)
+    later = {"stat": "percentChangeColorMode", "bargauge": "legend", "state-timeline": "perPage"}
+    for panel in document.get("panels", ()):
+        if panel["type"] in later:
+            panel["options"].pop(later[panel["type"]], None)
+
+
 def main() -> None:
-    """Write every board beside this file."""
+    """Write every board beside this file, and the snippet below it."""
     for name, board in BOARDS.items():
         (HERE / name).write_text(rendered(board), encoding="utf-8")
+    (HERE / SNIPPET).write_text(rendered_snippet(), encoding="utf-8")
 
 
 if __name__ == "__main__":

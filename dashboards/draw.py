@@ -128,6 +128,8 @@ def _common(drawn: P, panel: Panel, *, instant: bool, as_table: bool = False) ->
     drawn = drawn.unit(panel.unit).thresholds(_thresholds(panel.steps)).mappings(list(panel.mappings))
     if panel.decimals is not None:
         drawn = drawn.decimals(panel.decimals)
+    if panel.interval:
+        drawn = drawn.interval(panel.interval)
     for number, query in enumerate(panel.queries):
         drawn = drawn.with_target(_target(query, chr(ord("A") + number), instant=instant, as_table=as_table))
     return drawn
@@ -136,8 +138,6 @@ def _common(drawn: P, panel: Panel, *, instant: bool, as_table: bool = False) ->
 def _target(query: Query, ref: str, *, instant: bool, as_table: bool) -> prometheus.Dataquery:
     drawn = prometheus.Dataquery().datasource(SOURCE).ref_id(ref).expr(query.expr).legend_format(query.legend)
     drawn = drawn.instant() if instant else drawn.range()
-    if query.interval:
-        drawn = drawn.interval(query.interval)
     return drawn.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
 
 
@@ -164,7 +164,7 @@ def draw_board(board: Board) -> build.Dashboard:
         drawn = drawn.with_variable(variable)
     drawn = drawn.link(_link(board.link))
     for annotation in board.annotations:
-        drawn = drawn.annotation(_annotation(annotation))
+        drawn = drawn.annotation(draw_annotation(annotation))
     return _placed(drawn, board)
 
 
@@ -198,9 +198,16 @@ def _link(link: Link) -> build.DashboardLink:
     return drawn.url(f"/d/{link.uid}?{CARRIED}").keep_time(True).tooltip(link.title)
 
 
-def _annotation(mark: Annotation) -> build.AnnotationQuery:
-    drawn = build.AnnotationQuery().name(mark.name).datasource(SOURCE).enable(True).icon_color(mark.colour)
-    return drawn.expr(mark.expr).title_format(mark.text).step("60s").use_value_for_time(mark.value_is_time)
+def draw_annotation(mark: Annotation) -> build.AnnotationQuery:
+    """Grafana's query for marks; `expr` and what else is the data source's own stands beside Grafana's fields."""
+    drawn = build.AnnotationQuery().name(mark.name).datasource(SOURCE).enable(mark.enabled).icon_color(mark.colour)
+    return (
+        drawn.expr(mark.expr)
+        .title_format(mark.name)
+        .text_format(mark.text)
+        .step("60s")
+        .use_value_for_time(mark.value_is_time)
+    )
 
 
 def _placed(drawn: build.Dashboard, board: Board) -> build.Dashboard:

@@ -396,10 +396,11 @@ WEEKLY: Final = Panel(
     title="Maintenance per week",
     description="Starts in the seven days before each moment, by type. An event of five VMs counts five times.",
     view=Curves(stacked=True),
-    queries=[Query(f"{_WEEK}\nor\n{_NO_WEEK}", "{{event_type}}", interval="1h")],
+    queries=[Query(f"{_WEEK}\nor\n{_NO_WEEK}", "{{event_type}}")],
     no_value=NO_RULES,
     steps=((None, NEUTRAL),),
     decimals=0,
+    interval="1h",
 )
 
 # -- is it told, and by which agents

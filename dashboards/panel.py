@@ -38,7 +38,6 @@ class Query:
 
     expr: str
     legend: str = "__auto"
-    interval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,8 @@ class Panel:
     steps: Steps = ((None, GOOD),)
     mappings: Sequence[model.ValueMapping] = ()
     decimals: float | None = None
+    interval: str = ""
+    """The least time between two points of a curve, as Grafana writes it (`1h`)."""
 
 
 # -- words in place of values
