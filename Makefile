@@ -13,7 +13,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-fast lint types pytest peers grafana readme bench soak scale notifications
+.PHONY: help demo test test-all test-fast lint types pytest peers grafana readme bench soak panels scale notifications
 .PHONY: properties fuzz
 .PHONY: vm windows systemd cluster pythons arm64
 .PHONY: dist image image-test standalone standalone-test deb rpm packages-test windows-zip msi chart
@@ -29,6 +29,7 @@ help:
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
 	@echo "make notifications  how often the alerts speak in a month of VMS (default 3000; about 40 minutes)"
+	@echo "make panels      how long the dashboards' panels take at 10,000 VMs (VMS=1000), on a real Prometheus"
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
@@ -99,6 +100,9 @@ bench: $(VENV)/.test
 
 soak: $(VENV)/.test
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10)
+
+panels: peers
+	$(BIN)/python -m benchmarks.dashboards $(if $(VMS),--vms $(VMS))
 
 scale: $(VENV)/.test
 	$(BIN)/python -m benchmarks.scale

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dashboards import annotations, fleet, vm
+from dashboards import fleet, marks, vm
 from dashboards.board import Board
 from dashboards.draw import draw_board
 
@@ -30,7 +30,7 @@ def rendered(board: Board) -> str:
 
 def rendered_snippet() -> str:
     """The text of the file with the marks for other dashboards."""
-    return _written(annotations.snippet())
+    return _written(marks.snippet())
 
 
 def _written(model: Any, **fields: Any) -> str:

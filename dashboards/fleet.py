@@ -55,6 +55,7 @@ SHOW_VM: Final = (
 ).replace("${job:queryparam}&", "")
 STANDALONE: Final = (word_for_nothing("no scale set"),)
 
+_SEVERITIES: Final = ('severity="critical"', 'severity="warning"', 'severity!~"critical|warning"')
 _WORTH: Final = 'severity!="info"'
 """The alerts that ask something of somebody."""
 
@@ -138,31 +139,32 @@ FIRING: Final = Panel(
 _BY_ALERT: Final = "alertname, severity"
 _PLACES: Final = "vmss_name, location, subscription_id"
 _BLIND: Final = fleet_sights("[23]", _PLACES)
-_NO_ALERT: Final = "\nor\n".join(
-    worded(f"(0 * ({when}))", alertname=word, severity="–")
-    for word, when in (
-        (
-            "none",
-            f"{ask.FLEET_ALL} unless (count({ask.alerts('firing')}) or count({ask.alerts('pending')}))",
-        ),
-    )
-)
+_ANY_ALERT: Final = f"(count({ask.alerts('firing')}) or count({ask.alerts('pending')}))"
+_NO_ALERT: Final = worded(f"(0 * ({ask.FLEET_ALL} unless {_ANY_ALERT}))", alertname="none", severity="–")
+
+
+def _counted(state: str) -> str:
+    """How many alerts are in a state, by name and severity, the severest first; without what all names begin with."""
+    by_severity = (f"count by ({_BY_ALERT}) ({ask.alerts(state, is_severe)})" for is_severe in _SEVERITIES)
+    counted = "\nor\n".join(by_severity)
+    return f'label_replace({counted}, "alertname", "$1", "alertname", "AzureScheduledEvents(.+)")'
+
 
 ALERTS: Final = Panel(
     title="Alerts",
-    description="Alerts of the chosen VMs, and those of a subscription, a scale set or a whole job that these VMs may "
-    "be of: how many fire and how many wait to see whether it stays.",
+    description="Alerts (AzureScheduledEvents…) of the chosen VMs, and those of a subscription, a scale set or a whole "
+    "job that these VMs may be of: how many fire and how many wait to see whether it stays.",
     view=Table(
         [
-            Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=330),
+            Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=300),
             Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=100),
             Column("Value #A", "Firing", "none", width=75),
             Column("Value #B", "Pending", "none", width=80),
         ]
     ),
     queries=[
-        Query(f"sort_desc(count by ({_BY_ALERT}) ({ask.alerts('firing')}))"),
-        Query(f"count by ({_BY_ALERT}) ({ask.alerts('pending')})"),
+        Query(_counted("firing")),
+        Query(_counted("pending")),
         Query(_NO_ALERT),
     ],
     no_value=NO_RULES,
@@ -177,7 +179,7 @@ PLACES: Final = Panel(
             Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text", width=140),
             Column("location", "Region", width=120),
             Column("Value #A", "Blind or down", "none", width=115),
-            Column("Value #B", "Not known yet", "none", width=115),
+            Column("Value #B", "Not known yet", "none", width=130),
             Column(
                 "Value #C",
                 "Blind share",
@@ -487,7 +489,7 @@ BOARD: Final = Board(
             [
                 Row(
                     4,
-                    [(3, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, BLIND), (3, TROUBLED), (3, FIRING)],
+                    [(2, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, BLIND), (4, TROUBLED), (3, FIRING)],
                 )
             ],
         ),

@@ -31,7 +31,7 @@ def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, fl
     )
     drawn: list[tuple[str, float, float]] = []
     for series in lived.over(filled(expression, job, 21600), 21600, step):
-        text = re.sub(r"\{\{(\w+)\}\}", lambda part, labels=series["metric"]: labels[part[1]], mark["textFormat"])
+        text = re.sub(r"\{\{(\w+)\}\}", "{\\1}", mark["textFormat"]).format(**series["metric"])
         times = [float(at) - lived.end for at, value in series["values"] if float(value) > 0]
         first = last = times[0]
         for at in [*times[1:], float("inf")]:

@@ -258,14 +258,15 @@ def test_what_is_chosen_is_counted(lived: World, choice: dict[str, str], counts:
 
 
 def test_alerts_are_those_of_the_chosen_vms(lived: World) -> None:
-    """By name and severity: those that fire, and those that wait."""
+    """By name, those that fire and those that wait; the severest first."""
     firing, pending, none = _fleet(lived, "Alerts")
-    shown = {row["metric"]["alertname"].removeprefix("AzureScheduledEvents"): row["value"][1] for row in firing}
-    assert shown["MaintenanceImminent"] == "50"
+    assert {row["metric"]["alertname"]: row["value"][1] for row in firing}["MaintenanceImminent"] == "50"
+    severities = [row["metric"]["severity"] for row in firing]
+    assert severities == sorted(severities, key=["critical", "warning", "info"].index)
     assert pending
     assert none == []
     bank = lived.panel("fleet", "Alerts", "fleet", tag_owner="bank")
-    assert "AzureScheduledEventsMaintenanceImminent" not in {row["metric"]["alertname"] for row in bank[0]}
+    assert "MaintenanceImminent" not in {row["metric"]["alertname"] for row in bank[0]}
     calm = lived.panel("fleet", "Alerts", "calm")
     assert [row["metric"]["alertname"] for row in calm[2]] == ["none"]
 

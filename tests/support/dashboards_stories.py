@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -185,7 +185,9 @@ FLEET_SIZE: Final = 1000
 
 
 def kind_of(number: int) -> str:
-    """Which of the eight lives this VM of the fleet leads: 300 to 399 are set-3, the first hundred are in no set."""
+    """Which of the eight lives this VM of the fleet leads: 300 to 399 are set-3, the first hundred are in no set. Of a
+    larger fleet each thousand lives as the first."""
+    number %= FLEET_SIZE
     if 300 <= number < 400:
         return "soon" if number < 350 else "later"
     if 400 <= number < 500 and number % 2:
@@ -206,11 +208,11 @@ def fleet_labels(number: int) -> dict[str, str]:
     """What this VM of the fleet is chosen by: half of them in each subscription, hundreds by turns in two regions, 300
     to 399 of one owner and 400 to 499 of another, those from 600 on without the tag `environment`."""
     return {
-        "subscription_id": "sub-a" if number < 500 else "sub-b",
+        "subscription_id": "sub-a" if number % FLEET_SIZE < 500 else "sub-b",
         "location": ("westeurope", "northeurope")[number // 100 % 2],
         "vmss_name": fleet_name(number)[1],
-        "tag_owner": {3: "shop", 4: "bank"}.get(number // 100, ""),
-        "tag_environment": "prod" if number < 600 else "",
+        "tag_owner": {3: "shop", 4: "bank"}.get(number // 100 % 10, ""),
+        "tag_environment": "prod" if number % FLEET_SIZE < 600 else "",
     }
 
 
@@ -224,17 +226,19 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def fleet(end: float, folder: Path) -> Iterator[Scrape]:
-    """One scrape of a thousand VMs. Eight agents have lived; each VM tells the life of one under its own name."""
+def fleet(end: float, folder: Path, size: int = FLEET_SIZE, moments: Sequence[float] = (0.0,)) -> Iterator[Scrape]:
+    """A scrape of so many VMs at each moment (seconds before the end). Eight agents have lived; each VM tells the life
+    of one under its own name."""
     texts = {kind: _life_of(kind, end, folder) for kind in KINDS}
-    for number in range(FLEET_SIZE):
+    for number in range(size):
         kind, (name, vmss) = kind_of(number), fleet_name(number)
         text = texts[kind]
         if text is not None:
             text = text.replace("VMSS", vmss).replace("NAME", name).replace(id_of(kind), _event_of(number))
             chosen = written({name: word for name, word in fleet_labels(number).items() if name != "vmss_name"})
             text = text.replace('subscription_id="",', "").replace('location="westeurope"', chosen)
-        yield Scrape(end, "fleet", f"{name}:10169", text)
+        for at in moments:
+            yield Scrape(end + at, "fleet", f"{name}:10169", text)
 
 
 def written(labels: dict[str, str]) -> str:
@@ -269,30 +273,32 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     and ends (28 a day), three interruptions and a loss. Times, series and values."""
     for number in range(FLEET_SIZE):
         if kind_of(number) == "down":
-            yield end - 60, _recorded("instance", "vm_info:group", _vm_of_fleet(number)), 1
-    yield end - 660, _recorded("instance", "vm_info:group", _vm_of_story("down")), 1
+            yield end - 60, recorded("instance", "vm_info:group", vm_of_fleet(number)), 1
+    yield end - 660, recorded("instance", "vm_info:group", _vm_of_story("down")), 1
     down = {"job": "down", "instance": f"{LIVES['down'].vm}:10169", "event_type": "Reboot"}
-    yield end, _recorded("instance_event_type", "event_status:announced", down), 1
+    yield end, recorded("instance_event_type", "event_status:announced", down), 1
     yield from _recorded_counts(end)
     for number in range(280):
         at = end - 3600 - number * 3085
-        vm = _vm_of_fleet(number * 37 % FLEET_SIZE)
+        vm = vm_of_fleet(number * 37 % FLEET_SIZE)
         kind, who = ("Freeze", "Reboot", "Redeploy")[number % 3], ("us", "not_us", "time", "time")[number % 4]
         start, stop = {"event_type": kind, "approved_by": who}, {"event_type": kind, "outcome": "completed"}
-        yield at, _recorded("instance", "events_started:increase5m", vm | start), 1
-        yield at, _recorded("instance", "events_closed:increase5m", vm | stop), 1
+        yield at, recorded("instance", "events_started:increase5m", vm | start), 1
+        yield at, recorded("instance", "events_closed:increase5m", vm | stop), 1
     for number, seconds in ((401, 4.0), (403, 7.0), (405, 31.0)):
-        felt = _recorded("instance", "observed_interruption_seconds_sum:increase5m", _vm_of_fleet(number))
+        felt = recorded("instance", "observed_interruption_seconds_sum:increase5m", vm_of_fleet(number))
         yield end - 1200, felt, seconds
-    lost = _vm_of_fleet(777) | {"destination": "otlp", "reason": "full"}
-    yield end - 7200, _recorded("instance", "destination_records_dropped:increase5m", lost), 12
+    lost = vm_of_fleet(777) | {"destination": "otlp", "reason": "full"}
+    yield end - 7200, recorded("instance", "destination_records_dropped:increase5m", lost), 12
 
 
-def _recorded(level: str, name: str, labels: dict[str, str]) -> str:
+def recorded(level: str, name: str, labels: dict[str, str]) -> str:
+    """A recorded series, as a line of an exposition begins."""
     return f"{level}:{PREFIX}{name}{{{written(labels)}}}"
 
 
-def _vm_of_fleet(number: int) -> dict[str, str]:
+def vm_of_fleet(number: int) -> dict[str, str]:
+    """The labels of this VM in a recorded series."""
     name, _ = fleet_name(number)
     return {"job": "fleet", "instance": f"{name}:10169", "vm_name": name, **fleet_labels(number)}
 
@@ -310,16 +316,16 @@ def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
         for at in range(int(life.began), -60, 60):
             new = at < life.began + 300 or not life.named
             sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(new)
-            yield end + at, _recorded("fleet", "up:vms", where | {"sight": str(sight)}), 1
+            yield end + at, recorded("fleet", "up:vms", where | {"sight": str(sight)}), 1
     for at in range(-21600, -120, 240):
         seen, on = Counter[str](), Counter[str]()
         for number in range(FLEET_SIZE):
             kind, where = kind_of(number), {"job": "fleet", **fleet_labels(number)}
             sight = 2 if kind == "blind" and at > -1200 else 0
-            seen[_recorded("fleet", "up:vms", where | {"sight": str(sight)})] += 1
+            seen[recorded("fleet", "up:vms", where | {"sight": str(sight)})] += 1
             if kind in _EVENTS and at > _EVENTS[kind]["at"] - LENGTH:
                 status = "Started" if kind == "started" and at > -600 else "Scheduled"
                 words = {"event_type": _EVENTS[kind]["fields"]["EventType"], "event_status": status}
-                on[_recorded("fleet", "event_status:vms", where | words)] += 1
+                on[recorded("fleet", "event_status:vms", where | words)] += 1
         for series, count in (seen + on).items():
             yield end + at, series, count

@@ -61,7 +61,7 @@ def filled(expression: str, job: str, span: int, instance: str = ".+", **choices
         "instance": instance,
         **choices,
     }
-    text = re.sub(r"\$\{?(\w+)\}?", lambda variable: values[variable[1]], expression)
+    text = re.sub(r"\$\{?([a-zA-Z_]\w*)\}?", lambda variable: values[variable[1]], expression)
     assert "$" not in text.replace('"$1"', "")
     return text
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gate, weighed
+from benchmarks import dashboards, gate, weighed
 from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
@@ -19,6 +19,7 @@ from benchmarks.peers import Peers
 from benchmarks.reaction import of_agent, of_bare_loop
 from benchmarks.usage import usage
 from exporter.outbox.store import Outbox
+from tests.support.dashboards_world import load, panels
 
 
 def test_reactions_are_measured_for_the_agent_and_the_bare_loop() -> None:
@@ -99,3 +100,16 @@ def test_the_agent_is_weighed_and_a_seeded_leak_seen(tmp_path: Path) -> None:
         assert agent.stop()[0] == 0
     assert lines[2]["used"] - lines[1]["used"] > 7 * MIB
     assert lines[2]["blocks"] > 10_000
+
+
+@pytest.mark.peer("prometheus")
+def test_every_panel_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every panel of both dashboards is asked as often as said and has its line; so has what it is compared with."""
+    found = dashboards.report(20, 2, tmp_path, interval=1)
+    assert {len(times.seconds) for times in found} == {2}
+    boards = {name: {panel["title"] for panel in panels(load(name))} for name in ("fleet", "vm")}
+    for board, titles in boards.items():
+        assert {times.panel for times in found if times.board.startswith(board)} == titles
+    printed = capsys.readouterr().out
+    assert all(f"| {about} |" in printed for about in dashboards.WITHOUT_RULES)
+    assert "| azure-scheduled-events-fleet.rules |" in printed
