@@ -219,7 +219,7 @@ def _values(lived: World, variable: dict[str, Any], job: str, **choices: str) ->
 
 @pytest.mark.parametrize("variable", ["job", *CHOICES])
 def test_every_panel_obeys_every_choice(lived: World, variable: str) -> None:
-    """Nothing is shown of VMs that are not chosen; but an alert that is not of one VM is shown to all it may be about."""
+    """Nothing is shown of VMs that are not chosen; but an alert that is not of one VM is shown to all it may be of."""
     wide = sum("instance" not in alert["labels"] for alert in lived.active)
     for panel in panels(load("fleet")):
         for target in panel["targets"]:
