@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from exporter.config.schema import SECTIONS, Setting, settings_of
-from exporter.config.types import Choice, Integer, Words
+from exporter.config.types import Choice, Integer, Size, Words
 from exporter.core.hours import DAYS
 from exporter.core.policy import Rule
 
@@ -156,6 +156,9 @@ def _setting(setting: Setting) -> dict[str, Any]:
             return {**made, "enum": [str(word) for word in words]}
         case Integer(minimum, maximum):
             return {**made, "type": "integer", "minimum": minimum, "maximum": maximum}
+        case Size(minimum, maximum):
+            size = {"pattern": "^[0-9]+ ?([kKMGT]?B|[KMGT]iB)?$", "minimum": minimum, "maximum": maximum}
+            return {**made, "type": ["integer", "string"], **size}
         case Words():
             return {**made, "type": "array", "items": {"type": "string"}}
         case _:

@@ -33,6 +33,8 @@ class Milliseconds:
     is read as seconds. The specification's default is 10 s.
     """
 
+    word: Final = "MILLISECONDS"
+
     def from_text(self, text: str) -> float:
         """Seconds of a number of milliseconds. Raises `InvalidValue`."""
         try:

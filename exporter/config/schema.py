@@ -25,6 +25,7 @@ from exporter.config.types import (
     Hidden,
     Integer,
     Kind,
+    Size,
     TagNames,
     Text,
     Words,
@@ -44,9 +45,8 @@ Scope = Literal["own", "all"]
 
 OTLP_TIMEOUT: Final = Duration(0.1, 4.0)
 """Of one request: a stop has to end within 5 s, whatever the receiver does."""
-_PATH: Final = Text("a path, or nothing", absolute_path, optional=True, path=True)
-_FILE: Final = Text("a path, or nothing", file_path, optional=True, path=True)
-_SIZE: Final = Integer(65536, 2**40, "bytes as an integer")
+_PATH: Final = Text("a path, or nothing", absolute_path, optional=True, path=True, word="FILE")
+_FILE: Final = Text("a path, or nothing", file_path, optional=True, path=True, word="FILE")
 
 
 def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
@@ -65,9 +65,13 @@ def option(kind: Kind, default: Any, help: str, *, flag: str = "", secret: bool 
 class SourceSettings:
     """Where events are read. `poll_interval` in seconds."""
 
-    url: str = option(Text(check=checks.source_url), "http://169.254.169.254", "Base URL of the metadata service.")
+    url: str = option(
+        Text(check=checks.source_url, word="URL"), "http://169.254.169.254", "Base URL of the metadata service."
+    )
     api_version: str = option(
-        Text(check=checks.api_version), "2020-07-01", "api-version of Scheduled Events, sent with each request."
+        Text(check=checks.api_version, word="DATE"),
+        "2020-07-01",
+        "api-version of Scheduled Events, sent with each request.",
     )
     poll_interval: float = option(
         Duration(0.05, 60), 1.0, "Time between two polls, 50ms to 1m. All on the VM share 5 requests a second."
@@ -143,7 +147,9 @@ class EventHubsSettings:
         secret=True,
     )
     connection_string_file: str = option(
-        Text(optional=True, path=True), "", "File that holds the connection string, such as a mounted secret."
+        Text(optional=True, path=True, word="FILE"),
+        "",
+        "File that holds the connection string, such as a mounted secret.",
     )
     fully_qualified_namespace: str = option(
         Text(check=checks.namespace, optional=True),
@@ -160,7 +166,7 @@ class EventHubsSettings:
         Duration(1, 3600), 60.0, "Close the connection after so long without a record; namespaces count connections."
     )
     custom_endpoint: str = option(
-        Text(check=checks.custom_endpoint, optional=True),
+        Text(check=checks.custom_endpoint, optional=True, word="URL"),
         "",
         "Address to connect to instead, such as a private endpoint.",
     )
@@ -191,7 +197,9 @@ class OtlpSettings:
     when off), and `resource_attributes` what OTEL_RESOURCE_ATTRIBUTES says, decoded."""
 
     endpoint: str = option(
-        Text(check=checks.otlp_base, optional=True), "", "Base URL of an OTLP/HTTP receiver; /v1/logs is appended."
+        Text(check=checks.otlp_base, optional=True, word="URL"),
+        "",
+        "Base URL of an OTLP/HTTP receiver; /v1/logs is appended.",
     )
     headers: tuple[tuple[str, Secret], ...] = option(
         Headers(),
@@ -236,13 +244,13 @@ class OutboxSettings:
     """The one file on disk. `max_bytes` bounds it."""
 
     path: str = option(
-        Text(check=file_path, path=True),
+        Text(check=file_path, path=True, word="FILE"),
         outbox_path(),
         "File that holds the state and the records not yet delivered.",
     )
     max_bytes: int = option(
-        Integer(1 << 20, 2**40, "bytes as an integer"),
-        104857600,
+        Size(1 << 20, 1 << 40),
+        100 << 20,
         "Bound of that file; at the bound the oldest undelivered record is dropped.",
     )
 
@@ -252,12 +260,14 @@ class EventFilesSettings:
     """Files for local software, one for each event of this VM."""
 
     path: str = option(
-        Text("a folder, or nothing", absolute_path, optional=True, path=True),
+        Text("a folder, or nothing", absolute_path, optional=True, path=True, word="FOLDER"),
         "",
         "Folder that is there, for a file per event of this VM and status.json, for local software. Empty: off.",
     )
     mode: str = option(
-        Text(check=checks.file_mode), "0644", "Permissions of these files, in octal. Not on Windows: as the folder's."
+        Text(check=checks.file_mode, word="MODE"),
+        "0644",
+        "Permissions of these files, in octal. Not on Windows: as the folder's.",
     )
     owner: str = option(
         Text(optional=True),
@@ -294,9 +304,11 @@ class GateSettings:
 class WebSettings:
     """The scrape endpoint."""
 
-    listen_address: str = option(Text(check=checks.listen_address), "0.0.0.0:10169", "Address to serve /metrics on.")
+    listen_address: str = option(
+        Text(check=checks.listen_address, word="ADDRESS"), "0.0.0.0:10169", "Address to serve /metrics on."
+    )
     config_file: str = option(
-        Text(optional=True, path=True),
+        Text(optional=True, path=True, word="FILE"),
         "",
         "TLS and basic auth, in the exporter-toolkit's web-config format.",
         flag="web.config.file",
@@ -321,7 +333,7 @@ class RecorderSettings:
     """A bounded recording of the raw documents, for `replay`. At most `files` files of `max_bytes` each."""
 
     path: str = option(_FILE, "", "File to record raw documents to, for replay. Empty: off.")
-    max_bytes: int = option(_SIZE, 10485760, "Size at which the recording starts a new file.")
+    max_bytes: int = option(Size(1 << 16, 1 << 40), 10 << 20, "Size at which the recording starts a new file.")
     files: int = option(Integer(1, 100), 3, "How many files the recording keeps, the newest included.")
 
 

@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from exporter.core.tags import MAX_TAG_NAME, MAX_TAGS, tag_label
 from exporter.secrets import HIDDEN, Secret
-from exporter.text.format import format_duration, parse_duration
+from exporter.text.format import format_duration, format_size, parse_duration, parse_size
 from exporter.text.values import (
     MAX_TEXT,
     InvalidValue,
@@ -61,6 +61,10 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 class Kind(Protocol):
     """How one kind of value is read and written."""
 
+    @property
+    def word(self) -> str:
+        """What stands for a value in `--help`, such as DURATION."""
+
     def from_text(self, text: str) -> Any:
         """The value of a flag or an environment variable. Raises `InvalidValue`."""
 
@@ -79,6 +83,7 @@ class Text:
     check: Callable[[str], str] = str
     optional: bool = False
     path: bool = False
+    word: str = "NAME"
 
     def from_text(self, text: str) -> str:
         """The checked text. Raises `Misplaced` for a secret, and for what could not be shown on one line."""
@@ -112,6 +117,11 @@ class Choice:
 
     words: Iterable[str]
 
+    @property
+    def word(self) -> str:
+        """The words themselves."""
+        return "|".join(str(word) for word in self.words)
+
     def from_text(self, text: str) -> str:
         """The member that is written so."""
         for word in self.words:
@@ -135,6 +145,7 @@ class Duration:
     minimum: float
     maximum: float
     never: bool = False
+    word: str = "DURATION"
 
     @property
     def expected(self) -> str:
@@ -174,6 +185,7 @@ class Integer:
     minimum: int
     maximum: int
     what: str = "an integer"
+    word: str = "N"
 
     @property
     def expected(self) -> str:
@@ -198,6 +210,42 @@ class Integer:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes within bounds: a whole number of them, or with a unit, MB for 10^6 and MiB for 2^20 of them."""
+
+    minimum: int
+    maximum: int
+    word: str = "SIZE"
+
+    @property
+    def expected(self) -> str:
+        """What an error says was expected."""
+        bounds = f"a size from {format_size(self.minimum)} to {format_size(self.maximum)}"
+        return f'{bounds}, such as "100MB" (10^6 bytes each), "100MiB" (2^20) or a number of bytes'
+
+    def from_text(self, text: str) -> int:
+        """The bytes within the bounds."""
+        try:
+            count = parse_size(text)
+        except ValueError:
+            raise InvalidValue(self.expected) from None
+        return self.from_toml(count)
+
+    def from_toml(self, value: object) -> int:
+        """The same of a TOML string or integer; a boolean is none."""
+        if isinstance(value, str):
+            return self.from_text(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
+            raise InvalidValue(self.expected)
+        return value
+
+    def show(self, value: int) -> str:
+        """A TOML string with a unit, or an integer where no unit is exact."""
+        shown = format_size(value)
+        return shown if shown.isdecimal() else quote(shown)
+
+
+@dataclass(frozen=True, slots=True)
 class Words:
     """Any words, in the order in which they were given, each once: a TOML list, or as text with commas in between.
 
@@ -205,6 +253,7 @@ class Words:
     """
 
     known: tuple[str, ...]
+    word: str = "NAME,NAME"
 
     def from_text(self, text: str) -> tuple[str, ...]:
         """The words between commas; spaces around them, and nothing between two commas, count for nothing."""
@@ -263,6 +312,7 @@ class Hidden:
     """A secret text. What was found is never shown, not even when it is wrong."""
 
     expected: str = "a string"
+    word: str = "SECRET"
 
     def from_text(self, text: str) -> Secret:
         """The secret without white space around it."""
@@ -282,6 +332,8 @@ class Hidden:
 @dataclass(frozen=True, slots=True)
 class Headers:
     """HTTP headers with secret values: `name=value,name=value` with percent-encoded values, or a TOML table."""
+
+    word: str = "SECRET"
 
     def from_text(self, text: str) -> tuple[tuple[str, Secret], ...]:
         """Names in lower case with their values, as OTEL_EXPORTER_OTLP_HEADERS is written [OTLP exporter]."""

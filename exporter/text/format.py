@@ -29,6 +29,22 @@ _UNITS_MS: Final = (
     ("ms", 1),
 )
 _DURATION: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit, _ in _UNITS_MS))
+_SECONDS: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})s?")
+_UNITS_BYTES: Final = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+"""Bytes of each unit, by the prefixes of SI and of IEC [IEC 80000-13]. KB is often written for kB."""
+_SIZE: Final = re.compile(r"([0-9]{1,18}) ?([A-Za-z]{0,3})")
 
 
 def span(seconds: float) -> str:
@@ -59,6 +75,11 @@ def parse_duration(text: str) -> float:
     return milliseconds / 1000
 
 
+def parse_seconds(text: str) -> float:
+    """Seconds of a duration, or of a bare number of them, which is older: `5s`, `500ms`, `0.5`. Raises ValueError."""
+    return float(text.removesuffix("s")) if _SECONDS.fullmatch(text) else parse_duration(text)
+
+
 def format_duration(seconds: float) -> str:
     """A duration as Prometheus writes it, to the millisecond; years and weeks only when nothing is left over."""
     left = round(seconds * 1000)
@@ -72,6 +93,22 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as `100MB` (10^6 bytes each), `100MiB` (2^20 each) or `104857600`. Raises ValueError."""
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2] not in _UNITS_BYTES:
+        raise ValueError('expected a size such as "100MB" or "100MiB"')
+    return int(match[1]) * _UNITS_BYTES[match[2]]
+
+
+def format_size(count: int) -> str:
+    """A size with the greatest unit that is exact, as `parse_size` reads it; without one where none is."""
+    for unit in ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB"):
+        if count and count % _UNITS_BYTES[unit] == 0:
+            return f"{count // _UNITS_BYTES[unit]}{unit}"
+    return str(count)
 
 
 def distance(seconds: float) -> str:
