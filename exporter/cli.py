@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from exporter import __version__
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
-from exporter.config.sources import FlagParser, add_flags
+from exporter.config.sources import add_flags
 from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, discard_unwritable, is_reader_gone, prepare, printable
@@ -58,9 +59,11 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         prog=PROGRAM,
         description="Tells operators what Azure is about to do to their VM: scheduled events as Prometheus metrics, "
         "OpenTelemetry logs and Event Hubs messages.",
+        epilog=f"The flags of a command: {PROGRAM} COMMAND --help",
+        takes="COMMAND [OPTIONS]",
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog=PROGRAM)
     chosen = next((word for word in given if word in COMMANDS), "")
     for name, (summary, command, add_command_flags) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
@@ -79,7 +82,7 @@ def _run(args: argparse.Namespace) -> int:
     return run(args)
 
 
-def _demo_flags(parser: argparse.ArgumentParser) -> None:
+def _demo_flags(parser: FlagParser) -> None:
     from exporter.commands.demo import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
@@ -91,7 +94,7 @@ def _demo(args: argparse.Namespace) -> int:
     return demo(args)
 
 
-def _simulate_flags(parser: argparse.ArgumentParser) -> None:
+def _simulate_flags(parser: FlagParser) -> None:
     from exporter.commands.simulate import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
@@ -103,7 +106,7 @@ def _simulate(args: argparse.Namespace) -> int:
     return simulate(args)
 
 
-def _replay_flags(parser: argparse.ArgumentParser) -> None:
+def _replay_flags(parser: FlagParser) -> None:
     from exporter.commands.replay.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
@@ -115,7 +118,7 @@ def _replay(args: argparse.Namespace) -> int:
     return replay(args)
 
 
-def _check_flags(parser: argparse.ArgumentParser) -> None:
+def _check_flags(parser: FlagParser) -> None:
     from exporter.commands.check.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
@@ -127,7 +130,7 @@ def _check(args: argparse.Namespace) -> int:
     return check(args)
 
 
-def _tail_flags(parser: argparse.ArgumentParser) -> None:
+def _tail_flags(parser: FlagParser) -> None:
     from exporter.commands.tail.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
@@ -139,7 +142,7 @@ def _tail(args: argparse.Namespace) -> int:
     return tail(args)
 
 
-def _service_flags(parser: argparse.ArgumentParser) -> None:
+def _service_flags(parser: FlagParser) -> None:
     from exporter.commands.service.command import add_arguments  # noqa: PLC0415  # only for this command
 
     add_arguments(parser)
@@ -151,7 +154,7 @@ def _service(args: argparse.Namespace) -> int:
     return service(args)
 
 
-COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[argparse.ArgumentParser], None]]]] = {
+COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[FlagParser], None]]]] = {
     "run": ("the agent", _run, add_flags),
     "demo": ("the whole of it on this machine, with nothing installed beside it", _demo, _demo_flags),
     "simulate": ("the simulated metadata service alone", _simulate, _simulate_flags),

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from exporter.cli import COMMANDS
+from exporter.config.command_line import FlagParser
 from exporter.config.schema import catalogue
-from exporter.config.sources import FlagParser
 from exporter.config.types import Choice, Text
 
 _PATHS: Final = frozenset({"path_argument", "_folder"})

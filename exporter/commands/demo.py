@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 import httpx
 
 from exporter.agent.app import App
-from exporter.commands.simulate import listen_argument, speed
+from exporter.commands.simulate import speed
 from exporter.commands.stops import on_stop
 from exporter.commands.tail.messages import record_in
+from exporter.config.command_line import listen_argument
 from exporter.config.schema import (
     ApprovalSettings,
     EventHubsSettings,
@@ -32,7 +33,7 @@ from exporter.config.schema import (
     SourceSettings,
     WebSettings,
 )
-from exporter.config.types import path_argument
+from exporter.config.types import path_argument, word_argument
 from exporter.core.policy import Mode
 from exporter.core.records import APPROVAL_DECIDED, Record
 from exporter.errors import Failure
@@ -45,7 +46,7 @@ from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.metadata.story import ScenarioError
 from exporter.simulator.otlp_collector import Collector
-from exporter.text.terminal import complain, say, supports_colour
+from exporter.text.terminal import complain, supports_colour, tell
 from exporter.text.timeline import record_lines
 from exporter.text.values import split_address
 
@@ -62,6 +63,8 @@ CONSUMER_SECONDS: Final = 5.0
 AGENT_SECONDS: Final = 10.0
 """How long the agent may take to end."""
 TICK_SECONDS: Final = 0.1
+SUMMARY_INDENT: Final = 12
+"""Where a line of the summary goes on: behind its label."""
 DEFAULT_ADDRESS: Final = "127.0.0.1:10169"
 LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what the flag may say
 """The address to print and to scrape for one that stands for all."""
@@ -69,23 +72,29 @@ LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `demo`."""
-    parser.add_argument(
-        "--keep-running", action="store_true", help="Stay after the story, to be scraped and looked at; Ctrl-C ends it."
-    )
-    parser.add_argument(
+    played = parser.add_argument_group("what is played")
+    played.add_argument(
         "--scenario",
+        metavar="NAME",
         default="demo",
         type=path_argument,
-        help="Another story: a name of `simulate --list`, or a file.",
+        help="Another story: a name of `simulate --list`, or a file. Default: demo.",
     )
-    parser.add_argument("--speed", type=speed, default=1.0, help="How many times faster the story is told. Default: 1.")
-    parser.add_argument(
-        "--web.listen-address",
-        dest="listen",
+    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Play N times as fast. Default: 1.")
+    played.add_argument(
+        "--vm", metavar="NAME", type=word_argument, help="Run as this VM of the scenario. Default: its first."
+    )
+    played.add_argument(
+        "--keep-running", action="store_true", help="Stay after the story, to be scraped and looked at; Ctrl-C ends it."
+    )
+    parser.add_argument_group("where").add_argument(
+        "--listen",
+        metavar="ADDRESS",
         type=_listen_address,
-        default=None,
         help=f"Where to serve /metrics. Default: {DEFAULT_ADDRESS}, or a free port where that is taken.",
     )
+    # The spelling of the first version.
+    parser.add_argument("--web.listen-address", dest="listen", type=_listen_address, help=argparse.SUPPRESS)
 
 
 def _listen_address(text: str) -> str:
@@ -99,6 +108,7 @@ def demo(args: argparse.Namespace) -> int:
     ended = threading.Event()
     try:
         scenario = load(args.scenario)
+        scenario.vm(args.vm)
     except ScenarioError as error:
         complain(f"demo: {error}")
         return BAD_USAGE
@@ -113,7 +123,7 @@ def demo(args: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="azse-demo-", ignore_cleanup_errors=True) as folder,
         Broker(hubs={HUB: 1}) as broker,  # one partition: the timeline is read in the order in which it was sent
         Collector() as collector,
-        MetadataService(scenario, speed=args.speed) as service,
+        MetadataService(scenario, speed=args.speed, vm=args.vm) as service,
     ):
         settings = _settings(service.url, broker.connection_string(HUB), collector.endpoint, folder)
         try:
@@ -256,7 +266,7 @@ class _Run:
         return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:
-        say(text, self._out, colour=self._colour)
+        tell(text, self._out, hang=SUMMARY_INDENT, colour=self._colour)
 
 
 def _decisions(records: list[Record]) -> list[str]:

@@ -3,74 +3,85 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from exporter.commands.stops import interrupted_on_stop
+from exporter.config.command_line import add_format, listen_argument
 from exporter.config.types import path_argument, word_argument
+from exporter.core.records import timestamp
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import FASTEST, SLOWEST
 from exporter.simulator.metadata.service import MetadataService, Post
 from exporter.simulator.metadata.story import Scenario, ScenarioError
-from exporter.text.terminal import complain, say
-from exporter.text.values import InvalidValue, describe, split_address
+from exporter.text.terminal import complain, say, tell
+from exporter.text.values import describe
 
 _LOOPBACK = "127.0.0.1"
 _PORT = 8169
 _LAST_PORT = 65535
 _LONGEST_WAIT = 0.5  # seconds
+_NAME_WIDTH = 32
+_LIST_HANG = _NAME_WIDTH + 3
+_HANG = 11
+"""Where a line goes on: behind its time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `simulate`."""
-    parser.add_argument(
+    played = parser.add_argument_group("what is played")
+    played.add_argument(
         "--scenario",
         metavar="NAME",
         type=path_argument,
         default="demo",
-        help="a shipped scenario (see --list) or a file (demo)",
+        help="A shipped scenario (see --list) or a file. Default: demo.",
     )
-    parser.add_argument(
-        "--listen",
-        metavar="ADDRESS:PORT",
-        type=listen_argument,
-        default=(_LOOPBACK, _PORT),
-        help=f"where to answer, port 0 for any free one (127.0.0.1:{_PORT})",
-    )
-    parser.add_argument("--speed", metavar="N", type=speed, default=1.0, help="play the story N times as fast (1)")
-    parser.add_argument(
+    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Play N times as fast. Default: 1.")
+    played.add_argument(
         "--vm",
         metavar="NAME",
         type=word_argument,
         action="append",
-        help="answer as this VM of the scenario (its first); may be repeated: each further VM answers on the next port "
-        "(any free one for port 0), and all see and approve the same events",
+        help="Answer as this VM of the scenario; may be repeated: each further VM answers on the next port (any free "
+        "one for port 0), and all see and approve the same events. Default: its first.",
     )
-    parser.add_argument(
+    played.add_argument(
         "--fault",
         metavar="FAULT",
         type=word_argument,
         action="append",
         default=[],
-        help="fail in this way: [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END], times in seconds; "
-        "may be repeated, --list names them",
+        help="Fail in this way: [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END], times such as 500ms or seconds "
+        "without a unit; may be repeated, --list names them.",
     )
-    ending = parser.add_mutually_exclusive_group()
-    ending.add_argument("--repeat", action="store_true", help="begin the story again when it is over")
-    ending.add_argument("--end", action="store_true", help="exit when the story is over (else the last document stays)")
-    parser.add_argument("--list", action="store_true", help="list the scenarios and the faults, and exit")
+    ending = played.add_mutually_exclusive_group()
+    ending.add_argument("--repeat", action="store_true", help="Begin the story again when it is over.")
+    ending.add_argument("--end", action="store_true", help="Exit when it is over; else the last document stays.")
+    parser.add_argument_group("where").add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        type=listen_argument,
+        default=(_LOOPBACK, _PORT),
+        help=f"Where to answer, port 0 for any free one. Default: {_LOOPBACK}:{_PORT}.",
+    )
+    output = parser.add_argument_group("output")
+    add_format(output)
+    output.add_argument("--list", action="store_true", help="List the scenarios and the faults, and exit.")
 
 
 def simulate(args: argparse.Namespace) -> int:
     """Run the command until interrupted (or, with --end, until the play is over); its exit code."""
+    shown: Shown = AsJson() if args.format == "json" else AsLines()
     if args.list:
-        _list()
+        shown.list()
         return DONE
     with interrupted_on_stop(), ExitStack() as stack:
         try:
@@ -85,9 +96,9 @@ def simulate(args: argparse.Namespace) -> int:
         try:
             for service in running:
                 service.start()
-            _print_play(running, chosen, args)
+            _print_play(running, chosen, args, shown)
         except KeyboardInterrupt:
-            say("stopped")
+            shown.stopped()
     return DONE
 
 
@@ -125,13 +136,10 @@ def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> li
     return made
 
 
-def _print_play(running: Sequence[MetadataService], played: Scenario, args: argparse.Namespace) -> None:
+def _print_play(running: Sequence[MetadataService], played: Scenario, args: argparse.Namespace, shown: Shown) -> None:
     """Print what happens: a line for each change of the document and for each POST."""
-    first, several = running[0], len(running) > 1
-    for service in running:
-        say(f"listening on {service.url}" + (f" as {service.vm.name}" if several else ""))
-    names = ", ".join(service.vm.name for service in running)
-    say(f"scenario {played.name} as {names}, speed {args.speed:g}: {played.description}")
+    first = running[0]
+    shown.began(running, played, args.speed)
     printed_until, printed_posts = datetime.min.replace(tzinfo=UTC), dict.fromkeys(running, 0)
     last: Change | None = None
     while True:
@@ -139,9 +147,9 @@ def _print_play(running: Sequence[MetadataService], played: Scenario, args: argp
         for service in running:
             for post in list(service.posts)[printed_posts[service] :]:
                 printed_posts[service] += 1
-                _print_post(post, service.vm.name if several else "")
+                shown.post(post, service.vm.name)
         for change in first.platform.changes(printed_until, now):
-            _print_line(change.at, _described(change, last))
+            shown.change(change, last)
             last = change
         printed_until = now
         if args.end and first.finished():
@@ -155,10 +163,101 @@ def _has_new_posts(printed: Mapping[MetadataService, int]) -> bool:
     return any(len(service.posts) > count for service, count in printed.items())
 
 
-def _print_post(post: Post, vm: str) -> None:
-    ids = ", ".join(post.event_ids) or "a malformed body"
-    by = f" by {vm}" if vm else ""
-    _print_line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
+class Shown(Protocol):
+    """How what happens is printed."""
+
+    def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
+        """Who answers where, and what is played."""
+
+    def post(self, post: Post, vm: str) -> None:
+        """An approval that was sent to the service of this VM."""
+
+    def change(self, change: Change, last: Change | None, /) -> None:
+        """Another document than the last one."""
+
+    def stopped(self) -> None:
+        """It was interrupted."""
+
+    def list(self) -> None:
+        """What can be played, and how it can fail."""
+
+
+class AsLines:
+    """Lines for people."""
+
+    def __init__(self) -> None:
+        self._several = False
+
+    def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
+        """As `Shown`."""
+        self._several = len(running) > 1
+        for service in running:
+            tell(f"listening on {service.url}" + (f" as {service.vm.name}" if self._several else ""))
+        names = ", ".join(service.vm.name for service in running)
+        tell(f"scenario {played.name} as {names}, speed {speed:g}: {played.description}", hang=_HANG)
+
+    def post(self, post: Post, vm: str) -> None:
+        """As `Shown`."""
+        ids = ", ".join(post.event_ids) or "a malformed body"
+        by = f" by {vm}" if self._several else ""
+        self._line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
+
+    def change(self, change: Change, last: Change | None) -> None:
+        """As `Shown`."""
+        self._line(change.at, _described(change, last))
+
+    def stopped(self) -> None:
+        """As `Shown`."""
+        tell("stopped")
+
+    def list(self) -> None:
+        """As `Shown`."""
+        tell("scenarios (--scenario NAME, or a file of your own):")
+        for name in scenario.names():
+            tell(f"  {name:<{_NAME_WIDTH}} {scenario.load(name).description}", hang=_LIST_HANG)
+        tell("")
+        tell("faults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
+        for name, kind in faults.KINDS.items():
+            shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
+            tell(f"  {shown:<{_NAME_WIDTH}} {kind.does}", hang=_LIST_HANG)
+
+    def _line(self, at: datetime, text: str) -> None:
+        tell(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}", hang=_HANG)
+
+
+class AsJson:
+    """A JSON object for each line, `kind` says of what."""
+
+    def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
+        """As `Shown`."""
+        for service in running:
+            self._line("listening", url=service.url, vm=service.vm.name)
+        names = [service.vm.name for service in running]
+        self._line("scenario", name=played.name, vms=names, speed=speed, description=played.description)
+
+    def post(self, post: Post, vm: str) -> None:
+        """As `Shown`."""
+        at = timestamp(utc(post.time))
+        self._line("post", time=at, vm=vm, event_ids=list(post.event_ids), status=post.status or None)
+
+    def change(self, change: Change, _: Change | None) -> None:
+        """As `Shown`."""
+        document = None if change.silent else change.document()
+        self._line("document", time=timestamp(change.at), document=document)
+
+    def stopped(self) -> None:
+        """As `Shown`."""
+        self._line("stopped")
+
+    def list(self) -> None:
+        """As `Shown`."""
+        for name in scenario.names():
+            self._line("scenario", name=name, description=scenario.load(name).description)
+        for name, kind in faults.KINDS.items():
+            self._line("fault", name=name, argument=kind.argument, description=kind.does)
+
+    def _line(self, kind: str, **fields: object) -> None:
+        say(json.dumps({"kind": kind, **fields}, ensure_ascii=False, separators=(",", ":")))
 
 
 def _described(change: Change, last: Change | None) -> str:
@@ -178,30 +277,7 @@ def _event(event: Mapping[str, Any]) -> str:
 
 
 def _names(resources: object) -> str:
-    return ",".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
-
-
-def _print_line(at: datetime, text: str) -> None:
-    say(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}")
-
-
-def _list() -> None:
-    say("scenarios (--scenario NAME, or a file of your own):")
-    for name in scenario.names():
-        say(f"  {name:<32} {scenario.load(name).description}")
-    say("")
-    say("faults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
-    for name, kind in faults.KINDS.items():
-        shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
-        say(f"  {shown:<32} {kind.does}")
-
-
-def listen_argument(text: str) -> tuple[str, int]:
-    """Host ("" for every address) and port to listen on, from the command line."""
-    try:
-        return split_address(word_argument(text))
-    except InvalidValue as error:
-        raise argparse.ArgumentTypeError(f"expected {error}, not {describe(text)}") from error
+    return ", ".join(map(str, resources)) if isinstance(resources, list) else repr(resources)
 
 
 def speed(text: str) -> float:

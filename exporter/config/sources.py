@@ -1,6 +1,6 @@
 """Where a setting's value comes from: flag, environment, OTEL_* variable, file, default, in that order.
 
-Also the command line itself: `FlagParser`, and `add_flags`, which gives a parser the flags of all settings.
+Also `add_flags`, which gives a parser (`command_line.FlagParser`) the flags of all settings.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, NoReturn
 
 from exporter.capped_file import TooLarge, WrongEncoding, decoded
 from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue
 from exporter.config.types import SINGLE_QUOTES, Kind
 from exporter.secrets import redact
-from exporter.text.terminal import printable
 from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, refuse_misplaced, unknown_name
 
 CONFIG_FLAG: Final = "--config.file"
@@ -198,21 +196,9 @@ class _Refuse(argparse.Action):
         parser.error(f"{self.option_strings[0]}: {self.sentence}")
 
 
-class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations (a flag's spelling is a contract), and without credentials in its errors."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        layout = partial(argparse.HelpFormatter, max_help_position=8)  # the longest variable fits on a line
-        super().__init__(*args, **{"allow_abbrev": False, "formatter_class": layout, **kwargs})
-
-    def error(self, message: str) -> NoReturn:
-        """End with exit code 2 and the message, without credentials and control characters."""
-        self.exit(2, f"{self.prog}: error: {printable(redact(message))}\nTry '{self.prog} --help'.\n")
-
-
 def add_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS)) -> None:
     """Give `parser` the flag of every setting of `sections`, and `--config.file`. Values stay text until `load`."""
-    parser.add_argument(
+    parser.add_argument_group("settings").add_argument(
         CONFIG_FLAG, dest="config.file", metavar="FILE", help=f"TOML file with settings and rules. [{CONFIG_ENV}]"
     )
     for section in sections:
@@ -243,7 +229,7 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
         group.add_argument(*spellings, action=_Refuse, sentence=f"{sentence}{setting.env} in the environment")
         return
     text = f"{setting.help} Default: {setting.kind.show(setting.default)}. [{setting.env}]".replace("%", "%%")
-    group.add_argument(setting.flag, dest=setting.name, metavar=setting.key.upper(), help=text)
+    group.add_argument(setting.flag, dest=setting.name, metavar=setting.kind.word, help=text)
 
 
 def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:

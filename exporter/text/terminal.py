@@ -1,6 +1,7 @@
 """Printing for the commands: no control character from outside and no credential reaches a terminal.
 
-    say(text, out)            a line of output, JSON or words
+    say(text, out)            a line of output, as long as it is: JSON
+    tell(text, out)           the same for people, on as many lines of at most 100 columns as it needs
     complain(text)            lines of error, also without credentials
     prepare(stream, environ)  what `cli` does with both streams, once
 
@@ -21,9 +22,8 @@ from typing import Final, TextIO
 
 from exporter.secrets import redact
 from exporter.text.journal import PREFIXES, is_journal
+from exporter.text.width import COLOURS, wrapped
 
-_COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
-"""The colour sequences that the commands use themselves."""
 _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
@@ -50,10 +50,22 @@ def _escape(char: str) -> str:
 
 
 def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
-    """Print one line at once, by default to standard output; with `colour` the sequences in `_COLOURS` are kept."""
-    parts = _COLOURS.split(text) if colour else [text]
-    shown = "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
-    print(shown, file=sys.stdout if out is None else out, flush=True)
+    """Print one line at once, by default to standard output; with `colour` the sequences in `COLOURS` are kept."""
+    print(_shown(text, colour), file=sys.stdout if out is None else out, flush=True)
+
+
+def tell(text: str, out: TextIO | None = None, *, hang: int = 0, colour: bool = False) -> None:
+    """As `say`, for people: on lines of at most 100 columns, those behind the first begin with `hang` spaces."""
+    stream = sys.stdout if out is None else out
+    encoding, shown = getattr(stream, "encoding", None), _shown(text, colour)
+    if encoding:  # what it lacks is escaped, and then longer
+        shown = shown.encode(encoding, "backslashreplace").decode(encoding)
+    print("\n".join(wrapped(shown, hang)), file=stream, flush=True)
+
+
+def _shown(text: str, colour: bool) -> str:
+    parts = COLOURS.split(text) if colour else [text]
+    return "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
 
 
 def complain(text: str) -> None:

@@ -1,6 +1,9 @@
-"""Records as a person reads them: one record one line, and the account of an event that is over as a few lines.
+"""Records as a person reads them: a line each, and the account of an event that is over as a few lines below it.
 
-    2026-03-02 09:00:20Z  !  vm-1  scheduled          6a8c1f0e  Reboot of this VM is scheduled, not before ...
+No line has more than 100 columns: what is longer goes on below the VM's name, as here.
+
+    2026-03-02 09:00:20Z  !  vm-1  scheduled            6a8c1f0e   Reboot of this VM is scheduled, not
+                             before 2026-03-02 09:05:20Z (in 5 min)
 
 Records may come from a place that others can write to, so their content is not trusted: values of the wrong type are
 left out, and control characters do not reach the terminal (`format.clean`).
@@ -18,9 +21,13 @@ from exporter.core.state import CLOSING, Kind, StartedBy
 from exporter.core.strict_json import INT_LIMIT
 from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption
 from exporter.text.format import clean, counted, moment, span
+from exporter.text.width import WIDTH, columns, wrapped
 
 LABEL_WIDTH: Final = 12
 KIND_WIDTH: Final = 20
+HANG: Final = 25
+"""Where a line goes on: below the VM's name."""
+ACCOUNT_INDENT: Final = 4
 SHORT_ID: Final = 8
 LONGEST_WORD: Final = 64
 LONGEST_SENTENCE: Final = 400
@@ -60,15 +67,20 @@ _UNSEEN: Final[Mapping[str, str]] = {
 }
 
 
-def record_lines(record: Record, colour: bool = False) -> list[str]:
-    """`line`, and for a closing record its account below."""
+def record_lines(record: Record, colour: bool = False, note: str = "") -> list[str]:
+    """`line` with a note behind it, and for a closing record its account below, on lines of at most 100 columns."""
     account = record.data.get("account")
+    first = wrapped(line(record, colour), HANG)
+    if note and columns(first[-1]) + 2 + columns(note) <= WIDTH:
+        first[-1] += f"  {note}"
+    elif note:
+        first += wrapped(" " * HANG + note, HANG)
     if record.kind not in {kind.value for kind in CLOSING} or not isinstance(account, Mapping):
-        return [line(record, colour)]
+        return first
     data = record.data
     event, evidence = _mapping(data.get("event")), _mapping(data.get("evidence"))
     own = data.get("affects_self") is not False
-    return [line(record, colour), *account_lines(account, event, evidence, own=own, colour=colour)]
+    return first + account_lines(account, event, evidence, own=own, colour=colour)
 
 
 def line(record: Record, colour: bool = False) -> str:
@@ -147,7 +159,12 @@ def account_lines(
         ("felt", clean(observed_interruption(checked), LONGEST_SENTENCE) if own else ""),
     ]
     dim, reset = (_DIM, _RESET) if colour else ("", "")
-    return [f"    {dim}{_pad(label, LABEL_WIDTH)}{reset}{text}" for label, text in rows if text]
+    lines: list[str] = []
+    for label, text in rows:
+        if text:
+            labelled = f"{' ' * ACCOUNT_INDENT}{dim}{_pad(label, LABEL_WIDTH)}{reset}{text}"
+            lines += wrapped(labelled, ACCOUNT_INDENT + LABEL_WIDTH + 1)
+    return lines
 
 
 _SPANS: Final = (

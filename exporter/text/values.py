@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from exporter.secrets import HIDDEN, is_connection_string, is_key, redact, unmasked, without_credentials
+from exporter.text.width import listed
 
 _MAX_SHOWN: Final = 80  # characters of a value, in an error of one line
 MAX_TEXT: Final = 4096
@@ -136,6 +137,21 @@ def near_miss(word: str, known: Iterable[str]) -> str:
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, _NEAR)
     return f" (did you mean {quote(by_lower_case[near[0]])}? words match exactly)" if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that is most like this one, whatever the case; "" where none is like it."""
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1)
+    return by_lower_case[near[0]] if near else ""
+
+
+def unknown_word(what: str, word: str, known: Iterable[str]) -> str:
+    """The sentence for a mistyped word of a command line, with the nearest that there is, and all of them below it."""
+    names = list(known)
+    near = nearest(word, names)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"unknown {what} {describe(word)}{hint}\nThere are:\n{listed(names)}"
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 from exporter.commands.simulate import NotListeningError, add_arguments, services, simulate
 from exporter.simulator.metadata import faults, scenario
+from tests.support.lines import rejoined
 from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, Clock, ask, playing
 
 
@@ -29,11 +30,11 @@ def arguments(*words: str) -> argparse.Namespace:
 def test_simulate_prints_a_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     """The command says where it listens first, then one line for each change, and ends with the play."""
     assert simulate(arguments("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end")) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    first, *lines = rejoined(capsys.readouterr().out).splitlines()
     assert re.fullmatch(r"listening on http://127\.0\.0\.1:[0-9]+", first)
     numbers = [match[1] for line in lines if (match := re.search(r"incarnation ([0-9]+):", line))]
     assert numbers == ["1", "2", "3"]
-    assert "Reboot Started for vm-1,vm-2" in "".join(lines)
+    assert "Reboot Started for vm-1, vm-2" in "".join(lines)
 
 
 def test_simulate_answers_as_several_vms_at_once() -> None:

@@ -22,8 +22,8 @@ from exporter.choices import MessageFormat
 from exporter.commands.tail.command import add_arguments, tail
 from exporter.commands.tail.messages import record_of
 from exporter.commands.tail.outbox import OutboxReader
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
-from exporter.config.sources import FlagParser
 from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.outbox.store import Outbox
@@ -31,6 +31,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import collected, running_broker
+from tests.support.lines import rejoined
 from tests.support.systems import OWN_CONSOLE, interrupt, terminate
 
 # The SDK does not close all that it connected.
@@ -183,7 +184,7 @@ def test_after_a_lost_connection_nothing_is_missed_or_shown_twice(broker: Broker
         broker.drop_connections()
         send(broker, [a_record(3), a_record(4)])
         out, err = process.communicate(timeout=30)
-    assert first + [line[-1] for line in out.splitlines()] == ["1", "2", "3", "4"]
+    assert first + [line[-1] for line in rejoined(out).splitlines()] == ["1", "2", "3", "4"]
     assert "4 records" in err
 
 
@@ -281,10 +282,10 @@ def test_the_outbox_is_read_while_its_agent_works_on_it(outbox: Outbox) -> None:
         outbox.delivered(name, [outbox.next(name, 1)[0].seq])
     outbox.delivered("otlp", [outbox.next("otlp", 1)[0].seq])
     code, out, err = run("--outbox", str(outbox.path))
-    first, second = out.splitlines()
+    first, second = rejoined(out).splitlines()
     assert code == 0
     assert first.endswith("Reboot number 1")
-    assert second.endswith("Reboot number 2  [waits for event_hubs]")
+    assert second.endswith("Reboot number 2 [waits for event_hubs]")
     assert err == "2 records\n"
 
 
@@ -293,7 +294,7 @@ def test_parked_records_are_shown_with_the_reason_of_each_destination(outbox: Ou
     commit(outbox, 1, 2)
     outbox.park("otlp", outbox.next("otlp", 1)[0].seq, "rejected")
     _, out, _ = run("--outbox", str(outbox.path), "--parked")
-    assert out.rstrip().endswith("[waits for event_hubs; parked by otlp: rejected]")
+    assert rejoined(out).rstrip().endswith("[waits for event_hubs; parked by otlp: rejected]")
     _, out, _ = run("--outbox", str(outbox.path), "--parked", "--format", "json")
     (parked,) = map(json.loads, out.splitlines())
     assert parked == {"destination": "otlp", "reason": "rejected", "record": a_record(1).to_cloudevent()}
@@ -327,7 +328,7 @@ def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:
         (("--max", "2"), "12"),
     ):
         _, out, _ = run("--outbox", str(outbox.path), *words)
-        assert [line.split("  [")[0][-1] for line in out.splitlines()] == list(numbers)
+        assert [line.split(" [")[0].rstrip()[-1] for line in rejoined(out).splitlines()] == list(numbers)
 
 
 def test_sigterm_ends_tail_with_0_and_a_summary(outbox: Outbox) -> None:
@@ -395,7 +396,7 @@ def test_follow_from_now_skips_what_was_there(outbox: Outbox) -> None:
     finally:
         done.set()
         committing.join()
-    (line,) = out.splitlines()
+    (line,) = rejoined(out).splitlines()
     assert "Reboot number " in line
     assert "Reboot number 1 " not in line
 
@@ -404,7 +405,7 @@ def test_follow_ends_when_idle(outbox: Outbox) -> None:
     """`--until-idle` ends it when nothing has come for so long; a time as its beginning skips what is older."""
     commit(outbox, 1, 2)
     _, out, _ = run("--outbox", str(outbox.path), "--follow", "--until-idle", "0.1", "--from", "2026-03-02T09:00:22Z")
-    assert [line.split("  [")[0][-1] for line in out.splitlines()] == ["2"]
+    assert [line.split(" [")[0].rstrip()[-1] for line in rejoined(out).splitlines()] == ["2"]
 
 
 def _not_there(path: Path) -> None:

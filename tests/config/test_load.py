@@ -454,7 +454,7 @@ def test_rules_are_in_the_file_alone() -> None:
 
 def test_flags_are_not_abbreviated() -> None:
     """A flag that merely begins like one is unknown, so that a new setting never changes what an old script means."""
-    assert "unrecognized arguments" in refused("--source.ur=http://127.0.0.1")
+    assert 'unknown flag "--source.ur"; did you mean --source.url?' in refused("--source.ur=http://127.0.0.1")
 
 
 def test_help_and_table_hold_every_setting() -> None:

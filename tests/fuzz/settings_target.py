@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings, catalogue
-from exporter.config.sources import FlagParser, add_flags
+from exporter.config.sources import add_flags
 from exporter.web.config_file import read_web_file
 from tests.support.configuration import reader_of, to_toml
 

@@ -19,6 +19,7 @@ import pytest
 from exporter.agent.app import App
 from exporter.commands.replay.command import _replay, add_arguments
 from exporter.commands.tail.outbox import OutboxReader
+from exporter.config.command_line import FlagParser
 from exporter.config.load import load
 from exporter.config.policy_values import policy_values
 from exporter.config.schema import (
@@ -29,7 +30,6 @@ from exporter.config.schema import (
     SourceSettings,
     WebSettings,
 )
-from exporter.config.sources import FlagParser
 from exporter.core.policy import Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind

@@ -14,6 +14,7 @@ from exporter.commands.check.probe import Probe, run_probes
 from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
 from exporter.config.schema import Settings
 from tests.support.configuration import loaded
+from tests.support.lines import rejoined
 
 SHORT_TIMEOUTS = Timeouts(connect=5.0, answer=2.0, total=12.0)
 """For peers that never answer: short, yet long enough for what does answer on a busy machine."""
@@ -69,7 +70,7 @@ def _need(command: Sequence[str]) -> None:
 def printed_line(process: subprocess.CompletedProcess[str], topic: str) -> str:
     """What the process said about that topic, verdict first."""
     assert process.stderr == ""
-    lines = [line.split() for line in process.stdout.splitlines()]
+    lines = [line.split() for line in rejoined(process.stdout).splitlines()]
     of_topic = [words for words in lines if words[1:2] == [topic] and words[0] in tuple(Verdict)]
     assert len(of_topic) == 1, process.stdout
     return " ".join(of_topic[0])

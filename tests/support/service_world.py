@@ -11,7 +11,7 @@ from pathlib import Path
 
 from exporter.commands.service.command import add_arguments
 from exporter.commands.service.world import Lists, World
-from exporter.config.sources import FlagParser
+from exporter.config.command_line import FlagParser
 from exporter.windows.access import ADMINISTRATORS, AccessList, Ace, Entry
 from exporter.windows.service_manager import (
     ACCESS_DENIED,

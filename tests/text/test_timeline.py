@@ -126,6 +126,6 @@ def test_the_account_says_not_known_and_none_observed_instead_of_nothing() -> No
 
 
 def test_only_a_closing_record_shows_its_account() -> None:
-    """Closing records carry it; another kind that has the key is one line."""
+    """Closing records carry it; another kind that has the key is one line, wrapped."""
     assert len(record_lines(a_record("completed", account={"updates": 2}))) > 5
-    assert len(record_lines(a_record("started", account={"updates": 2}))) == 1
+    assert len(record_lines(a_record("started", account={"updates": 2}))) == 2

@@ -3,38 +3,56 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Final
 
 from exporter.commands.check.event_files import open_to_writers
 from exporter.commands.check.files import file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
-from exporter.commands.check.summary import summary
+from exporter.commands.check.summary import summary, values
 from exporter.commands.stops import left_on_stop
+from exporter.config.command_line import add_format
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags
-from exporter.exit_codes import DONE, FAILED
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
-from exporter.secrets import Secret, Sieve
-from exporter.text.terminal import say
+from exporter.secrets import Secret, Sieve, redact
+from exporter.text.terminal import say, tell
 
+SUMMARY_HANG: Final = 16
+WARNING_HANG: Final = 9
+FINDING_HANG: Final = 18
+"""Where a line goes on: behind its label."""
+NOTHING: Final[Mapping[str, object]] = {
+    "valid": False,
+    "errors": [],
+    "warnings": [],
+    "settings": None,
+    "summary": None,
+    "findings": None,
+}
+"""What `--format json` says where the configuration is not valid. `findings` is null without a probe."""
 _SHORTEST_HIDDEN: Final = 4
 """Characters: a shorter secret would blank out half of every sentence."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `check`: those of `run`, and `--probe`."""
-    parser.add_argument(
+    checking = parser.add_argument_group("checking")
+    checking.add_argument(
         "--probe",
         action="store_true",
         help="Also try the metadata service, each configured destination, the outbox and the address to listen on, for "
         f"at most {Timeouts().total:g} s. Approves and publishes nothing; asking for events switches Scheduled Events "
         "on for the VM, as any reader does. Exit code 1 if anything fails.",
     )
+    add_format(checking)
     add_flags(parser)
 
 
@@ -45,22 +63,42 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     """
     if environment is None:
         environment = ProbeEnvironment(os.environ)
-    settings = validated(args, environment)
-    _print("configuration is valid", settings.secrets)
-    for name, text in summary(settings):
-        _print(f"  {name:<13} {text}", settings.secrets)
+    as_json = args.format == "json"
+    try:
+        settings = validated(args, environment)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        _print_json({**NOTHING, "errors": [redact(text) for text in error.errors]}, ())
+        return BAD_USAGE
+    lines = tuple(summary(settings))
     doubts = (*readable_secrets(settings, environment), *open_to_writers(settings), *missing_packages(settings))
-    for warning in (*settings.warnings, *doubts):
-        _print(f"warning: {warning}", settings.secrets)
-    if not args.probe:
-        return DONE
-    _print("", ())
-    total = environment.timeouts.total
-    _print(f"probing, for at most {total:g} s; nothing is approved or published", settings.secrets)
-    with left_on_stop(), captured_libraries(Log(None)):
-        findings = run_probes(settings, environment)
-    print_findings(findings, settings.secrets)
+    warnings = (*settings.warnings, *doubts)
+    if not as_json:
+        _print_summary(lines, warnings, settings.secrets)
+    if args.probe and not as_json:
+        _print("", ())
+        total = environment.timeouts.total
+        _print(f"probing, for at most {total:g} s; nothing is approved or published", settings.secrets)
+    findings: tuple[Finding, ...] = ()
+    if args.probe:
+        with left_on_stop(), captured_libraries(Log(None)):
+            findings = tuple(run_probes(settings, environment))
+    if as_json:
+        told = {"valid": True, "warnings": list(warnings), "settings": values(settings), "summary": dict(lines)}
+        probed = [asdict(finding) for finding in findings] if args.probe else None
+        _print_json({**NOTHING, **told, "findings": probed}, settings.secrets)
+    else:
+        print_findings(findings, settings.secrets)
     return FAILED if any(finding.verdict is Verdict.FAIL for finding in findings) else DONE
+
+
+def _print_summary(lines: Iterable[tuple[str, str]], warnings: Iterable[str], secrets: Iterable[Secret]) -> None:
+    _print("configuration is valid", secrets)
+    for name, text in lines:
+        _print(f"  {name:<13} {text}", secrets, SUMMARY_HANG)
+    for warning in warnings:
+        _print(f"warning: {warning}", secrets, WARNING_HANG)
 
 
 def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settings:
@@ -80,9 +118,24 @@ def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settin
 def print_findings(findings: Iterable[Finding], secrets: Iterable[Secret]) -> None:
     """Print one line for each finding, without any of these secrets."""
     for finding in findings:
-        _print(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}", secrets)
+        _print(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}", secrets, FINDING_HANG)
 
 
-def _print(text: str, secrets: Iterable[Secret]) -> None:
-    """One line, without any secret in it, whoever wrote it."""
-    say(Sieve(secrets, _SHORTEST_HIDDEN)(text))
+def _print_json(told: Mapping[str, object], secrets: Iterable[Secret]) -> None:
+    """The whole of it as one JSON object on one line, without any secret in a text of it."""
+    sieve = Sieve(secrets, _SHORTEST_HIDDEN)
+    say(json.dumps(_sifted(told, sieve), ensure_ascii=False))
+
+
+def _sifted(value: object, sieve: Sieve) -> object:
+    """The value with every text in it sifted: in JSON a secret may be written otherwise."""
+    if isinstance(value, str):
+        return sieve(value)
+    if isinstance(value, Mapping):
+        return {name: _sifted(item, sieve) for name, item in value.items()}
+    return [_sifted(item, sieve) for item in value] if isinstance(value, list) else value
+
+
+def _print(text: str, secrets: Iterable[Secret], hang: int = 0) -> None:
+    """A line, without any secret in it, whoever wrote it; it goes on behind `hang` spaces."""
+    tell(Sieve(secrets, _SHORTEST_HIDDEN)(text), hang=hang)

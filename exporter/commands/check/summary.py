@@ -6,10 +6,12 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from exporter.config.schema import EventFilesSettings, EventHubsSettings, GateSettings, Settings
+from exporter.config.policy_values import policy_values
+from exporter.config.schema import EventFilesSettings, EventHubsSettings, GateSettings, Settings, catalogue
+from exporter.config.types import Duration
 from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Coordination, Mode, Rule
 from exporter.text.format import format_duration
@@ -53,6 +55,25 @@ def summary(settings: Settings) -> Iterator[Line]:
         recorder = settings.recorder
         yield "recorder", f"{recorder.path}, {recorder.files} files of {recorder.max_bytes / _MIB:.4g} MiB"
     yield "log", f"{settings.log.level}, {settings.log.format}"
+
+
+def values(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The settings in force by section and key, as one would write them in the file: durations with a unit. Of a secret
+    it says whether there is one."""
+    sections: dict[str, dict[str, Any]] = {}
+    for setting in catalogue():
+        value = getattr(getattr(settings, setting.section), setting.key)
+        if setting.secret:
+            shown: Any = bool(value)
+        elif isinstance(setting.kind, Duration):
+            shown = "never" if value is None else format_duration(value)
+        else:
+            shown = list(value) if isinstance(value, tuple) else value
+        sections.setdefault(setting.section, {})[setting.key] = shown
+    if settings.otlp.configured:
+        sections["otlp"]["endpoint"] = _collector(settings.otlp.logs_url)
+    sections["approval"]["rules"] = policy_values(settings.approval.policy)["rules"]
+    return sections
 
 
 def _approval(settings: Settings) -> Iterator[Line]:
@@ -116,8 +137,13 @@ def _destinations(settings: Settings) -> Iterator[Line]:
     if settings.event_hubs.configured:
         yield "event_hubs", _event_hubs(settings.event_hubs)
     if settings.otlp.configured:
-        parts = urlsplit(settings.otlp.logs_url)  # without its path, where some backends have a token
-        yield "otlp", f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}, within {settings.otlp.timeout:g} s"
+        yield "otlp", f"{_collector(settings.otlp.logs_url)}, within {settings.otlp.timeout:g} s"
+
+
+def _collector(url: str) -> str:
+    """A collector's address without what may be a token: its user, and its path, where some backends have one."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _event_hubs(hubs: EventHubsSettings) -> str:

@@ -8,35 +8,40 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import BinaryIO, Final, TextIO
 
 from exporter.agent.files import check_files
 from exporter.commands.replay.differences import Comparison, compare
 from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
-from exporter.commands.replay.entries import Unreadable, read_time
-from exporter.commands.replay.inputs import Input, InputError, read_input
+from exporter.commands.replay.entries import Unreadable
+from exporter.commands.replay.inputs import Input, InputError, NoScenarioError, read_input
 from exporter.commands.replay.output import AsJson, AsText, Told
-from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
+from exporter.commands.replay.plans import ReplayPlan, named_vms, replay_plans, scenario_plan
 from exporter.commands.replay.policies import is_recorded, notes_on, policies_then
+from exporter.commands.times import time_argument
+from exporter.config.command_line import FlagParser, add_format
 from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
+from exporter.core.folding import folded
 from exporter.core.policy import Policy, Presence
-from exporter.exit_codes import DONE, FAILED
+from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean
-from exporter.text.terminal import complain, supports_colour
-from exporter.text.values import describe
+from exporter.text.terminal import complain, printable, supports_colour
+from exporter.text.values import nearest, unknown_word
 
 SECTIONS: Final = ("source", "approval", "records")
 LONGEST_NAMES: Final = 500
+NAMES_SHOWN: Final = 50
+_DIGITS: Final = re.compile(r"[0-9]+")
 ASSUMPTIONS: Final[Mapping[str, str]] = {
     "found": "the policy's files are as the agent found them; where the recording does not say, every require_file is "
     "taken to be there, and the hold_file not",
@@ -60,7 +65,7 @@ dry-run would have approved counts as approved.
 Exit code 0: all inputs could be read, if not every line of them (document.rejected names those), whatever differs;
 1: an input could not be read, or holds no document; 2: bad usage, settings or policy file.
 
---json prints one JSON object a line: the records as CloudEvents, and for each story a last one with the keys
+--format json prints one JSON object a line: the records as CloudEvents, and for each story a last one with the keys
 "decisions": for each event its moments, each with verdict, reason, rule, `rules` (each rule tried, `outcome` matches,
 differs or unreadable) and `conditions` (what else was asked, with the hold `reason` where it was not `met`);
 "then": the policies in force then, each `from` when, whether `recorded`, and `faults` of one that can't be read;
@@ -72,49 +77,48 @@ had the event stayed as it was), and what was really `sent`. Without a policy gi
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: FlagParser) -> None:
     """Declare the flags of `replay`."""
-    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=8)
+    parser.takes("[OPTIONS] FILE...")
     parser.epilog = EPILOG
-    parser.add_argument(
+    replayed = parser.add_argument_group("what is replayed")
+    replayed.add_argument(
         "files", metavar="FILE", nargs="+", type=path_argument, help="What to replay; - for standard input."
     )
-    parser.add_argument("--json", action="store_true", help="Print JSON lines instead of timeline and table.")
-    parser.add_argument(
-        "--vm-name",
+    replayed.add_argument(
+        "--vm",
         metavar="NAME",
         type=word_argument,
         default="",
         help="Decide as this VM, whatever the settings and the recording say.",
     )
-    parser.add_argument(
+    replayed.add_argument(
         "--start",
         metavar="TIME",
-        type=_start,
-        help="When the first document without a time was read, or a scenario began (RFC 3339). Default: the last "
-        "document is read now, or all as early as Azure would have announced the first start.",
+        type=time_argument,
+        help="When the first document without a time was read, or a scenario began (RFC 3339, or how long ago, such as "
+        "1h). Default: the last document is read now, or all as early as Azure would have announced the first start.",
     )
-    parser.add_argument(
+    decided = parser.add_argument_group("by what it is decided")
+    decided.add_argument(
         "--policy",
         metavar="FILE",
         type=path_argument,
         help="Compare what was decided with what the [approval] of this settings file decides.",
     )
-    parser.add_argument(
+    decided.add_argument(
         "--assume-files",
+        metavar="|".join(ASSUMPTIONS),
         choices=tuple(ASSUMPTIONS),
         default="found",
         help="What require_file and hold_file of the policy are taken to be. Default: found (as the agent found them "
         "then or, where no recording says it, ready: prepared, and not held).",
     )
+    add_format(parser.add_argument_group("output"))
+    # The spellings of the first version.
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
+    parser.add_argument("--vm-name", dest="vm", type=word_argument, default="", help=argparse.SUPPRESS)
     add_flags(parser, sections=SECTIONS)
-
-
-def _start(text: str) -> datetime:
-    moment = read_time(text)
-    if moment is None:
-        raise argparse.ArgumentTypeError(f"expected a time such as 2026-03-02T09:00:00Z, found {describe(text)}")
-    return moment
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -133,15 +137,34 @@ def _replay(
     for name in args.files:
         try:
             inputs.append(read_input(name, standard_input))
+        except NoScenarioError as error:
+            complain(str(error))
+            return BAD_USAGE
         except InputError as error:
             failed = True
             complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
-    for plan in replay_plans(inputs, settings.source.poll_interval, args.start, now):
+    plans = replay_plans(inputs, settings.source.poll_interval, args.start, now)
+    if args.vm and (mistyped := _mistyped_vm(args.vm, plans)):
+        complain(mistyped)
+        return BAD_USAGE
+    for plan in plans:
         documents += _replay_plan(plan, args, settings, reviewed, out)
     if not documents and not failed:
         complain("no document in the input")
     return DONE if documents and not failed else FAILED
+
+
+def _mistyped_vm(name: str, plans: Iterable[ReplayPlan]) -> str:
+    """The sentence for a VM's name that nothing knows and that is nearly one that is known; else "".
+
+    A name that differs in its digits alone is another VM of a set, which is decided for as the others are.
+    """
+    known = list(dict.fromkeys(vm for plan in plans for vm in named_vms(plan)))
+    near = nearest(name, known)
+    if not near or folded(name) in map(folded, known) or _DIGITS.sub("", folded(name)) == _DIGITS.sub("", folded(near)):
+        return ""
+    return unknown_word("VM", name, map(printable, known[:NAMES_SHOWN]))
 
 
 def _replay_plan(
@@ -155,7 +178,7 @@ def _replay_plan(
         policy,
         settings.source.poll_interval,
         _file_check(args.assume_files, policy, check_files),
-        args.vm_name,
+        args.vm,
         settings.source.vm_name,
         settings.records.scope == "all",
         as_then=as_then,
@@ -167,7 +190,11 @@ def _replay_plan(
     told = Told(plan, engine, then, None if as_then else reviewed or settings, compared)
     told.notes += [*plan.notes, *_about_review(reviewed), *(notes_on(then, compared) if compared or as_then else ())]
     told.notes += _about_files(told.policies, args.assume_files)
-    output = AsJson(out) if args.json else AsText(out, supports_colour(out, os.environ), alone=reviewed is not None)
+    output = (
+        AsJson(out)
+        if args.format == "json"
+        else AsText(out, supports_colour(out, os.environ), alone=reviewed is not None)
+    )
     output.begin(told)
     for record in engine.run():
         output.record(record)

@@ -5,7 +5,6 @@ Modes are not compared: what dry-run only records, enforce sends, and the event 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,8 +21,7 @@ from exporter.core.records import optional_timestamp, timestamp
 from exporter.text.format import DAY, NO_BREAK_SPACE, clean, counted, moment, span
 
 LONGEST: Final = 300
-WIDTH: Final = 100
-INDENT: Final = " " * 8
+INDENT: Final = 8
 WORDS_SHOWN: Final = 5
 _LEAST: Final = 0.001  # seconds
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
@@ -194,21 +192,13 @@ def _words(kind: Kind, differences: Sequence[Difference]) -> str:
     return f" ({'' if reasons else 'by '}{', '.join(shown + more)})" if shown else ""
 
 
+def hang(line: str) -> int:
+    """Where a line goes on that is too long: those of an indented one below each other."""
+    return INDENT if line.startswith(" ") else 0
+
+
 def lines(comparison: Comparison, colour: bool = False) -> Iterator[str]:
     """The differences, kind by kind, each with what was decided then and now, why, and what was really sent."""
-    for line in _lines(comparison, colour):
-        yield from wrapped(line)
-
-
-def wrapped(line: str) -> list[str]:
-    """The line in parts of at most 100 columns, those of an indented one below each other; what is longer than that
-    without a space stays whole."""
-    indent = INDENT if line.startswith(" ") else ""
-    parts = textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return parts or [""]
-
-
-def _lines(comparison: Comparison, colour: bool) -> Iterator[str]:
     bold, reset = (_BOLD, _RESET) if colour else ("", "")
     for kind in Kind:
         found = comparison.of_kind(kind)

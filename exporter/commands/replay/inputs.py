@@ -42,6 +42,7 @@ from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.tags import MAX_TAGS, Tags
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.story import Scenario, ScenarioError
+from exporter.text.values import nearest, unknown_word
 
 MAX_FILE: Final = 128 << 20
 MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is alone
@@ -55,6 +56,10 @@ class InputError(Exception):
     """An input that can't be read at all; the text is a sentence that names it."""
 
 
+class NoScenarioError(Exception):
+    """An input that is no file, and nearly the name of a scenario. The text is a sentence, and a list below it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """The content of one input: entries, or a scenario."""
@@ -64,9 +69,14 @@ class Input:
 
 
 def read_input(name: str, standard_input: BinaryIO | None) -> Input:
-    """Read a file, the scenario of that name, or standard input (`-`), None where it is closed. Raises `InputError`."""
+    """Read a file, the scenario of that name, or standard input (`-`), None where it is closed.
+
+    Raises `InputError` and `NoScenarioError`.
+    """
     if name != "-" and not Path(name).exists() and name in scenario.names():
         return Input(scenario=scenario.load(name))
+    if not Path(name).exists() and not Path(name).suffix and nearest(name, scenario.names()):
+        raise NoScenarioError(unknown_word("scenario", name, scenario.names()))
     place = "standard input" if name == "-" else name
     try:
         if name == "-":

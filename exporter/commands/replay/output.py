@@ -19,12 +19,13 @@ from exporter.core.folding import folded
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record
 from exporter.text.format import clean, counted
-from exporter.text.terminal import say
+from exporter.text.terminal import say, tell
 from exporter.text.timeline import record_lines
 
 NAMES_SHOWN: Final = 20
 CHANGES_SHOWN: Final = 50
 LONGEST: Final = 500
+NOTE_HANG: Final = 1
 
 
 @dataclass(slots=True)
@@ -65,8 +66,8 @@ class Told:
             return []
         shown = clean(", ".join(names[:NAMES_SHOWN]), LONGEST)
         if not vm_name:
-            return [f"this VM's name is not known: give --vm-name; the documents name {shown}"]
-        return [f"no event names {clean(vm_name, LONGEST)}; the documents name {shown} (--vm-name)"]
+            return [f"this VM's name is not known: give --vm; the documents name {shown}"]
+        return [f"no event names {clean(vm_name, LONGEST)}; the documents name {shown} (--vm)"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class AsText:
     colour: bool
     alone: bool
 
-    def _print(self, text: str = "") -> None:
-        say(text, self.out, colour=self.colour)
+    def _print(self, text: str = "", hang: int = 0) -> None:
+        tell(text, self.out, hang=hang, colour=self.colour)
 
     def begin(self, told: Told) -> None:
         """Print what is replayed, by which policy, and what is assumed."""
@@ -88,12 +89,9 @@ class AsText:
             self._print(f"As {told.vm_name}{_by(told)}. Nothing is sent.")
         if told.given is None and len(told.then) > 1:
             for text in history(told.then):
-                self._print(f"({clean(text, LONGEST)})")
+                self._print(f"({clean(text, LONGEST)})", NOTE_HANG)
         for note in [told.plan.title, *told.notes] if told.plan.title else told.notes:
-            line = f"({clean(note, LONGEST)})"
-            of_the_plan = note == told.plan.title or note in told.plan.notes
-            for text in [line] if of_the_plan and not self.alone else differences.wrapped(line):
-                self._print(text)
+            self._print(f"({clean(note, LONGEST)})", NOTE_HANG)
         self._print()
 
     def record(self, record: Record) -> None:
@@ -108,18 +106,17 @@ class AsText:
             counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
             self._print()
             self._print(f"{counts}{_by(told, '. ')}:")
-            for text in table(result, self.colour):
-                self._print(text)
+            for text, hang in table(result, self.colour):
+                self._print(text, hang)
             self._print()
         if comparison is not None:
             for line in _comparison_lines(told, comparison):
-                for text in differences.wrapped(line):
-                    self._print(text)
-            for text in differences.lines(comparison, self.colour):
-                self._print(text)
+                self._print(line, differences.hang(line))
+            for line in differences.lines(comparison, self.colour):
+                self._print(line, differences.hang(line))
             self._print()
         for hint in told.hints():
-            self._print(f"({hint})")
+            self._print(f"({hint})", NOTE_HANG)
             self._print()
 
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from exporter.commands.replay.entries import ACCEPTED, EARLIEST, Entry, Failed, Posted, Reading, Steady, Unreadable
+from exporter.commands.replay.entries import (
+    ACCEPTED,
+    EARLIEST,
+    Entry,
+    Failed,
+    IdentityKnown,
+    Posted,
+    Reading,
+    Steady,
+    Unreadable,
+)
 from exporter.commands.replay.inputs import Input
 from exporter.core.document import MINIMUM_NOTICE, Document, DocumentError, parse_document
 from exporter.core.lifecycle import phase_of
@@ -43,6 +53,21 @@ def replay_plans(
     entries = [entry for item in recorded for entry in item.entries]
     made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []
     return made + [scenario_plan(item.scenario, poll_interval, start) for item in inputs if item.scenario is not None]
+
+
+def named_vms(plan: ReplayPlan) -> list[str]:
+    """The VMs that a plan is about: those of the scenario, whose the recording is, and whom its documents name."""
+    names = [vm.name for vm in plan.scenario.vms] if plan.scenario is not None else []
+    bodies: dict[bytes, None] = {}
+    for entry in plan.entries:
+        if isinstance(entry, IdentityKnown) and entry.vm.name:
+            names.append(entry.vm.name)
+        elif isinstance(entry, Reading):
+            bodies[entry.body] = None
+    for body in bodies:
+        document = _document(body)
+        names += [name for event in (document.events if document else ()) for name in event.resources or ()]
+    return list(dict.fromkeys(names))
 
 
 def _first_time(item: Input) -> datetime | None:
@@ -88,16 +113,16 @@ def _assumed_start(readings: Sequence[Reading], interval: timedelta, now: dateti
     latest = now - interval * (len(readings) - 1)
     announced = [
         event.not_before - timedelta(seconds=MINIMUM_NOTICE.get(event.event_type or "", LEAST_NOTICE))
-        for document in map(_document, readings)
+        for document in (_document(reading.body) for reading in readings)
         for event in (document.events if document else ())
         if event.not_before is not None and event.not_before.year >= EARLIEST and phase_of(event) is Phase.SCHEDULED
     ]
     return min([latest, *announced])
 
 
-def _document(reading: Reading) -> Document | None:
+def _document(body: bytes) -> Document | None:
     try:
-        return parse_document(reading.body)
+        return parse_document(body)
     except DocumentError:
         return None
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from exporter.commands.service.world import Service, World, named_service, usual_service
+from exporter.config.command_line import FlagParser
 from exporter.config.sources import add_flags
 from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.text.terminal import complain
@@ -67,20 +68,22 @@ _ACTIONS: Final[Mapping[str, tuple[str, Action]]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: FlagParser) -> None:
     """Add the actions of `service`, with their flags."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    parser.takes("ACTION [OPTIONS]")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog=parser.prog)
     for name, (summary, action) in _ACTIONS.items():
         subparser = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         subparser.set_defaults(action=action)
-        subparser.add_argument(
-            "--name", metavar="NAME", type=_name, help="name of the service, for a second one beside the usual"
+        group = subparser.add_argument_group("which service")
+        group.add_argument(
+            "--name", metavar="NAME", type=_name, help="Name of the service, for a second one beside the usual."
         )
-        subparser.add_argument(
+        group.add_argument(
             "--folder",
             metavar="FOLDER",
             type=_folder,
-            help="folder of its settings, outbox and log; by default the one of its name below %%ProgramData%%",
+            help="Folder of its settings, outbox and log; by default the one of its name below %%ProgramData%%.",
         )
         if name in ("install", "run"):
             add_flags(subparser)

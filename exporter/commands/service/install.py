@@ -15,9 +15,10 @@ from exporter.commands.check.command import validated
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.commands.service.template import config_template
 from exporter.commands.service.world import DISPLAY_NAME, Service, World, usual_service, working_in
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
 from exporter.config.schema import ENV_PREFIX, Settings, catalogue
-from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, FlagParser, add_flags, given_flags
+from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, add_flags, given_flags
 from exporter.config.types import Text
 from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact

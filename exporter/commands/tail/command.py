@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import threading
 import time
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from exporter.commands.replay.entries import read_time
 from exporter.commands.stops import interrupted_on_stop
 from exporter.commands.tail.messages import record_of
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.commands.tail.view import View
+from exporter.commands.times import time_argument
+from exporter.config.command_line import add_format, duration_argument
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import EventHubsSettings
 from exporter.config.sources import add_flags, environ_of
@@ -58,9 +57,9 @@ Begin = datetime | Literal["start", "now"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `tail`."""
-    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=8)
     parser.epilog = EPILOG
-    parser.add_argument(
+    read = parser.add_argument_group("what is read")
+    read.add_argument(
         "--outbox",
         metavar="FILE",
         nargs="?",
@@ -68,43 +67,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path_argument,
         help="Read the outbox (this file, or that of the settings) instead of Event Hubs; also while the agent runs.",
     )
-    parser.add_argument(
+    read.add_argument(
         "--follow",
         action="store_true",
         help="With --outbox: go on with what is still to come, also in a file that is still to come.",
     )
-    parser.add_argument(
+    read.add_argument(
         "--parked", action="store_true", help="With --outbox: only records that a destination will never take, and why."
     )
-    parser.add_argument(
+    read.add_argument(
         "--from",
         dest="begin",
         metavar="start|now|TIME",
         type=_begin,
-        help="Where to begin. Default: now for Event Hubs, start for the outbox.",
+        help="Where to begin; TIME is an instant (RFC 3339), or how long ago, such as 1h. Default: now for Event Hubs, "
+        "start for the outbox.",
     )
-    parser.add_argument("--format", choices=("timeline", "json"), default="timeline", help="Default: timeline.")
-    parser.add_argument(
-        "--consumer-group",
-        metavar="NAME",
-        type=word_argument,
-        help="The same as --event-hubs.consumer-group.",
+    read.add_argument(
+        "--until-idle", metavar="DURATION", type=duration_argument, help="End when nothing came for so long: 5s."
     )
-    parser.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
-    parser.add_argument(
+    read.add_argument("--max", metavar="N", type=_positive, help="End after so many records.")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
+    shown.add_argument(
         "--event-id",
         metavar="ID",
         type=word_argument,
         default="",
         help="Only records of this event; the beginning of its id will do.",
     )
-    parser.add_argument(
+    shown.add_argument(
         "--kind", metavar="KIND", action="append", choices=KINDS, help="Only this kind; may be repeated."
     )
-    parser.add_argument("--max", metavar="N", type=_positive, help="End after so many records.")
-    parser.add_argument(
-        "--until-idle", metavar="SECONDS", type=_seconds, help="End when nothing came for so many seconds."
-    )
+    add_format(parser.add_argument_group("output"))
+    # The same as --event-hubs.consumer-group, which is the way of all settings.
+    parser.add_argument("--consumer-group", type=word_argument, help=argparse.SUPPRESS)
     add_flags(parser, sections=("event_hubs", "outbox"))
 
 
@@ -112,28 +109,13 @@ def _begin(text: str) -> Begin:
     words: dict[str, Begin] = {"start": "start", "now": "now"}
     if text in words:
         return words[text]
-    instant = read_time(text)
-    if instant is None:
-        raise argparse.ArgumentTypeError(
-            f"expected start, now or a time such as 2026-03-02T09:00:00Z, found {describe(text)}"
-        )
-    return instant
+    return time_argument(text, "start, now, ")
 
 
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a positive integer, found {describe(text)}")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= threading.TIMEOUT_MAX:
-        raise argparse.ArgumentTypeError(f"expected seconds, such as 5, found {describe(text)}")
-    return seconds
 
 
 def tail(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from exporter.commands.tail.outbox import Entry
 from exporter.core.folding import alike, folded
 from exporter.core.records import Record
 from exporter.text.format import clean, counted
-from exporter.text.terminal import say
+from exporter.text.terminal import say, tell
 from exporter.text.timeline import record_lines
 
 REMEMBERED_IDS: Final = 200_000
@@ -49,8 +49,13 @@ class View:
         if len(self._seen) > REMEMBERED_IDS:
             del self._seen[next(iter(self._seen))]
         self.shown += 1
-        for text in _as_json(record, entry) if self.args.format == "json" else self._as_text(record, entry):
-            say(text, self.out, colour=self.colour)
+        if self.args.format == "json":
+            for text in _as_json(record, entry):
+                say(text, self.out)
+            return
+        waits = f"[{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else ""
+        for text in record_lines(record, self.colour, waits):
+            tell(text, self.out, colour=self.colour)
 
     def _wanted(self, record: Record) -> bool:
         args = self.args
@@ -61,11 +66,6 @@ class View:
         if args.event_id and not folded(record.subject).startswith(folded(args.event_id)):
             return False
         return not args.kind or record.kind in args.kind
-
-    def _as_text(self, record: Record, entry: Entry | None) -> Iterator[str]:
-        first, *rest = record_lines(record, self.colour)
-        yield first + (f"  [{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else "")
-        yield from rest
 
     def summary(self) -> str:
         """How many records were shown and not shown, for a person."""

@@ -1,7 +1,8 @@
 """The ways in which a metadata service fails, by name, to be switched on and off while it runs.
 
 A fault is written `[WHERE/]NAME[:ARG][*COUNT][@START-END]`: WHERE is `events` (the default), `instance` or `all`; COUNT
-answers and no more; START and END in seconds of the wall clock since it was set, either may be left out.
+answers and no more; START and END are durations of the wall clock since it was set (`10s`, or 10), either may be left
+out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from exporter.simulator.metadata.protocol import Response, as_json
+from exporter.text.format import parse_seconds
+from exporter.text.values import unknown_word
 
 _SPEC = re.compile(
     r"(?:(?P<where>[a-z]+)/)?(?P<name>[a-z0-9-]+)(?::(?P<arg>[^*@]+))?(?:\*(?P<count>[0-9]{1,9}))?"
-    r"(?:@(?P<start>[0-9]{1,9}(?:\.[0-9]+)?)?-(?P<end>[0-9]{1,9}(?:\.[0-9]+)?)?)?"
+    r"(?:@(?P<start>[0-9][0-9a-z.]*)?-(?P<end>[0-9][0-9a-z.]*)?)?"
 )
 _SCOPES = frozenset({"events", "instance", "all"})
 _MIB = 1024 * 1024
@@ -104,10 +107,14 @@ def parse(spec: str) -> Fault:
     name, where = match["name"], match["where"] or "events"
     kind = KINDS.get(name)
     if kind is None:
-        raise FaultError(f"{spec!r}: no such fault; there are {', '.join(KINDS)}")
+        raise FaultError(unknown_word("fault", name, KINDS))
     if where not in _SCOPES:
-        raise FaultError(f"{spec!r}: {where!r} is none of {', '.join(sorted(_SCOPES))}")
-    start, end = float(match["start"] or 0), float(match["end"] or math.inf)
+        raise FaultError(f"{spec!r}: {unknown_word('place', where, sorted(_SCOPES))}")
+    try:
+        start, end = (parse_seconds(match[side]) if match[side] else math.inf for side in ("start", "end"))
+    except ValueError:
+        raise FaultError(f"{spec!r}: expected times such as 10s or 2m behind the @") from None
+    start = 0.0 if match["start"] is None else start
     if end <= start:
         raise FaultError(f"{spec!r}: ends before it begins")
     argument = _argument(spec, kind, match["arg"])
@@ -123,11 +130,11 @@ def _argument(spec: str, kind: Kind, text: str | None) -> float:
     if kind.argument is None:
         raise FaultError(f"{spec!r}: takes no argument")
     try:
-        argument = float(text.removesuffix("s"))
+        argument = parse_seconds(text)
     except ValueError:
         argument = math.nan
     if not 0 <= argument <= 86400:  # noqa: PLR2004  # a day: no fault of a test or a rehearsal is longer
-        raise FaultError(f"{spec!r}: expected a number from 0 to 86400 behind the colon")
+        raise FaultError(f"{spec!r}: expected a number from 0 to 86400 behind the colon, or a duration such as 500ms")
     return argument
 
 

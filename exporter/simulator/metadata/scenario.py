@@ -51,6 +51,8 @@ from exporter.simulator.metadata.story import (
     Vm,
 )
 from exporter.text.format import parse_duration
+from exporter.text.values import nearest
+from exporter.text.width import listed
 
 MAX_BYTES = 1024 * 1024
 _LONGEST = 366 * 86400.0
@@ -85,10 +87,15 @@ def load(name_or_path: str) -> Scenario:
     except TooLarge as error:
         raise ScenarioError(f"{path.name.removesuffix('.json')}: larger than {MAX_BYTES} bytes") from error
     except OSError as error:
-        known = ", ".join(names())
         reason = error.strerror or "not readable"
-        raise ScenarioError(f"no scenario {name_or_path!r} ({reason}); shipped are {known}") from error
+        raise ScenarioError(f"no scenario {name_or_path!r} ({reason}){_others(name_or_path)}") from error
     return parse(path.name.removesuffix(".json"), body)
+
+
+def _others(name: str) -> str:
+    """What is shipped, and the nearest of it."""
+    near = nearest(name, names())
+    return (f"; did you mean {near}?" if near else "") + f"\nThere are:\n{listed(names())}"
 
 
 def is_scenario(document: object) -> bool:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from exporter.core.folding import folded
+from exporter.text.values import unknown_word
 
 DEFAULT_START = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 USUAL_DURATION = 600.0  # seconds; "Typical run: ... Started to gone 10 min" [High level overview]
@@ -87,4 +88,4 @@ class Scenario:
         for vm in self.vms:
             if folded(vm.name) == folded(name):
                 return vm
-        raise ScenarioError(f"no VM {name!r} in scenario {self.name}; it has {', '.join(vm.name for vm in self.vms)}")
+        raise ScenarioError(unknown_word("VM", name, [vm.name for vm in self.vms]))

@@ -17,10 +17,11 @@ import pytest
 from exporter.commands.check.command import add_arguments, check
 from exporter.commands.check.files import is_installed, missing_packages
 from exporter.commands.check.report import ProbeEnvironment
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
-from exporter.config.sources import FlagParser
 from tests.support.certificates import self_signed, write
 from tests.support.configuration import CONNECTION, KEY
+from tests.support.lines import rejoined
 from tests.support.systems import DRIVE
 
 TOKEN = "s3cr3t-bearer-token"
@@ -39,7 +40,7 @@ def checked(capsys: pytest.CaptureFixture[str], *flags: str, **environ: str) -> 
     assert check(arguments(*flags), ProbeEnvironment(environ)) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    return out
+    return rejoined(out)
 
 
 def refused(*flags: str, **environ: str) -> str:

@@ -189,7 +189,8 @@ def test_without_azure_identity_the_sentence_installs_it() -> None:
         program = (
             "import sys; sys.modules['azure.identity'] = sys.modules['azure.identity.aio'] = None\n"
             "from exporter.config.load import load\n"
-            "from exporter.config.sources import FlagParser, add_flags\n"
+            "from exporter.config.command_line import FlagParser\n"
+            "from exporter.config.sources import add_flags\n"
             "from exporter.commands.check.event_hubs import probe_event_hubs\n"
             "from exporter.commands.check.report import ProbeEnvironment\n"
             "parser = FlagParser(); add_flags(parser)\n"

@@ -20,8 +20,8 @@ from exporter.commands.replay.command import _replay, add_arguments
 from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
+from exporter.config.command_line import FlagParser
 from exporter.config.load import load, load_policy
-from exporter.config.sources import FlagParser
 from exporter.core.decision import decide, explain
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance
@@ -29,6 +29,7 @@ from exporter.core.policy import Coordination, DecisionContext, Mode, Policy, Pr
 from exporter.core.state import Instant, State
 from exporter.simulator.metadata import scenario
 from tests.support.approval_case import hours
+from tests.support.lines import rejoined
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -154,6 +155,7 @@ def test_times_that_nobody_recorded_are_assumed_and_said() -> None:
         (past, ("--start", "2026-03-02T09:14:00+00:00"), "2026-03-02 09:14:00Z"),
     ):
         _, out, _ = run("-", "--vm-name", "vm-1", *words, standard_input=text)
+        out = rejoined(out)
         assert f"assumed to have been read one poll interval apart, the first at {time}" in out
         assert f"\n{time}     vm-1  scheduled" in out
 
@@ -280,7 +282,7 @@ def test_an_unknown_name_is_held_with_a_hint() -> None:
     code, out, _ = run("-", standard_input=body(1, an_event()))
     assert code == 0
     assert "hold identity-unknown" in out
-    assert "give --vm-name; the documents name vm-1, vm-2" in out
+    assert "give --vm; the documents name vm-1, vm-2" in out
 
 
 def test_the_name_comes_from_flag_settings_recording_and_scenario_in_that_order() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from exporter.commands.replay.command import _replay, add_arguments
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
 from exporter.config.policy_values import policy_values
-from exporter.config.sources import FlagParser
 from exporter.core.policy import Mode, Policy, Rule
 from tests.support.agent_world import FREEZE, World, document, event, started
 from tests.support.recordings import NAME, Recording, month

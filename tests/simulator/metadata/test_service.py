@@ -219,7 +219,7 @@ def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
     assert compute["userData"]
     assert compute["licenseType"] == ""
     assert compute["tagsList"] == [{"name": instance.NOISE_TAG, "value": instance.NOISE}]
-    with pytest.raises(ScenarioError, match="no VM"):
+    with pytest.raises(ScenarioError, match=r'unknown VM "stranger"'):
         MetadataService(scenario.load("quiet"), vm="stranger")
 
 

@@ -1,0 +1,100 @@
+"""Lines of at most 100 columns: what people read is wrapped to that, whether it goes to a terminal or into a pipe.
+
+    for line in wrapped("name  a long sentence ...", hang=6): ...
+
+A line of JSON is never wrapped, and neither is an error on standard error: who searches a log finds it in one piece.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+WIDTH: Final = 100
+"""Columns of a line."""
+COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
+"""The colour sequences that the commands use themselves."""
+_LEAST: Final = 20
+"""Columns that are left behind a hanging indent, however deep it is."""
+_WORDS: Final = re.compile(r" *[^ ]+")
+_WIDE: Final = ("W", "F")
+
+
+def columns(text: str) -> int:
+    """How many columns a terminal takes for the text: two for a wide character [UAX 11], none for a colour."""
+    if text.isascii() and "\x1b" not in text:
+        return len(text)
+    return sum(_column(char) for char in COLOURS.sub("", text))
+
+
+def _column(char: str) -> int:
+    """A mark that combines with the character before it counts as one: terminals differ."""
+    return 2 if unicodedata.east_asian_width(char) in _WIDE else 1
+
+
+def wrapped(text: str, hang: int = 0, width: int = WIDTH) -> list[str]:
+    """The line in parts of at most `width` columns; those behind the first begin with `hang` spaces.
+
+    It is parted at spaces, and spaces between words of one part stay as they are. A word that is too long for a part
+    with its indent has one of its own without it, such as a path that is copied from there; one that is longer than
+    that is parted anywhere.
+    """
+    if columns(text) <= width:
+        return [text]
+    hang = min(hang, width - _LEAST)
+    lines: list[str] = []
+    line, used = "", 0
+    for word in _WORDS.findall(text):
+        size = columns(word)
+        if used + size <= width:
+            line, used = line + word, used + size
+            continue
+        bare = word.lstrip(" ")
+        size = columns(bare)
+        if line.strip():
+            lines.append(line)
+        if hang + size <= width:
+            line, used = " " * hang + bare, hang + size
+            continue
+        *whole, line = _pieces(bare, width)
+        lines += whole
+        used = columns(line)
+    return [*lines, line] if line.strip() else lines
+
+
+def _pieces(word: str, width: int) -> Iterator[str]:
+    """The parts of a word that is parted anywhere, but not within a colour sequence."""
+    part, used = "", 0
+    for index, piece in enumerate(COLOURS.split(word)):
+        if index % 2:
+            part += piece
+            continue
+        for char in piece:
+            if used + _column(char) > width:
+                yield part
+                part, used = "", 0
+            part, used = part + char, used + _column(char)
+    yield part
+
+
+def listed(words: Iterable[str], indent: int = 2, width: int = WIDTH) -> str:
+    """Words with commas in between, on as many indented lines as they need."""
+    return "\n".join(wrapped(" " * indent + ", ".join(words), hang=indent, width=width))
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text with what is too much of it in its middle left out: the ends are what tells two names apart."""
+    if columns(text) <= limit:
+        return text
+    head, tail = "", ""
+    left = limit - 3
+    for first, last in zip(text, reversed(text), strict=True):
+        if (left := left - _column(first)) < 0:
+            break
+        head += first
+        if (left := left - _column(last)) < 0:
+            break
+        tail = last + tail
+    return f"{head}...{tail}"
