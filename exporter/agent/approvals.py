@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from exporter.agent.log_fields import fields_of
 from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Source
 from exporter.core.attempts import FRESH_SECONDS
@@ -136,7 +137,7 @@ class Approvals:
         try:
             self._environment.spawn(lambda: self._post(key, event_id, left), HEAD_START_SECONDS)
         except RuntimeError as error:  # the system starts no more threads
-            self._log.error("approval.not_sent", event_id=event_id, error=str(error)[:300])
+            self._log.error("approval.not_sent", event_id=event_id, **self._about(due.tracked), error=str(error)[:300])
             return False
         self._facts.append(ApprovalRequested(event_id))
         self._environment.record_post_sent(sent.wall, event_id)
@@ -224,18 +225,22 @@ class Approvals:
         post = self._in_flight.pop(key, None)
         if post is None:
             return  # dropped by `forget`
-        failure = self._failure(error)
+        failure = self._failure(error, post)
         status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
         now = self._environment.clock().wall
         at = now if before is None else min(now, before)
         self._environment.record_post_answer(at, post.decision.event.event_id, status, reason)
         yield PostAnswered(post.tracked, post.sent, failure)
 
-    def _failure(self, error: Exception | None) -> PostFailure | None:
+    def _failure(self, error: Exception | None, post: InFlight) -> PostFailure | None:
         if error is None:
             return None
         if isinstance(error, Failure):
             return PostFailure(error.reason, error.detail, error.status_code, error.retry_after)
         # A bug in the client must not keep the event from being tried again.
-        self._log.error("approval.broke", error=f"{type(error).__name__}: {error}"[:300])
+        event_id, sentence = post.decision.event.event_id, f"{type(error).__name__}: {error}"[:300]
+        self._log.error("approval.broke", event_id=event_id, **self._about(post.tracked), error=sentence)
         return PostFailure("other", type(error).__name__)
+
+    def _about(self, tracked: Tracked) -> dict[str, str]:
+        return fields_of(tracked.event.event_type, self._environment.identity().vm.name, tracked.not_before)

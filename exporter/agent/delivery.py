@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from exporter.agent.log_fields import about
 from exporter.core.records import Record
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.log.protocol import Logger
@@ -150,6 +151,7 @@ class Delivery:
             destination=self.name,
             id=queued.record.id,
             kind=queued.record.kind,
+            **about(queued.record),
             reason=failure.reason,
             detail=failure.detail,
         )

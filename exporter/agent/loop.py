@@ -12,12 +12,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from exporter.agent.approvals import Approvals
+from exporter.agent.log_fields import about, fields_of
 from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Metrics, Options, Source, Store
 from exporter.core import cycle
 from exporter.core.cycle import Context, Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import ApprovalPostponed, Fact, Polled
+from exporter.core.folding import folded
 from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_recorded
 from exporter.core.records import Record, VmIdentity
 from exporter.core.snapshot import Status
@@ -214,12 +216,15 @@ class Agent:
             case Polled():
                 self._log.failing("source", "poll.failed", reason=fact.failure, detail=fact.detail)
             case ApprovalPostponed():
-                self._log.info("approval.postponed", event_id=fact.event_id)
+                tracked = self._persistence.state.history(folded(fact.event_id))
+                event_type, due = (tracked.event.event_type, tracked.not_before) if tracked else (None, None)
+                fields = fields_of(event_type, self._environment.identity().vm.name, due)
+                self._log.info("approval.postponed", event_id=fact.event_id, **fields)
 
     def _log_record(self, record: Record) -> None:
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
         decision = record.data.get("decision") or {}
-        fields = {name: decision[name] for name in ("verdict", "reason", "rule") if decision.get(name)}
+        fields = about(record) | {name: decision[name] for name in ("verdict", "reason", "rule") if decision.get(name)}
         write(record.kind, subject=record.subject, message=record.data["message"], **fields, id=record.id)
 
     def stop(self) -> None:

@@ -1,0 +1,27 @@
+"""What a log line about an event carries beside its sentence: of which type it is, on which VM, and when it is due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from exporter.core.records import Record, optional_timestamp
+
+
+def fields_of(event_type: str | None, vm: str, not_before: datetime | None) -> dict[str, str]:
+    """The fields, without those that are not known; `not_before` is an instant in UTC as records write it."""
+    fields = {"event_type": event_type, "vm": vm, "not_before": optional_timestamp(not_before)}
+    return {name: text for name, text in fields.items() if text}
+
+
+def about(record: Record) -> dict[str, str]:
+    """The same of a record; nothing for one that is about no event."""
+    event, vm = record.data.get("event"), record.data.get("vm")
+    if not isinstance(event, dict):
+        return {}
+    found: dict[str, Any] = {
+        "event_type": event.get("EventType"),
+        "vm": vm.get("name") if isinstance(vm, dict) else None,
+        "not_before": record.data.get("not_before"),
+    }
+    return {name: text for name, text in found.items() if isinstance(text, str) and text}
