@@ -224,8 +224,10 @@ class Agent:
     def _log_record(self, record: Record) -> None:
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
         decision = record.data.get("decision") or {}
-        fields = about(record) | {name: decision[name] for name in ("verdict", "reason", "rule") if decision.get(name)}
-        write(record.kind, subject=record.subject, message=record.data["message"], **fields, id=record.id)
+        fields = {name: decision[name] for name in ("verdict", "reason", "rule") if decision.get(name)}
+        write(
+            record.kind, subject=record.subject, **about(record), message=record.data["message"], **fields, id=record.id
+        )
 
     def stop(self) -> None:
         """Take the last results of approvals and record that the agent stops."""

@@ -60,7 +60,7 @@ def wrapped(text: str, hang: int = 0, width: int = WIDTH) -> list[str]:
             continue
         *whole, line = _pieces(bare, width)
         lines += whole
-        used = columns(line)
+        used = width  # nothing stands behind it
     return [*lines, line] if line.strip() else lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import socket
 import subprocess
@@ -115,3 +116,33 @@ def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
         address = urlsplit(service.url).netloc
         assert simulate(arguments("--listen", address)) == 1
         assert f"--listen {address}: " in capsys.readouterr().err
+
+
+def test_simulate_as_json_tells_the_same_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it listens, what is played, and each document as a client gets it; `--list` too."""
+    words = ("--scenario", "host-failure", "--speed", "2000", "--listen", "127.0.0.1:0", "--end", "--format", "json")
+    assert simulate(arguments(*words)) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["kind"] for each in told] == ["listening", "scenario", *["document"] * 3]
+    assert re.fullmatch(r"http://127\.0\.0\.1:[0-9]+", told[0]["url"])
+    assert (told[0]["vm"], told[1]["vms"], told[1]["name"]) == ("vm-1", ["vm-1"], "host-failure")
+    documents = [each["document"] for each in told[2:]]
+    assert [document["DocumentIncarnation"] for document in documents] == [1, 2, 3]
+    assert documents[1]["Events"][0]["EventStatus"] == "Started"
+    assert simulate(arguments("--list", "--format", "json")) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"kind": "fault", "name": "slow", "argument": 2, "description": faults.KINDS["slow"].does} in listed
+    assert [each["name"] for each in listed if each["kind"] == "scenario"] == list(scenario.names())
+
+
+def test_simulate_as_json_tells_each_approval() -> None:
+    """With the VM that sent it and the status that it got; also one that can't be read."""
+    command = [sys.executable, "-m", "exporter", "simulate", "--listen", "127.0.0.1:0", "--speed", "0.01"]
+    with subprocess.Popen([*command, "--format=json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        httpx.post(f"{url}{EVENTS}", headers=METADATA, content=b"{}", trust_env=False)
+        posts = (json.loads(line) for line in process.stdout)
+        found = next(each for each in posts if each["kind"] == "post")
+        process.terminate()
+    assert (found["vm"], found["event_ids"], found["status"]) == ("web_0", [], 400)

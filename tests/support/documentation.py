@@ -90,7 +90,7 @@ def replayed() -> str:
     """What `replay` prints of the documented live migration."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert main(["replay", "live-migration", "--vm-name", "WestNO_0"]) == 0
+        assert main(["replay", "live-migration", "--vm", "WestNO_0"]) == 0
     return f"```text\n{out.getvalue().rstrip()}\n```"
 
 

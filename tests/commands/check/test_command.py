@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import stat
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from exporter.commands.check.files import is_installed, missing_packages
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
+from exporter.config.schema import catalogue
 from tests.support.certificates import self_signed, write
 from tests.support.configuration import CONNECTION, KEY
 from tests.support.lines import rejoined
@@ -311,3 +314,65 @@ def test_the_exit_code_is_0_for_valid_settings_and_2_for_others(tmp_path: Path) 
     assert bad.stdout == ""
     assert "--approval.mode: expected one of" in bad.stderr
     assert str(tmp_path / "none.yml") in bad.stderr
+
+
+# -- as JSON
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *flags: str, code: int = 0, **environ: str) -> dict[str, Any]:
+    """The one object that `--format json` prints."""
+    assert check(arguments("--format", "json", *flags), ProbeEnvironment(environ)) == code
+    out, err = capsys.readouterr()
+    assert err == ""
+    (line,) = out.splitlines()
+    told: dict[str, Any] = json.loads(line)
+    assert list(told) == ["valid", "errors", "warnings", "settings", "summary", "findings"]
+    return told
+
+
+def test_json_tells_the_settings_in_force_and_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every setting by section and key as the file has it, the summary's lines, the warnings; no finding unprobed."""
+    told = as_json(capsys, "--outbox.max-bytes=64MiB", "--gate.event-types=Rebooot", "--approval.takeover-after=90s")
+    assert (told["valid"], told["errors"], told["findings"]) == (True, [], None)
+    names = {f"{section}.{key}" for section, keys in told["settings"].items() for key in keys}
+    assert names == {setting.name for setting in catalogue()} | {"approval.rules"}
+    assert told["settings"]["outbox"]["max_bytes"] == 64 << 20
+    assert told["settings"]["approval"]["takeover_after"] == "1m30s"
+    assert told["settings"]["gate"]["event_types"] == ["Rebooot"]
+    assert [rule["name"] for rule in told["settings"]["approval"]["rules"]] == ["user-initiated", "short-freeze"]
+    assert 'did you mean "Reboot"?' in told["warnings"][0]
+    assert told["summary"]["approval"] == "dry-run: says what it would approve, and sends nothing"
+
+
+def test_json_of_what_is_not_valid_holds_every_error_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentences that standard error has otherwise."""
+    flags = ("--outbox.max-bytes=1", "--approval.mode=yes")
+    told = as_json(capsys, *flags, code=2)
+    assert told["errors"] == refused(*flags).split("\n")
+    assert (told["valid"], told["settings"], told["findings"]) == (False, None, None)
+
+
+def test_json_of_a_probe_has_a_finding_each_and_exits_with_1_where_one_fails(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Verdict, topic and sentence, as the lines have them."""
+    flags = (f"--outbox.path={tmp_path / 'outbox.db'}", "--web.listen-address=127.0.0.1:0")
+    told = as_json(capsys, "--probe", "--source.url=http://127.0.0.1:1", *flags, code=1)
+    assert {each["topic"]: each["verdict"] for each in told["findings"]}["metadata"] == "fail"
+    assert all(each.keys() == {"verdict", "topic", "sentence"} for each in told["findings"])
+
+
+def test_json_holds_no_secret(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of a connection string and of headers it says that they are there; a collector is shown without user and path."""
+    told = as_json(
+        capsys,
+        f"--otlp.endpoint=http://user:{TOKEN}@127.0.0.1:4318/path-with-{TOKEN}",
+        f"--outbox.path={tmp_path / 'outbox.db'}",
+        SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING=f"{CONNECTION};EntityPath=hub",
+        SCHEDULED_EVENTS_OTLP_HEADERS=f"authorization=Bearer%20{TOKEN}",
+    )
+    assert told["settings"]["event_hubs"]["connection_string"] is True
+    assert told["settings"]["otlp"]["headers"] is True
+    assert told["settings"]["otlp"]["endpoint"] == "http://127.0.0.1:4318"
+    assert TOKEN not in json.dumps(told)
+    assert KEY not in json.dumps(told)

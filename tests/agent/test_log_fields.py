@@ -1,0 +1,82 @@
+"""What a line of the log about an event carries: its type, the VM and when it is due."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from exporter.agent.log_fields import about, fields_of
+from exporter.choices import LogFormat
+from exporter.core.records import Record
+from exporter.log.log import Log
+from tests.support.agent_world import NAME, World, document, event
+from tests.support.log_reading import logged
+
+ABOUT = rf" event_type=Reboot vm={re.escape(NAME)} not_before=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z "
+AT = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
+
+
+def a_record(**data: object) -> Record:
+    return Record("id", "started", "urn:x", "subject", AT, "WARN", data)
+
+
+def test_each_line_about_an_event_has_the_fields(tmp_path: Path) -> None:
+    """Of every record from its announcement on; a line about the VM alone has none."""
+    with World(tmp_path) as world:
+        world.see(document(2, event()))
+        world.see(document(3))
+        for name in ("scheduled", "approval.decided", "approval.accepted"):
+            lines = world.said(name)
+            assert lines
+            assert all(re.search(ABOUT, line) for line in lines), lines
+        assert "event_type=" not in world.said("agent.started")[0]
+
+
+def test_an_approval_that_was_put_off_says_of_what(tmp_path: Path) -> None:
+    """The id alone would have to be looked up in other lines."""
+    with World(tmp_path) as world:
+        world.source.answer = document(2, event())
+
+        def six_seconds() -> None:
+            world.clock.wall += 6
+            world.clock.mono += 6
+
+        world.outbox.takes = six_seconds
+        world.agent.tick()
+        (line,) = world.said("approval.postponed")
+        assert re.search(ABOUT, f"{line} "), line
+
+
+@pytest.mark.parametrize("format_", ["logfmt", "json"])
+def test_the_fields_are_the_same_in_both_formats(format_: LogFormat) -> None:
+    """What is not known is left out: an event that has started is due no more."""
+    stream = io.StringIO()
+    log = Log(stream, format=format_)
+    log.info("due", **fields_of("Reboot", "web_0", AT))
+    log.info("started", **fields_of("Reboot", "web_0", None))
+    log.info("unknown", **fields_of(None, "", None))
+    due, started, unknown = logged(log, stream).splitlines()
+    if format_ == "json":
+        assert json.loads(due)["not_before"] == "2026-03-02T09:00:20.000000Z"
+        assert (json.loads(started)["event_type"], json.loads(started)["vm"]) == ("Reboot", "web_0")
+        assert json.loads(unknown).keys() == {"ts", "level", "event"}
+    else:
+        assert due.endswith(" event=due event_type=Reboot vm=web_0 not_before=2026-03-02T09:00:20.000000Z")
+        assert started.endswith(" event=started event_type=Reboot vm=web_0")
+        assert unknown.endswith(" event=unknown")
+    log.close()
+
+
+def test_what_a_record_holds_is_not_trusted() -> None:
+    """Fields of another type than they should have are left out; a line with neither event nor VM has none."""
+    assert about(a_record(event={"EventType": ["x"]}, vm="web_0", not_before=7)) == {}
+    assert about(a_record(event=None, vm={"name": "web_0"})) == {}
+    assert about(a_record(event={"EventType": "Freeze"}, vm={"name": "web_0"}, not_before=None)) == {
+        "event_type": "Freeze",
+        "vm": "web_0",
+    }

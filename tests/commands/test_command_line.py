@@ -1,0 +1,219 @@
+"""The command line: help in groups, one way for one thing, the older spellings, and what is said of a mistyped word."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from exporter.cli import COMMANDS, PROGRAM, main
+from exporter.commands.times import time_argument
+from exporter.config.command_line import FlagParser, duration_argument
+from exporter.config.schema import SECTIONS, catalogue
+from tests.support.configuration import errors, loaded
+from tests.support.lines import too_wide
+
+GOLDEN: Final = Path(__file__).parents[1] / "golden" / "help"
+PARTS: Final = ((), *((name,) for name in COMMANDS), *(("service", name) for name in ("install", "remove")))
+WORDS: Final = {"DURATION", "FILE", "FOLDER", "ADDRESS", "SIZE", "URL", "NAME", "NAME,NAME", "N", "DATE", "MODE"}
+
+
+def help_of(words: tuple[str, ...], columns: int = 100) -> str:
+    """What `--help` prints where the terminal has so many columns."""
+    done = subprocess.run(
+        [sys.executable, "-m", "exporter", *words, "--help"],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "COLUMNS": str(columns)},
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What standard error says of a command line that is bad usage; nothing else is printed."""
+    try:
+        code = main(words)
+    except SystemExit as error:
+        code = int(error.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), (words, out)
+    assert "Traceback" not in err
+    return str(err)
+
+
+# -- help
+
+
+@pytest.mark.parametrize("words", PARTS, ids=lambda words: "-".join(words) or "program")
+def test_help_is_as_published(words: tuple[str, ...]) -> None:
+    """The program's and each command's own options, whatever Python prints them; settings are told by their page."""
+    text = help_of(words)
+    own = re.split(rf"(?m)^\[(?:{'|'.join(SECTIONS)})\]:$", text)[0].rstrip() + "\n"
+    path = GOLDEN / f"{'-'.join(words) or 'program'}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(own, encoding="utf-8")
+    assert own == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("columns", [50, 100, 250])
+def test_help_fits_the_terminal_and_is_never_wider_than_100_columns(columns: int) -> None:
+    """Text is wrapped; what can't be, such as the name of a variable, has a line of its own."""
+    for words in PARTS:
+        text = help_of(words, columns)
+        usage = text.splitlines()[0]
+        assert re.fullmatch(rf"usage: {PROGRAM}( \w+)* (\[OPTIONS\]( FILE\.\.\.)?|(COMMAND|ACTION) \[OPTIONS\])", usage)
+        long = [line for line in too_wide(text.partition("\n")[2], min(columns, 100)) if " " in line.strip()]
+        assert [line for line in long if not line.lstrip().startswith("--")] == []
+        assert too_wide(text) == []
+
+
+def test_help_names_each_value_by_a_word_of_the_house() -> None:
+    """DURATION, FILE, ADDRESS and their like, or the words that there are: no word is made of a setting's name."""
+    for setting in catalogue():
+        assert setting.secret or setting.kind.word in WORDS or "|" in setting.kind.word, setting.name
+
+
+def test_the_older_spellings_are_not_shown() -> None:
+    """`--help` and the hint for a mistyped flag offer one way."""
+    assert "--json" not in help_of(("replay",)).replace("--format json", "")
+    assert "--vm-name" not in help_of(("replay",)).replace("--source.vm-name", "")
+    assert "--web.listen-address" not in help_of(("demo",))
+    assert "--consumer-group" not in help_of(("tail",)).replace("--event-hubs.consumer-group", "")
+
+
+# -- what is mistyped
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "listed"),
+    [
+        (("chekc",), 'unknown command "chekc"; did you mean check?', "replay"),
+        (("service", "instal"), 'unknown action "instal"; did you mean install?', "remove"),
+        (("simulate", "--scenaro", "demo"), 'unknown flag "--scenaro"; did you mean --scenario?', "--listen"),
+        (("run", "--source.pol-interval=1s"), "did you mean --source.poll-interval?", "--source.vm-name"),
+        (("simulate", "--scenario", "user-rebot"), "did you mean user-reboot?", "spot-preemption"),
+        (("demo", "--scenario", "user-rebot"), "did you mean user-reboot?", "spot-preemption"),
+        (("replay", "user-rebot"), 'unknown scenario "user-rebot"; did you mean user-reboot?', "spot-preemption"),
+        (("simulate", "--fault", "all/slwo:2"), 'unknown fault "slwo"; did you mean slow?', "half-close"),
+        (("simulate", "--fault", "evnts/500"), 'unknown place "evnts"; did you mean events?', "instance"),
+        (("simulate", "--vm", "wbe_1"), 'unknown VM "wbe_1"; did you mean web_1?', "web_2"),
+        (("demo", "--vm", "wbe_1"), 'unknown VM "wbe_1"; did you mean web_1?', "web_2"),
+        (("replay", "user-reboot", "--vm", "mv-1"), 'unknown VM "mv-1"; did you mean vm-1?', "vm-2"),
+        (("tail", "--kind", "schedule"), 'unknown word "schedule"; did you mean scheduled?', "agent.stopped"),
+        (("replay", "x", "--assume-files", "absnt"), "did you mean absent?", "ready"),
+        *(((name, "--format", "jsn"), "did you mean json?", "timeline") for name in ("check", "simulate", "tail")),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_the_nearest_and_with_all(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str, listed: str
+) -> None:
+    """Exit code 2; the sentence and the list below it on standard error, the list within 100 columns."""
+    said = refused(capsys, *words)
+    assert sentence in said
+    assert listed in said.partition(sentence)[2]
+    assert too_wide(said.partition(sentence)[2]) == []
+
+
+def test_a_word_that_is_near_to_nothing_gets_the_list_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """No guess is better than a wild one."""
+    said = refused(capsys, "xyzzy")
+    assert "did you mean" not in said
+    assert all(name in said for name in COMMANDS)
+
+
+def test_the_value_of_an_unknown_flag_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be a password that was meant for another program."""
+    assert "hunter2" not in refused(capsys, "run", "--pasword=hunter2")
+    assert "hunter2" not in refused(capsys, "run", "--pasword", "hunter2")
+
+
+def test_another_vm_of_a_set_is_no_mistyped_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that differs in its digits alone is replayed: what would the neighbour that no event names have done?"""
+    assert main(["replay", "user-reboot", "--vm", "vm-7"]) == 0
+    assert "(no event names vm-7; the documents name vm-1 (--vm))" in capsys.readouterr().out
+
+
+# -- one way for one thing
+
+
+def test_the_older_spellings_do_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` and `--vm-name` of replay, byte for byte."""
+    for name, older, now in (
+        ("replay", ["user-reboot", "--json"], ["user-reboot", "--format", "json"]),
+        ("replay", ["user-reboot", "--vm-name", "vm-2"], ["user-reboot", "--vm=vm-2"]),
+    ):
+        assert main([name, *older]) == 0
+        told = capsys.readouterr().out
+        assert main([name, *now]) == 0
+        assert capsys.readouterr().out == told
+    for name, older, now in (
+        ("demo", ["--web.listen-address", "[::1]:0"], ["--listen", "[::1]:0"]),
+        ("tail", ["--until-idle", "0.5"], ["--until-idle", "500ms"]),
+        ("tail", ["--until-idle", "0.5s"], ["--until-idle", "500ms"]),
+    ):
+        parser = FlagParser()
+        COMMANDS[name][2](parser)
+        assert parser.parse_args(older) == parser.parse_args(now)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("5", 5), ("0.5", 0.5), (".5", 0.5), ("1.5s", 1.5)]
+)
+def test_a_duration_is_written_with_its_unit_or_as_seconds(text: str, seconds: float) -> None:
+    """As Prometheus writes it; bare seconds are older."""
+    assert duration_argument(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e9", "five", "5 s", "99999999999y", "٣"])
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    """Nothing that never ends, and nothing that does not wait at all."""
+    with pytest.raises(argparse.ArgumentTypeError, match='such as "500ms", "5s" or "2m"'):
+        duration_argument(text)
+
+
+def test_a_time_is_an_instant_or_how_long_ago() -> None:
+    """`1h` is an hour ago."""
+    before = datetime.now(UTC) - timedelta(hours=1)
+    assert before <= time_argument("1h") <= datetime.now(UTC) - timedelta(hours=1)
+    assert time_argument("2026-03-02T09:00:00Z") == datetime(2026, 3, 2, 9, tzinfo=UTC)
+    for text in ("yesterday", "", "1", "9999y", "999999999999y", "-1h"):
+        with pytest.raises(argparse.ArgumentTypeError, match="how long ago, such as 1h"):
+            time_argument(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("100MB", 10**8), ("100MiB", 100 << 20), ("2 GB", 2 * 10**9), ("2048KiB", 2 << 20), ("1TiB", 1 << 40),
+     ("104857600", 104857600), ("104857600B", 104857600), ("1100kB", 1100000), ("1100KB", 1100000)],
+)  # fmt: skip
+def test_a_size_is_read_alike_from_flag_variable_and_file(text: str, size: int) -> None:
+    """MB is 10^6 bytes and MiB 2^20 of them, everywhere; a bare number is bytes."""
+    assert loaded(f"--outbox.max-bytes={text}").outbox.max_bytes == size
+    assert loaded(environ={"SCHEDULED_EVENTS_OUTBOX_MAX_BYTES": text}).outbox.max_bytes == size
+    assert loaded(toml=f'[recorder]\nmax_bytes = "{text}"').recorder.max_bytes == size
+    assert loaded(toml=f"[recorder]\nmax_bytes = {size}").recorder.max_bytes == size
+
+
+@pytest.mark.parametrize("text", ["100", "100mb", "100M", "1.5GB", "-1MB", "MB", "1e9", "2TiB", "100 000 000", "١MB"])
+def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+    """Too small, too large, and units that could be taken for either power."""
+    (said,) = errors(f"--outbox.max-bytes={text}")
+    assert 'a size from 1MiB to 1TiB, such as "100MB" (10^6 bytes each), "100MiB" (2^20)' in said
+
+
+def test_the_default_of_a_size_is_shown_with_its_unit() -> None:
+    """And what is shown is read as the same."""
+    (setting,) = [setting for setting in catalogue() if setting.name == "outbox.max_bytes"]
+    assert setting.kind.show(setting.default) == '"100MiB"'
+    assert setting.kind.from_toml("100MiB") == setting.default
+    assert setting.kind.show(1048577) == "1048577"

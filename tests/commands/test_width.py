@@ -1,0 +1,173 @@
+"""All that the commands print for people fits 100 columns, into a pipe as well, whatever the names are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from exporter.cli import main
+from exporter.core.records import Record
+from exporter.core.state import State
+from exporter.outbox.store import Outbox
+from exporter.simulator.metadata import scenario
+from tests.support.lines import too_wide
+
+LONG_VM: Final = "vmss-of-a-team-that-likes-names-" + "0123456789" * 3 + "_9"
+WIDE_VM: Final = "虚拟机规模集实例" * 8
+LONG_ID: Final = "event-" + "0123456789" * 9 + "-end"
+WIDE_ID: Final = "事件" * 50
+NAMES: Final = (LONG_VM, WIDE_VM)
+AT: Final = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """What a command prints on both streams; each line of it fits."""
+    assert main(words) == code, capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out
+    assert too_wide(out) == []
+    assert too_wide(err) == []
+    return str(out)
+
+
+def an_event(event_id: str, **fields: object) -> dict[str, object]:
+    return {
+        "EventId": event_id,
+        "EventType": "Freeze",
+        "EventStatus": "Scheduled",
+        "ResourceType": "VirtualMachine",
+        "Resources": [*NAMES, *(f"{LONG_VM[:-4]}{number:04}" for number in range(30))],
+        "NotBefore": "Mon, 02 Mar 2026 09:15:20 GMT",
+        "Description": "Host server is undergoing maintenance. " * 8,
+        "EventSource": "Platform",
+        "DurationInSeconds": 5,
+        **fields,
+    }
+
+
+def a_recording(folder: Path) -> str:
+    """Two events with ids of 100 characters that come, change, start and go."""
+    one, two = an_event(LONG_ID), an_event(WIDE_ID, EventType="Reboot", DurationInSeconds=-1)
+    documents: tuple[list[dict[str, object]], ...] = (
+        [one, two],
+        [{**one, "DurationInSeconds": 9, "Description": "y" * 300}, two],
+        [{**one, "EventStatus": "Started", "NotBefore": ""}, {**two, "EventStatus": "Started", "NotBefore": ""}],
+        [],
+    )
+    lines = [
+        {
+            "time": (AT + timedelta(seconds=number)).isoformat(),
+            "document": {"DocumentIncarnation": number + 1, "Events": events},
+        }
+        for number, events in enumerate(documents)
+    ]
+    path = folder / "recording.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def a_policy(folder: Path) -> str:
+    rules = [
+        {
+            "name": "r" * 64,
+            "event_type": ["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"],
+            "require_file": f"/run/{'p' * 80}/{{event_id}}",
+        }
+    ]
+    shown = ", ".join(
+        "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in rule.items()) + " }" for rule in rules
+    )
+    path = folder / "policy.toml"
+    path.write_text(f"[approval]\nrules = [{shown}]\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("vm", NAMES)
+def test_replay_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path, vm: str) -> None:
+    """Timeline, table and comparison; nothing of a name or an id is left out of the table."""
+    recording, policy = a_recording(tmp_path), a_policy(tmp_path)
+    told = printed(capsys, "replay", recording, "--vm", vm)
+    assert LONG_ID in told
+    assert WIDE_ID in told.replace("\n", "")
+    printed(capsys, "replay", recording, "--vm", vm, "--policy", policy)
+    printed(capsys, "replay", recording, "--vm", vm, f"--config.file={policy}")
+    printed(capsys, "replay", recording)
+
+
+@pytest.mark.parametrize("name", scenario.names())
+def test_every_scenario_fits(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Replayed as it is by default, and with all that can be told of it."""
+    printed(capsys, "replay", name)
+    printed(capsys, "replay", name, "--approval.mode", "enforce", "--records.scope", "all")
+
+
+def a_story(folder: Path) -> str:
+    story: Mapping[str, Any] = {
+        "description": "A story of names that somebody thought would never be printed. " * 3,
+        "vms": list(NAMES),
+        "steps": [
+            {
+                "at": 2, "do": "announce", "event": "one", "notice": 4, "lasts": 2, "start_after_approval": 1,
+                "fields": {
+                    "EventId": "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3", "EventType": "Reboot",
+                    "Resources": list(NAMES), "Description": "The owner restarts it. " * 8, "EventSource": "User",
+                    "DurationInSeconds": -1,
+                },
+            }
+        ],
+    }  # fmt: skip
+    path = folder / f"{'a-story-' * 12}.json"
+    path.write_text(json.dumps(story), encoding="utf-8")
+    return str(path)
+
+
+def test_simulate_and_demo_of_long_names_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The play of each VM, the list of all that there is, and the summary of the demo."""
+    story = a_story(tmp_path)
+    listen = ("--listen", "127.0.0.1:0")
+    printed(capsys, "simulate", "--scenario", story, "--vm", LONG_VM, "--vm", WIDE_VM, "--speed=50", *listen, "--end")
+    printed(capsys, "simulate", "--list")
+    told = printed(capsys, "demo", "--scenario", story, "--vm", WIDE_VM, "--speed", "4", *listen)
+    assert "Every record arrived in every output" in told
+
+
+def test_tail_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With the destinations that a record waits for, and why one was given up."""
+    event = an_event(LONG_ID)
+    data = {"event": event, "vm": {"name": WIDE_VM}, "severity": "WARN", "message": f"Freeze of {LONG_VM} is " * 5}
+    outbox = Outbox(str(tmp_path / "outbox.db"), 1 << 26, ("event_hubs", "otlp"), lambda: AT)
+    kinds = ("scheduled", "interruption.observed", "started")
+    records = [Record(f"id-{n}", kind, "urn:x", LONG_ID, AT, "WARN", data) for n, kind in enumerate(kinds)]
+    outbox.commit(State(birth=AT), records)
+    outbox.park("otlp", outbox.next("otlp", 1)[0].seq, "rejected: " + "because " * 60)
+    outbox.close()
+    told = printed(capsys, "tail", "--outbox", str(tmp_path / "outbox.db"))
+    assert "parked by otlp" in " ".join(told.split())
+    assert main(["tail", "--outbox", str(tmp_path / "outbox.db"), "--format", "json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(records)  # JSON is not wrapped
+
+
+def test_check_of_long_paths_and_rules_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The summary, the warnings and what each probe found."""
+    policy = a_policy(tmp_path)
+    deep = tmp_path / ("folder-" * 12)
+    deep.mkdir()
+    flags = (
+        f"--config.file={policy}",
+        f"--outbox.path={deep / 'outbox.db'}",
+        f"--recorder.path={deep / 'recording'}",
+        f"--source.vm-name={LONG_VM}",
+        "--gate.event-types=Freeze,Reboot,Redeploy,Preempt,Terminate,Rebooot,SomethingNew",
+        "--source.api-version=2031-01-01",
+        "--approval.takeover-after=10s",
+        "--approval.mode=enforce",
+        "--web.listen-address=127.0.0.1:0",
+    )
+    told = printed(capsys, "check", *flags)
+    assert "warning: " in told
+    printed(capsys, "check", "--probe", "--source.url=http://127.0.0.1:1", *flags, code=1)
