@@ -82,19 +82,3 @@ def _pieces(word: str, width: int) -> Iterator[str]:
 def listed(words: Iterable[str], indent: int = 2, width: int = WIDTH) -> str:
     """Words with commas in between, on as many indented lines as they need."""
     return "\n".join(wrapped(" " * indent + ", ".join(words), hang=indent, width=width))
-
-
-def shortened(text: str, limit: int) -> str:
-    """The text with what is too much of it in its middle left out: the ends are what tells two names apart."""
-    if columns(text) <= limit:
-        return text
-    head, tail = "", ""
-    left = limit - 3
-    for first, last in zip(text, reversed(text), strict=True):
-        if (left := left - _column(first)) < 0:
-            break
-        head += first
-        if (left := left - _column(last)) < 0:
-            break
-        tail = last + tail
-    return f"{head}...{tail}"

@@ -10,7 +10,7 @@ from typing import Final
 from exporter.commands.service.world import Service, World
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
-from exporter.text.terminal import complain, say
+from exporter.text.terminal import complain, tell
 from exporter.windows.service_manager import (
     PROCESS_ABORTED,
     Manager,
@@ -40,7 +40,7 @@ def start(service: Service, _: argparse.Namespace, world: World) -> int:
             world,
         )
         if _state(manager, service) == State.RUNNING:
-            say(f"{service.name} runs already")
+            tell(f"{service.name} runs already")
             return DONE
         logged = _size(service.log_file)
         manager.start(service.name)
@@ -51,7 +51,7 @@ def start(service: Service, _: argparse.Namespace, world: World) -> int:
             world,
         )
     if status is not None and status.state == State.RUNNING:
-        say(f"{service.name} runs; its log is {service.log_file}")
+        tell(f"{service.name} runs; its log is {service.log_file}")
         return DONE
     _explain(service, status, logged)
     return BAD_USAGE if status is not None and status.misconfigured else FAILED
@@ -89,7 +89,7 @@ def _stop(manager: Manager, service: Service, world: World) -> int:
     )
     state = _state(manager, service)
     if state == State.STOPPED:
-        say(f"{service.name} does not run")
+        tell(f"{service.name} does not run")
         return DONE
     if state != State.STOP_PENDING:  # somebody has told it already, and it takes no control while it stops
         manager.stop(service.name)
@@ -100,7 +100,7 @@ def _stop(manager: Manager, service: Service, world: World) -> int:
         world,
     )
     if status is None or status.state == State.STOPPED:
-        say(f"{service.name} has stopped")
+        tell(f"{service.name} has stopped")
         return DONE
     complain(f"{service.name} has not stopped within {STOP_SECONDS:g} s: see its log, {service.log_file}")
     return FAILED
@@ -111,7 +111,7 @@ def remove(service: Service, _: argparse.Namespace, world: World) -> int:
     with world.open_manager(False) as manager:
         if manager.status(service.name) is None:
             _forget_event_source(service, world)
-            say(f"{service.name} is not installed")
+            tell(f"{service.name} is not installed")
             return DONE
         refuse_another(manager, service.name)
         if code := _stop(manager, service, world):
@@ -119,9 +119,9 @@ def remove(service: Service, _: argparse.Namespace, world: World) -> int:
         manager.delete(service.name)
         left = _await(lambda: manager.status(service.name), lambda found: found is None, GONE_SECONDS, world)
     _forget_event_source(service, world)
-    say(f"{service.name} is removed; its settings, its outbox and its log stay in {service.folder}")
+    tell(f"{service.name} is removed; its settings, its outbox and its log stay in {service.folder}")
     if left is not None:
-        say("it is gone when nobody looks at it any more: close the Services window")
+        tell("it is gone when nobody looks at it any more: close the Services window")
     return DONE
 
 

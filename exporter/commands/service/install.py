@@ -22,7 +22,7 @@ from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, add_flags, given_fl
 from exporter.config.types import Text
 from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact
-from exporter.text.terminal import complain, say
+from exporter.text.terminal import complain, tell
 from exporter.windows.access import ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER
 from exporter.windows.places import EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
 from exporter.windows.service_manager import ServiceDefinition, ServiceManagerError, State, command_line, refuse_another
@@ -109,9 +109,9 @@ def _install(service: Service, args: argparse.Namespace, world: World) -> int:
     for warning in (*settings.warnings, *_elsewhere(service, settings), *_unseen(environ, world), *_program(world)):
         complain(f"warning: {warning}")
     done = "installed" if before is None else "updated"
-    say(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
+    tell(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
     if before is not None and before.state != State.STOPPED:
-        say(f"{service.name} runs as it was: stop and start it to use what is new")
+        tell(f"{service.name} runs as it was: stop and start it to use what is new")
     return DONE
 
 

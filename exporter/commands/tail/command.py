@@ -27,7 +27,7 @@ from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import redact
 from exporter.text.format import clean, counted
-from exporter.text.terminal import complain, supports_colour
+from exporter.text.terminal import complain, supports_colour, tell
 from exporter.text.values import describe
 
 if TYPE_CHECKING:
@@ -136,8 +136,13 @@ def tail(args: argparse.Namespace) -> int:
     except Failure as error:
         complain(clean(redact(error.detail or error.reason), MAX_SHOWN))
         return FAILED
-    complain(view.summary())
+    _note(view.summary())
     return DONE
+
+
+def _note(text: str) -> None:
+    """Something beside the records, which is no error, to standard error."""
+    tell(redact(text), sys.stderr, hang=2)
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:
@@ -173,7 +178,7 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
                 if view.full:
                     return
             if reader.file_missing and not announced:
-                complain(f"{reader.path} is not there yet; waiting for it")
+                _note(f"{reader.path} is not there yet; waiting for it")
                 announced = True
             # A file that is created only now has nothing from before the start.
             skips = False
@@ -202,7 +207,7 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
     try:
         partitions = reader.open()
         since = begin if isinstance(begin, str) else f"{begin:%Y-%m-%d %H:%M:%SZ}"
-        complain(
+        _note(
             f"reading event hub {hubs.event_hub} from {since}, consumer group {hubs.consumer_group}, "
             f"{counted(partitions, 'partition')}"
         )
