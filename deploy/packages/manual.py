@@ -67,7 +67,8 @@ def page(version: str, day: date) -> str:
         *paragraph(
             "Each is a flag, a variable and a key of the settings file, TOML. A flag beats the variable, that beats "
             "the standard OTEL_* variables, those beat the file. Durations are written as Prometheus writes them: "
-            "100ms, 1s, 2m. Rules are a list in the file alone, approval.rules; secrets are never a flag."
+            "100ms, 1s, 2m; sizes with a unit, 100MB (10^6 bytes each) or 100MiB (2^20), or as bytes. "
+            "Rules are a list in the file alone, approval.rules; secrets are never a flag."
         ),
         *(line for section in SECTIONS for line in _section(section)),
         ".SH ENVIRONMENT",
