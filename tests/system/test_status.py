@@ -15,6 +15,7 @@ import pytest
 
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.lines import rejoined
 from tests.support.peers import need
 from tests.support.running import Run
 from tests.support.status_reading import read_status
@@ -81,7 +82,7 @@ def test_check_beside_it_tells_its_mode(tmp_path: Path, service: MetadataService
         command += [f"--outbox.path={tmp_path / 'outbox.db'}", f"--web.listen-address={run.address}"]
         command += ["--source.poll-interval=250ms", "--approval.mode=enforce"]
         done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.split()[1:2] == ["agent"]]
+    lines = [line for line in rejoined(done.stdout).splitlines() if line.split()[1:2] == ["agent"]]
     assert len(lines) == 2, done.stdout
     assert lines[0].endswith(f"runs in mode dry-run on {service.vm.name}; it reads the metadata service")
     assert lines[1].startswith("warn  agent")

@@ -20,6 +20,7 @@ from exporter.core.state import State
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.lines import rejoined
 from tests.support.running import Run
 
 NAME: Final = "web-ä→日本"
@@ -110,7 +111,7 @@ def test_demo(scenario: str) -> None:
 def test_simulate(scenario: str) -> None:
     """Each line names the VM."""
     out, err = command("simulate", "--scenario", scenario, "--listen", "127.0.0.1:0", "--speed", "10", "--end")
-    assert f"Reboot Scheduled for {NAME} by User" in out
+    assert f"Reboot Scheduled for {NAME} by User" in rejoined(out)
     assert err == ""
 
 
