@@ -16,6 +16,7 @@ from exporter.core.state import State
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata import scenario
 from tests.support.lines import too_wide
+from tests.support.systems import DRIVE
 
 LONG_VM: Final = "vmss-of-a-team-that-likes-names-" + "0123456789" * 3 + "_9"
 WIDE_VM: Final = "虚拟机规模集实例" * 8
@@ -76,7 +77,7 @@ def a_policy(folder: Path) -> str:
         {
             "name": "r" * 64,
             "event_type": ["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"],
-            "require_file": f"/run/{'p' * 80}/{{event_id}}",
+            "require_file": f"{DRIVE}/run/{'p' * 80}/{{event_id}}",
         }
     ]
     shown = ", ".join(
@@ -87,7 +88,7 @@ def a_policy(folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("vm", NAMES)
+@pytest.mark.parametrize("vm", NAMES, ids=["long", "wide"])
 def test_replay_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path, vm: str) -> None:
     """Timeline, table and comparison; nothing of a name or an id is left out of the table."""
     recording, policy = a_recording(tmp_path), a_policy(tmp_path)
