@@ -145,7 +145,11 @@ class Duration:
     minimum: float
     maximum: float
     never: bool = False
-    word: str = "DURATION"
+
+    @property
+    def word(self) -> str:
+        """With the word for none where there is one."""
+        return "never|DURATION" if self.never else "DURATION"
 
     @property
     def expected(self) -> str:

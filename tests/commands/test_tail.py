@@ -7,11 +7,13 @@ import contextlib
 import io
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -340,6 +342,16 @@ def test_sigterm_ends_tail_with_0_and_a_summary(outbox: Outbox) -> None:
         terminate(process)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "1 record\n")
+
+
+def test_from_a_duration_begins_so_long_ago(outbox: Outbox) -> None:
+    """`1h` is an hour ago, and what is older is not shown."""
+    commit(outbox, 1)
+    young = replace(a_record(2), time=datetime.now(UTC) - timedelta(minutes=30))
+    outbox.commit(State(birth=AT), [young])
+    for begin, numbers in (("1h", "2"), ("10m", ""), ("50y", "12"), ("start", "12")):
+        _, out, _ = run("--outbox", str(outbox.path), "--from", begin)
+        assert re.findall(r"Reboot number (\d)", out) == list(numbers), begin
 
 
 @pytest.mark.parametrize("begin", ["start", "now"])
