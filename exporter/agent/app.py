@@ -322,7 +322,8 @@ class App:
             return _word(503, "Starting")
         status, now = self._agent.status, self._clock()
         policy, gate = policy_values(self._settings.approval.policy), gate_of(status, now, self._settings.gate.policy)
-        value = status_value(status, now, __version__, policy=policy, gate=gate)
+        dashboard_url = self._settings.web.dashboard_url
+        value = status_value(status, now, __version__, policy=policy, gate=gate, dashboard_url=dashboard_url)
         if path == STATUS:
             return Response(200, STATUS_CONTENT_TYPE, status_body(value), STATUS_HEADERS)
         return Response(200, PAGE_CONTENT_TYPE, render_page(value), PAGE_HEADERS)

@@ -313,6 +313,11 @@ class WebSettings:
         "TLS and basic auth, in the exporter-toolkit's web-config format.",
         flag="web.config.file",
     )
+    dashboard_url: str = option(
+        Text(check=checks.dashboard_url, optional=True),
+        "",
+        "Address of the dashboard that the page links to; {vm_name} in it becomes this VM's name.",
+    )
 
     @property
     def address(self) -> tuple[str, int]:

@@ -494,6 +494,15 @@ def source_url(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def dashboard_url(text: str) -> str:
+    """The address of a dashboard, as given, with `{vm_name}` in its path, query or fragment. Raises `InvalidValue`."""
+    expected = 'an http or https URL without user, such as "https://grafana.example/d/vm?var-vm_name={vm_name}"'
+    parts = split_url(text, ("http", "https"), expected)
+    if "@" in parts.netloc or any(char in text.replace("{vm_name}", "") for char in '{}"<>\\^`|'):
+        raise InvalidValue(expected)
+    return text
+
+
 def otlp_base(text: str) -> str:
     """A collector's base URL, as given; `otlp.logs_url` appends /v1/logs. Raises `InvalidValue`."""
     expected = 'an http or https URL without query, such as "http://127.0.0.1:4318"'

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Decision, Mode
 from exporter.core.records import Vm
 from exporter.core.state import Instant, Phase, SourceStatus, State, Tracked
@@ -19,6 +20,10 @@ WARMING_SECONDS: Final = 300.0
 STALE_SECONDS: Final = 30.0
 STALE_POLLS: Final = 10
 DESTINATIONS: Final = ("event_hubs", "otlp")
+HARMLESS: Final = frozenset({"Freeze"})
+"""Event types through which the VM keeps running, but for a pause [Event properties]."""
+DOWN: Final = frozenset(KNOWN_TYPES) - HARMLESS
+"""Event types that take the VM down, for a while or for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +143,10 @@ def urgency(tracked: Tracked) -> tuple[int, datetime]:
     if tracked.event.not_before is not None:
         return (1, tracked.event.not_before)
     return (2, tracked.first_seen)
+
+
+def harm(tracked: Tracked) -> tuple[int, int, datetime]:
+    """A sort key, the worst first: what takes the VM down, then types that this version does not know, then what is
+    harmless; among those the most urgent first."""
+    event_type = tracked.event.event_type
+    return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency(tracked))

@@ -9,19 +9,20 @@ from typing import Any, Final
 
 from exporter.core.policy import Coordination, Mode, Verdict
 from exporter.core.state import Phase
-from exporter.text.format import NO_BREAK_SPACE, ago, distance, moment, span
+from exporter.text.format import NO_BREAK_SPACE, ago, counted, moment, span
 
 Json = Mapping[str, Any]
 """A JSON object of the status."""
 
 MEANING: Final[Mapping[str, str]] = {
-    "Freeze": "The VM pauses for a few seconds. Memory and open files stay, CPU and network may be suspended.",
+    "Freeze": "Memory and open files stay, CPU and network may be suspended.",
     "Reboot": "The VM is rebooted. What is only in memory is lost.",
     "Redeploy": "The VM moves to another host. Temporary disks are lost.",
     "Preempt": "This Spot VM is being deleted. Temporary disks are lost.",
     "Terminate": "The VM is to be deleted.",
 }
-"""From Azure's documentation of Scheduled Events, section "Event properties"."""
+"""From Azure's documentation of Scheduled Events, section "Event properties". How long a freeze lasts is said by
+`meaning`: each announces its own duration."""
 
 FAILURE: Final[Mapping[str, str]] = {
     "timeout": "it did not answer in time",
@@ -80,7 +81,7 @@ def _verdict(value: Json) -> _Verdict:
     if source["last_read_at"] is None:
         return "blind", "Not known yet", (_never_read(source),)
     if not source["fresh"]:
-        known = f"Known then: {headline(events[0])}." if events else "No event of this VM was known then."
+        known = f"Known then: {_worst(value)}." if events else "No event of this VM was known then."
         return "blind", "Not known at the moment", (_age(source), known)
     tone, title, lines = _present(value)
     return tone, title, (lines if source["up"] else (*lines, _age(source)))
@@ -90,10 +91,10 @@ def _present(value: Json) -> _Verdict:
     """What a document that was just read says."""
     source, events = value["source"], value["events"]
     if events:
-        more = len(events) - 1 + value["events_omitted"]
-        lines = (MEANING.get(events[0]["event_type"], ""), f"{more} more below." if more else "")
-        tone = "on" if events[0]["status"] == Phase.STARTED else "coming"
-        return tone, headline(events[0]), tuple(line for line in lines if line)
+        started = [event for event in events if event["status"] == Phase.STARTED]
+        beside = next((event for event in started if event is not events[0]), None)
+        lines = (meaning(events[0]), f"Also: {headline(beside)}." if beside else "")
+        return "on" if started else "coming", _worst(value), tuple(line for line in lines if line)
     if source["warming"]:
         enabling = "Azure may still be enabling the service for this VM: up to five minutes after the first request."
         return "blind", "Not known yet", (enabling,)
@@ -102,6 +103,12 @@ def _present(value: Json) -> _Verdict:
         return "blind", "Not known for sure", (unreadable,)
     nothing = f"The metadata service names no event for this VM, as of {_utc(source['last_read_at'])}."
     return "calm", "Nothing is planned", (nothing,)
+
+
+def _worst(value: Json) -> str:
+    """The worst event, and how many more there are."""
+    more = len(value["events"]) - 1 + value["events_omitted"]
+    return headline(value["events"][0]) + (f", and {counted(more, 'more event')}" if more else "")
 
 
 def _never_read(source: Json) -> str:
@@ -141,35 +148,74 @@ def decision_text(event: Json) -> str:
     return f"Approving: {decision['why']}; {attempts} sent so far{last}"
 
 
+def meaning(event: Json) -> str:
+    """What an event does to the VM; of a freeze as long as Azure announced it, and as it was felt so far."""
+    stays = MEANING.get(event["event_type"], "")
+    if event["event_type"] != "Freeze":
+        return stays
+    announced = event["announced_duration_seconds"]
+    if announced is None:
+        pause = "The VM pauses, Azure does not say for how long."
+    elif announced == 0:
+        pause = "Azure announces that the VM does not pause."
+    else:
+        pause = f"Azure announces a pause of {span(announced)}."
+    return " ".join(text for text in (pause, stays, _felt(event)) if text)
+
+
+def _felt(event: Json) -> str:
+    """How long this VM stood still while the event was Started; empty where nothing was observed."""
+    seconds, announced = event["interruption_seconds"], event["announced_duration_seconds"]
+    if not event["interruptions_observed"] or seconds is None:
+        return ""
+    longer = announced is not None and seconds > announced + 1
+    return f"This VM stood still for {span(seconds)} so far{', longer than announced' if longer else ''}."
+
+
 def headline(event: Json) -> str:
     """An event in half a sentence: what, and when."""
-    event_type, left = event["event_type"], event["not_before_in_seconds"]
-    name = event_type if event_type in MEANING else "Event of unknown kind"
+    name = event["event_type"] if event["event_type"] in MEANING else "Event of unknown kind"
     if event["status"] == Phase.STARTED:
         seconds = _seconds_started(event)
         if seconds is None:
-            return f"{name} is on"
-        return f"{name} has been on for {span(seconds)}" if seconds else f"{name} has just started"
-    if left is None:
+            return f"{name} has started"
+        return f"{name} started {ago(seconds)}"
+    if event["not_before_in_seconds"] is None:
         return f"{name} is coming, at a time that can't be read"
-    if left <= 0:
-        return f"{name} is due: it may start any moment"
-    return f"{name} {distance(left)}, at the earliest"
+    if _due(event):
+        return f"{name} is {DUE}"
+    return f"{name} {when(event)[0].lower()}{when(event)[1:]}"
 
 
 def when(event: Json) -> str:
-    """When an event starts, or since when it is on."""
+    """When an event starts, or since when it is on, in the words of `headline`."""
     left = event["not_before_in_seconds"]
     if event["status"] == Phase.STARTED:
         seconds = _seconds_started(event)
         if seconds is None:
-            return "On, for a time that is not known: the clock was set back"
-        return f"On for {span(seconds)}" if seconds else "Just started"
+            return "Started at a time that is not known: the clock was set back"
+        return f"Started {ago(seconds)}"
     if left is None:
         return "At a time that can't be read"
-    if left <= 0:
-        return "Due: it may start any moment"
-    return f"In {span(left)}, at the earliest"
+    if _due(event):
+        return DUE.capitalize()
+    return f"In {span(int(left))}, at the earliest"
+
+
+DUE: Final = "due: it may start any moment"
+"""From a second before NotBefore on."""
+
+
+def not_before_distance(event: Json) -> str:
+    """How far away NotBefore is, in the words of `when`; it must be known."""
+    left = event["not_before_in_seconds"]
+    if not _due(event):
+        return f"in {span(int(left))}"
+    return "due" if left > -1 else f"due for {span(int(-left))}"
+
+
+def _due(event: Json) -> bool:
+    return bool(event["not_before_in_seconds"] < 1)
 
 
 def _seconds_started(event: Json) -> int | None:

@@ -17,9 +17,10 @@ from exporter.core.gate import Gate
 from exporter.core.messages import in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
-from exporter.core.snapshot import DestinationStatus, Status, urgency
+from exporter.core.snapshot import DestinationStatus, Status, harm
 from exporter.core.state import Instant, Phase, Tracked
 from exporter.core.strict_json import encodable
+from exporter.page.links import links
 from exporter.page.sentences import verdict
 
 TYPE: Final = "azure_scheduled_events.status.v1"
@@ -52,12 +53,14 @@ def status_value(
     *,
     policy: Mapping[str, Any] = NO_POLICY,
     gate: Gate | None = None,
+    dashboard_url: str = "",
 ) -> Value:
     """The status of the agent, of this version, at `now`.
 
-    `policy` is the one in force, as `config.policy_values` writes it; `gate` the answer of `/-/gate`.
+    `policy` is the one in force, as `config.policy_values` writes it; `gate` the answer of `/-/gate`; `dashboard_url`
+    the setting of that name.
     """
-    own, files = sorted(status.own_events, key=urgency), status.event_files
+    own, files = status.own_events, status.event_files
     value = {
         "agent": {"version": version, **_past("started", status.started, now)},
         "vm": vm_data(status.vm),
@@ -72,7 +75,7 @@ def status_value(
             "held": status.held,
             "rules": encodable(policy["rules"]),
         },
-        "events": [_event(status, tracked, now) for tracked in own[:MAX_EVENTS]],
+        "events": [_event(status, tracked, now) for tracked in _worst(own)],
         "events_omitted": max(0, len(own) - MAX_EVENTS),
         **_closed(status),
         "destinations": [_destination(destination, now) for destination in status.destinations],
@@ -84,7 +87,15 @@ def status_value(
         "gate": {"open": gate.open, "sentence": gate.sentence} if gate else None,
         "event_files": {"path": _text(files.path), "error": _text(files.error)} if files.path else None,
     }
-    return {"type": TYPE, "as_of": timestamp(now.wall), "verdict": verdict(value), **value}
+    head = {"type": TYPE, "as_of": timestamp(now.wall), "verdict": verdict(value)}
+    return {**head, **value, "links": links(value, dashboard_url)}
+
+
+def _worst(own: Iterable[Tracked]) -> list[Tracked]:
+    """At most `MAX_EVENTS` events, the worst first. Of too many, the worst and what has started are kept."""
+    ranked = sorted(own, key=harm)
+    others = sorted(ranked[1:], key=lambda tracked: tracked.phase is not Phase.STARTED)
+    return sorted([*ranked[:1], *others[: MAX_EVENTS - 1]], key=harm)
 
 
 def status_body(value: Value) -> bytes:

@@ -23,9 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from exporter.core.state import Phase
-from exporter.page.sentences import COORDINATIONS, MEANING, MODES, decision_text, failure, when
+from exporter.page.sentences import (
+    COORDINATIONS,
+    MODES,
+    decision_text,
+    failure,
+    meaning,
+    not_before_distance,
+    when,
+)
 from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
-from exporter.text.format import ago, counted, distance, moment, size, span
+from exporter.text.format import ago, counted, moment, size, span
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -116,6 +124,7 @@ def render_page(status: Json) -> bytes:
         source=_source(status),
         now=_time(status["as_of"]),
         version=status["agent"]["version"],
+        links=status["links"],
     )
     return page.encode("utf-8", "replace")
 
@@ -188,7 +197,7 @@ def _about(vm: Json) -> Iterator[Value]:
 def _card(event: Json) -> Card:
     started = event["status"] == Phase.STARTED
     rows: tuple[tuple[str, Value], ...] = (
-        ("What it means", MEANING.get(event["event_type"], "")),
+        ("What it means", meaning(event)),
         ("Azure says", _outside(event, "description")),
         ("Not before", _not_before(event)),
         ("Started", _past(event, "started") if started else ""),
@@ -220,7 +229,7 @@ def _time(time: str) -> datetime:
 def _not_before(event: Json) -> Value:
     """A time that may still come."""
     left = event["not_before_in_seconds"]
-    return "" if left is None else (_time(event["not_before"]), f" ({distance(left)})")
+    return "" if left is None else (_time(event["not_before"]), f" ({not_before_distance(event)})")
 
 
 def _past(value: Json, name: str) -> Value:

@@ -122,7 +122,7 @@ def ago(seconds: float | None) -> str:
     """How long ago something was, None where that is not known; never `in ...`, whatever the clocks did."""
     if seconds is None:
         return "the clock was set back since"
-    return "now" if seconds < 1 else f"{span(seconds)} ago"
+    return "just now" if seconds < 1 else f"{span(seconds)} ago"
 
 
 def moment(instant: datetime) -> str:

@@ -129,6 +129,7 @@ def test_a_file_with_every_key_is_taken() -> None:
     assert settings.event_files.path == "C:/run/events"
     assert (settings.gate.lead, settings.gate.event_types) == (300.0, ("Terminate", "Freeze"))
     assert settings.web.address == ("::1", 0)
+    assert settings.web.dashboard_url == "https://grafana.example/d/vm?var-vm_name={vm_name}"
     assert settings.recorder.max_bytes == 2**40
 
 
@@ -152,7 +153,7 @@ def test_the_defaults_are_the_published_ones() -> None:
     assert dataclasses.astuple(settings.outbox) == (outbox_path(), 104857600)
     assert outbox_path("linux") == "/var/lib/azure-scheduled-events-exporter/outbox.db"
     assert dataclasses.astuple(settings.gate) == (120.0, ("Reboot", "Redeploy", "Preempt", "Terminate"))
-    assert dataclasses.astuple(settings.web) == ("0.0.0.0:10169", "")
+    assert dataclasses.astuple(settings.web) == ("0.0.0.0:10169", "", "")
     assert dataclasses.astuple(settings.log) == ("info", "logfmt")
     assert settings.recorder.path == ""
 
@@ -509,3 +510,25 @@ def test_sections_and_settings_have_the_same_names() -> None:
     """The sections of the catalogue are the attributes of Settings."""
     names = [field.name for field in dataclasses.fields(Settings)]
     assert names[: len(SECTIONS)] == list(SECTIONS)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "//grafana.example/d",
+        "grafana.example",
+        "ftp://grafana.example/",
+        "https://user:hunter2@grafana.example/",
+        "https://{vm_name}.example/",
+        "https://grafana.example/{instance}",
+        "https://grafana.example/ d",
+        'https://grafana.example/"',
+    ],
+)
+def test_the_dashboard_is_an_address_that_a_browser_may_open(url: str) -> None:
+    """Only http and https, without a user; the one place in it is the VM's name, and never in the host."""
+    (error,) = errors(f"--web.dashboard-url={url}")
+    assert error.startswith("--web.dashboard-url: expected an http or https URL without user, such as")
+    assert "hunter2" not in error

@@ -87,7 +87,7 @@ def test_nothing_planned_is_said_with_how_fresh_it_is() -> None:
 
 def test_an_event_has_all_that_is_known_of_it() -> None:
     """Azure's object as received, its times, what was decided and why, whom it touches; null for what is not known."""
-    freeze, reboot = of(statuses.scheduled_story())["events"]
+    reboot, freeze = of(statuses.scheduled_story())["events"]
     assert freeze["event"] == FREEZE
     assert {name: freeze[name] for name in freeze if name != "event"} == {
         "event_id": FREEZE["EventId"],
@@ -143,9 +143,10 @@ def test_a_started_event_says_since_when_by_whom_and_what_was_felt() -> None:
     felt = replace(story.state.tracked[key], interruptions=InterruptionTotals(2, 5.25, 4.9))
     story.state = replace(story.state, tracked={**story.state.tracked, key: felt})
     value = of(story, 3)
-    freeze = value["events"][0]
+    freeze = value["events"][1]
     assert value["verdict"]["tone"] == "on"
-    assert value["verdict"]["title"] == "Freeze has been on for 3 s"
+    assert value["verdict"]["title"] == "Reboot in 21 min 46 s, at the earliest, and 1 more event"
+    assert value["verdict"]["lines"][1] == "Also: Freeze started 3 s ago."
     assert (freeze["status"], freeze["started_by"], freeze["approval_rule"]) == ("Started", "us", "short-freeze")
     assert freeze["started_seconds_ago"] == 3.0
     assert freeze["approved_at"] == "2025-11-21T12:00:07.000000Z"

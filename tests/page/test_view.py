@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.core.folding import folded
 from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, SourceStatus, State
+from exporter.page.links import RUNBOOK
 from exporter.page.status import status_value
 from exporter.page.view import render_page
 from tests.support import statuses
-from tests.support.page_reading import read, rows, shown, tables, terms, verdict
-from tests.support.statuses import FREEZE, NOON, Story
+from tests.support.page_reading import plain, read, rows, shown, tables, terms, verdict
+from tests.support.status_reading import answered
+from tests.support.statuses import FREEZE, NOON, REBOOT, Story
 
 
 def test_a_calm_page_says_as_of_when() -> None:
@@ -27,13 +35,14 @@ def test_a_calm_page_says_as_of_when() -> None:
     assert page.one("h1").text == "shop-web_3"
 
 
-def test_the_event_that_starts_soonest_is_the_headline() -> None:
-    """The event that starts soonest is the headline, counted down and with its absolute time."""
+def test_the_worst_event_is_the_headline() -> None:
+    """What takes the VM down is named before a freeze that comes sooner, counted down, and how many more there are."""
     page = shown(statuses.scheduled_story().status())
-    tone, text = verdict(page)
-    assert tone == "coming"
-    assert text.startswith("Freeze in 14 min 53 s, at the earliestThe VM pauses for a few seconds.")
-    freeze, reboot = page.all("article")
+    assert verdict(page) == (
+        "coming",
+        "Reboot in 21 min 53 s, at the earliest, and 1 more eventThe VM is rebooted. What is only in memory is lost.",
+    )
+    reboot, freeze = page.all("article")
     assert terms(freeze)["Not before"] == "2025-11-21 12:15:00 UTC (in 14 min 53 s)"
     assert terms(freeze)["Decision"] == "Held: it would be approved, but the mode is dry-run (rule short-freeze)"
     assert terms(reboot)["Decision"] == "Held: no rule matches"
@@ -42,23 +51,87 @@ def test_the_event_that_starts_soonest_is_the_headline() -> None:
     assert "The document also holds 1 further event of other VMs." in page.text
 
 
-def test_a_started_event_outranks_a_scheduled_one() -> None:
-    """A started event is the headline; the card shows who approved it, and no NotBefore."""
+def test_a_started_freeze_beside_a_reboot_is_told_too() -> None:
+    """The reboot to come stays the headline and what has started is said beside it; its card shows who approved it."""
     page = shown(statuses.started_story().status(mode=Mode.ENFORCE), later=3)
-    assert verdict(page)[0] == "on"
-    assert verdict(page)[1].startswith("Freeze has been on for 3 s")
-    card = terms(next(page.all("article")))
+    tone, text = verdict(page)
+    assert tone == "on"
+    assert text.startswith("Reboot in 21 min 46 s, at the earliest, and 1 more event")
+    assert text.endswith("Also: Freeze started 3 s ago.")
+    card = terms(list(page.all("article"))[1])
     assert card["Approved by"] == "us (rule short-freeze)"
     assert card["Started"] == "2025-11-21 12:00:11 UTC (3 s ago)"
     assert not {"Not before", "Decision"} & set(card)
 
 
-def test_an_event_that_is_due_is_not_counted_down() -> None:
-    """NotBefore has passed and it is still Scheduled: any moment now."""
-    story = statuses.scheduled_story()
-    story.wait(15 * 60)
+@given(notice=st.integers(-900, 900) | st.integers(-3, 3), tenths=st.integers(0, 9))
+def test_one_moment_has_one_word(notice: int, tenths: int) -> None:
+    """Headline, card and NotBefore say the same of one moment, in the same words: in so long, or due."""
+    story = Story()
+    start = NOON + timedelta(seconds=1 + notice)
+    story.read({**FREEZE, "NotBefore": start.strftime("%a, %d %b %Y %H:%M:%S GMT")})
+    page = shown(story.status(), tenths / 10)
+    left = notice - tenths / 10
+    title, card = plain(page.one("strong").text), next(page.all("article"))
+    when = plain(next(item.text for item in card.all("p") if item.attributes.get("class") == "when"))
+    not_before = terms(card)["Not before"].partition(" UTC ")[2]
+    if left < 1:
+        assert (title, when) == (f"Freeze is {when[0].lower()}{when[1:]}", "Due: it may start any moment")
+        assert not_before == "(due)" or not_before.startswith("(due for ")
+    else:
+        assert title == f"Freeze {when[0].lower()}{when[1:]}"
+        assert when == f"{not_before[1].upper()}{not_before[2:-1]}, at the earliest"
+    assert "now" not in title + when + not_before
+
+
+@pytest.mark.parametrize(
+    ("announced", "felt", "told"),
+    [
+        (5, None, "Azure announces a pause of 5 s. Memory"),
+        (30, None, "Azure announces a pause of 30 s. Memory"),
+        (0, None, "Azure announces that the VM does not pause. Memory"),
+        (-1, None, "The VM pauses, Azure does not say for how long. Memory"),
+        (
+            5,
+            4.9,
+            "Azure announces a pause of 5 s. Memory and open files stay, CPU and network may be suspended. "
+            "This VM stood still for 4.9 s so far.",
+        ),
+        (0, 9.0, "may be suspended. This VM stood still for 9 s so far, longer than announced."),
+        (-1, 9.0, "may be suspended. This VM stood still for 9 s so far."),
+    ],
+)
+def test_what_is_said_of_a_freeze_agrees_with_azure(announced: int, felt: float | None, told: str) -> None:
+    """How long it pauses is what Azure announced of this event, and what was felt stands beside it."""
+    story, event = Story(), {**FREEZE, "DurationInSeconds": announced}
+    story.read(event)
+    if felt is not None:
+        story.read(statuses.started(event))
+        key = folded(FREEZE["EventId"])
+        tracked = replace(story.state.tracked[key], interruptions=InterruptionTotals(1, felt, felt))
+        story.state = replace(story.state, tracked={key: tracked})
     page = shown(story.status())
-    assert verdict(page)[1].startswith("Freeze is due: it may start any moment")
+    assert told in verdict(page)[1]
+    assert told in terms(page.one("article"))["What it means"]
+    assert "few seconds" not in page.text
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_events_are_told_by_the_harm_they_do(first: int) -> None:
+    """Down and Started, down and soon, down and later, a type that is not known, a freeze: in whatever order."""
+    events = [
+        statuses.started({**REBOOT, "EventId": "0", "EventType": "Redeploy"}),
+        {**REBOOT, "EventId": "1", "NotBefore": "Fri, 21 Nov 2025 12:05:00 GMT"},
+        {**REBOOT, "EventId": "2", "EventType": "Terminate"},
+        {**FREEZE, "EventId": "3", "EventType": "Levitate", "NotBefore": "Fri, 21 Nov 2025 12:01:00 GMT"},
+        statuses.started({**FREEZE, "EventId": "4"}),
+    ]
+    story = Story()
+    story.read(*events[first:], *events[:first])
+    status = story.status()
+    assert [event["event_id"] for event in answered(status, story.instant)["events"]] == ["0", "1", "2", "3", "4"]
+    title = verdict(shown(status))[1]
+    assert title.startswith("Redeploy started just now, and 4 more events")
 
 
 def test_it_never_looks_calm_when_blind() -> None:
@@ -103,7 +176,7 @@ def test_blind_with_events_still_tells_what_was_known() -> None:
     page = shown(statuses.failing_status(statuses.scheduled_story()))
     text = verdict(page)[1]
     assert "This page shows what was known 1 min ago, at 2025-11-21 12:00:07 UTC." in text
-    assert "Known then: Freeze in 13 min 53 s, at the earliest." in text
+    assert "Known then: Reboot in 20 min 53 s, at the earliest, and 1 more event." in text
     assert len(list(page.all("article"))) == 2
     assert "it did not answer in time" in terms(page)["Metadata service"]
 
@@ -181,6 +254,23 @@ def test_a_crowd_is_cut_and_counted() -> None:
     assert len(body) < 100_000
 
 
+def test_what_has_started_is_shown_whatever_the_crowd() -> None:
+    """Of too many events the worst stays the headline, and a freeze that has started is not among those left out."""
+    story = Story()
+    story.read()
+    reboots = [{**REBOOT, "EventId": f"reboot-{place}"} for place in range(49)]
+    story.read(*reboots, statuses.started(FREEZE))
+    page = shown(story.status())
+    tone, text = verdict(page)
+    assert tone == "on"
+    assert text.startswith("Reboot in 21 min 58 s, at the earliest, and 49 more events")
+    assert text.endswith("Also: Freeze started just now.")
+    assert [article.attributes["class"] for article in page.all("article")] == ["coming"] * 19 + ["on"]
+    story.read(*(statuses.started({**FREEZE, "EventId": f"freeze-{place}"}) for place in range(30)), REBOOT)
+    page = shown(story.status())
+    assert verdict(page)[1].startswith("Reboot in 21 min 57 s, at the earliest, and 30 more events")
+
+
 def test_it_is_a_document_that_anybody_can_read() -> None:
     """One h1, no level left out, every table with a caption, scoped heads and labelled cells, every section named."""
     story = statuses.closed_story()
@@ -201,5 +291,59 @@ def test_it_is_a_document_that_anybody_can_read() -> None:
         assert {head.attributes["scope"] for head in table.all("th")} == {"col", "row"}
         assert all(cell.attributes["data-label"] and cell.attributes["role"] == "cell" for cell in table.all("td"))
     assert {link.attributes["href"] for link in page.all("a")} == {
-        *("/metrics", "/api/v1/status", "/-/healthy", "/-/ready")
+        *("/metrics", "/api/v1/status", "/-/healthy", "/-/ready"),
+        f"{RUNBOOK}#azurescheduledeventsmaintenancescheduled",
     }
+
+
+DASHBOARD = "https://grafana.example/d/vm?var-vm_name={vm_name}"
+
+
+def test_a_dashboard_is_linked_where_one_is_configured() -> None:
+    """The VM's name is put into the configured address so that it can't leave its place; without a name no link."""
+    status = replace(statuses.empty_story().status(), vm=replace(statuses.VM, name='a&b="/#é'))
+    for vm, template, expected in (
+        (status.vm, DASHBOARD, "https://grafana.example/d/vm?var-vm_name=a%26b%3D%22%2F%23%C3%A9"),
+        (Vm(), DASHBOARD, None),
+        (Vm(), "https://grafana.example/fleet", "https://grafana.example/fleet"),
+        (status.vm, "", None),
+    ):
+        value = answered(replace(status, vm=vm), Instant(NOON), dashboard_url=template)
+        assert value["links"]["dashboard"] == expected
+        addresses = [link.attributes["href"] for link in read(render_page(value)).all("a")]
+        assert (expected in addresses) is (expected is not None)
+        assert len(addresses) == (6 if expected else 5)
+
+
+def test_the_runbook_is_linked_at_what_the_page_says() -> None:
+    """Each state leads to its own section, and the runbook has every section that a page may lead to."""
+    preempt = Story()
+    preempt.read({**FREEZE, "EventType": "Preempt"})
+    soon = Story()
+    soon.read({**REBOOT, "NotBefore": "Fri, 21 Nov 2025 12:05:00 GMT"})
+    on = Story()
+    on.read(statuses.started(REBOOT))
+    empty = statuses.empty_story()
+    parked = empty.status(destinations=[DestinationStatus("otlp", True, parked=1)])
+    behind = empty.status(destinations=[DestinationStatus("otlp", True, error="connect")])
+    sections = {
+        "": empty.status(),
+        "maintenancescheduled": statuses.scheduled_story().status(),
+        "maintenanceimminent": soon.status(),
+        "maintenancestuck": on.status(),
+        "spotpreemption": preempt.status(),
+        "nameunknown": statuses.scheduled_story().status(vm=Vm()),
+        "sourcefailing": statuses.failing_status(statuses.scheduled_story()),
+        "datastale": replace(empty.status(), source=SourceStatus()),
+        "outboxunwritable": empty.status(outbox=OutboxStatus(1, 2**20, False)),
+        "destinationparked": parked,
+        "destinationbehind": behind,
+    }
+    runbook = (Path(__file__).parents[2] / "alerts" / "RUNBOOK.md").read_text(encoding="utf-8")
+    anchors = {line[3:].lower() for line in runbook.splitlines() if line.startswith("## ")}
+    for section, status in sections.items():
+        expected = f"azurescheduledevents{section}" if section else ""
+        assert (
+            answered(status, Instant(status.source.last_poll or NOON))["links"]["runbook"].partition("#")[2] == expected
+        )
+        assert not expected or expected in anchors

@@ -44,7 +44,7 @@ def test_a_distance_tells_past_and_future() -> None:
 def test_what_was_is_never_said_to_come() -> None:
     """How long ago it was, where that is known."""
     assert plain(ago(180)) == "3 min ago"
-    assert ago(0) == "now"
+    assert ago(0) == "just now"
     assert ago(None) == "the clock was set back since"
 
 
