@@ -316,7 +316,7 @@ class WebSettings:
     dashboard_url: str = option(
         Text(check=checks.dashboard_url, optional=True),
         "",
-        "Address of the dashboard that the page links to; {vm_name} in it becomes this VM's name.",
+        "Address of a dashboard for the page to link to; {vm_name} and {resource_group} in it become this VM's.",
     )
 
     @property

@@ -495,10 +495,11 @@ def source_url(text: str) -> str:
 
 
 def dashboard_url(text: str) -> str:
-    """The address of a dashboard, as given, with `{vm_name}` in its path, query or fragment. Raises `InvalidValue`."""
-    expected = 'an http or https URL without user, such as "https://grafana.example/d/vm?var-vm_name={vm_name}"'
+    """The address of a dashboard, as given, perhaps with `{vm_name}` and `{resource_group}` in its path, query or
+    fragment. Raises `InvalidValue`."""
+    expected = 'an http or https URL without user, such as "https://grafana.example/d/vm?var-instance={vm_name}"'
     parts = split_url(text, ("http", "https"), expected)
-    if "@" in parts.netloc or any(char in text.replace("{vm_name}", "") for char in '{}"<>\\^`|'):
+    if "@" in parts.netloc or any(char in re.sub(r"{(vm_name|resource_group)}", "", text) for char in '{}"<>\\^`|'):
         raise InvalidValue(expected)
     return text
 

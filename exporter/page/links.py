@@ -13,22 +13,30 @@ RUNBOOK: Final = (
     "https://github.com/azure-scheduled-events-exporter/azure-scheduled-events-exporter/blob/main/alerts/RUNBOOK.md"
 )
 """The same address as the alerts' `runbook_url`, which add a section as well."""
-VM_NAME: Final = "{vm_name}"
-"""Stands for this VM's name in a dashboard's address."""
+PLACES: Final = ("{vm_name}", "{resource_group}")
+"""Of a dashboard's address: what they stand for is put in there. A resource group's name, of which Azure gives the case
+now in one way and now in another, is put in in lower case."""
 IMMINENT_SECONDS: Final = 600.0
 """As the alert AzureScheduledEventsMaintenanceImminent counts it."""
 
 
 def links(value: Mapping[str, Any], dashboard_url: str = "") -> dict[str, str | None]:
     """The addresses for the JSON value of a status: `runbook`, and `dashboard`, which is null where none is configured
-    or the VM's name, for which it has a place, is not known."""
+    or what its address has a place for is not known."""
     section = _section(value)
-    name = value["vm"]["name"]
-    known = bool(dashboard_url) and (bool(name) or VM_NAME not in dashboard_url)
     return {
         "runbook": f"{RUNBOOK}#{section.lower()}" if section else RUNBOOK,
-        "dashboard": dashboard_url.replace(VM_NAME, quote(name or "", safe="")) if known else None,
+        "dashboard": _dashboard(dashboard_url, value["vm"]) if dashboard_url else None,
     }
+
+
+def _dashboard(address: str, vm: Mapping[str, Any]) -> str | None:
+    values = dict(zip(PLACES, (vm["name"], (vm["resource_group"] or "").lower()), strict=True))
+    for place, text in values.items():
+        if place in address and not text:
+            return None
+        address = address.replace(place, quote(text or "", safe=""))
+    return address
 
 
 def _section(value: Mapping[str, Any]) -> str:

@@ -129,7 +129,7 @@ def test_a_file_with_every_key_is_taken() -> None:
     assert settings.event_files.path == "C:/run/events"
     assert (settings.gate.lead, settings.gate.event_types) == (300.0, ("Terminate", "Freeze"))
     assert settings.web.address == ("::1", 0)
-    assert settings.web.dashboard_url == "https://grafana.example/d/vm?var-vm_name={vm_name}"
+    assert settings.web.dashboard_url == "https://grafana.example/d/vm?var-instance={vm_name}"
     assert settings.recorder.max_bytes == 2**40
 
 

@@ -26,7 +26,7 @@ from tests.support.statuses import FREEZE, NOON, Story
 WIDTHS: Final = (400, 1200)
 SCHEMES: Final = {"dark": 0, "light": 1}
 """As Blink counts them."""
-DASHBOARD: Final = "https://grafana.example/d/vm?var-vm_name={vm_name}"
+DASHBOARD: Final = "https://grafana.example/d/vm?var-instance={resource_group}/{vm_name}"
 MEASURE: Final = (Path(__file__).parent / "measure.js").read_text(encoding="utf-8")
 
 

@@ -296,14 +296,17 @@ def test_it_is_a_document_that_anybody_can_read() -> None:
     }
 
 
-DASHBOARD = "https://grafana.example/d/vm?var-vm_name={vm_name}"
+DASHBOARD = "https://grafana.example/d/vm?var-instance={resource_group}/{vm_name}"
 
 
 def test_a_dashboard_is_linked_where_one_is_configured() -> None:
     """The VM's name is put into the configured address so that it can't leave its place; without a name no link."""
-    status = replace(statuses.empty_story().status(), vm=replace(statuses.VM, name='a&b="/#é'))
+    status = replace(
+        statuses.empty_story().status(), vm=replace(statuses.VM, resource_group="SHOP-prod", name='a&b="/#é')
+    )
     for vm, template, expected in (
-        (status.vm, DASHBOARD, "https://grafana.example/d/vm?var-vm_name=a%26b%3D%22%2F%23%C3%A9"),
+        (status.vm, DASHBOARD, "https://grafana.example/d/vm?var-instance=shop-prod/a%26b%3D%22%2F%23%C3%A9"),
+        (replace(status.vm, resource_group=""), DASHBOARD, None),
         (Vm(), DASHBOARD, None),
         (Vm(), "https://grafana.example/fleet", "https://grafana.example/fleet"),
         (status.vm, "", None),
