@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .PHONY: help demo test test-all test-fast lint types pytest peers grafana readme bench soak panels scale notifications
-.PHONY: properties fuzz
+.PHONY: costs properties fuzz
 .PHONY: vm windows systemd cluster pythons arm64
 .PHONY: dist image image-test standalone standalone-test deb rpm packages-test windows-zip msi chart
 .PHONY: manifests rules
@@ -30,6 +30,7 @@ help:
 	@echo "make scale       a thousand VMs of one scale set"
 	@echo "make notifications  how often the alerts speak in a month of VMS (default 3000; about 40 minutes)"
 	@echo "make panels      how long the dashboards' panels take at 10,000 VMs (VMS=1000), on a real Prometheus"
+	@echo "make costs       what 1, 1,000 and 10,000 VMs cost, into docs/fleet.md; half an hour"
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"
 	@echo "make fuzz        whatever strangers can send, coverage-guided, for SECONDS each (default 60; installs atheris)"
 	@echo "make vm          the interruption observer in a virtual machine that is really paused (as root installs QEMU)"
@@ -109,6 +110,10 @@ scale: $(VENV)/.test
 
 notifications: peers
 	$(BIN)/python -m benchmarks.notifications $(VMS)
+
+costs: $(VENV)/.test
+	$(BIN)/python -m benchmarks.costs --minutes $(or $(MINUTES),15)
+	@$(MAKE) --no-print-directory readme
 
 properties: $(VENV)/.test
 	$(BIN)/python -m tests.properties --minutes $(or $(MINUTES),10)

@@ -1,7 +1,8 @@
 """The destinations in a process of their own, so that what they cost is not the agent's: `python -m benchmarks.peers`.
 
 Commands come as JSON lines on standard input, each is answered by one line: `{"do": "ids"}`, `{"do": "broker", "word":
-"stop_listening"}`, `{"do": "fault", "text": "drop-after-store*3"}`, `{"do": "collector", "status": 503}`.
+"stop_listening"}`, `{"do": "told"}` (bodies at the event hub, connections open and ever accepted), `{"do": "fault",
+"text": "drop-after-store*3"}`, `{"do": "collector", "status": 503}`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,13 @@ def _obey(command: dict[str, Any], broker: Broker, collector: FlappingCollector)
         case "ids":
             hub = Counter(message.message_id or "" for message in broker.messages(HUB))
             return {"hub": hub, "otlp": Counter(collector.ids)}
+        case "told":
+            bodies = [message.body for message in broker.messages(HUB)]
+            return {
+                "bodies": [body.decode() for body in bodies],
+                "open": broker.connections,
+                "connections": broker.total_connections,
+            }
         case "broker":
             {"stop_listening": broker.stop_listening, "listen_again": broker.listen_again}[command["word"]]()
         case "fault":

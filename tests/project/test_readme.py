@@ -15,6 +15,8 @@ pytestmark = pytest.mark.linux("judges a page of the checkout, and runs its comm
 README: Final = ROOT / "README.md"
 LINES: Final = 100
 """Two screens."""
+SCREEN: Final = 36
+"""The first of them."""
 
 
 def test_the_readme_fits_on_two_screens() -> None:
@@ -28,6 +30,14 @@ def test_the_two_commands_come_first() -> None:
     assert [line.split("#")[0].split() for line in first.text.splitlines()] == [["make", "demo"], ["make", "test"]]
     before = README.read_text(encoding="utf-8").split("```")[0]
     assert not re.search(r"`[a-z-]+ [^`]*`", before)
+
+
+def test_the_first_screen_answers_the_first_questions() -> None:
+    """What it is, that it sends nothing by default, how it is installed, what it costs, and where a fleet reads on."""
+    screen = "\n".join(README.read_text(encoding="utf-8").splitlines()[:SCREEN])
+    for answer in ("approves events only under", "**It sends nothing by default.**", "## Install", "% of a core"):
+        assert answer in screen
+    assert "[3,000 VMs](docs/fleet.md)" in screen
 
 
 def made(target: str) -> str:

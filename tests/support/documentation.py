@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.costs import FOUND, Found, written
 from exporter.cli import main
 from exporter.config.schema import settings_table
 from exporter.sinks.prometheus.catalogue import metrics_table
@@ -171,9 +172,15 @@ def layers() -> str:
     return f"```text\n{contracts['importlinter:contract:layers']['layers'].strip()}\n```"
 
 
+def costs_tables() -> str:
+    """What a fleet costs, by what `make costs` measured."""
+    return written(Found.read(FOUND.read_text(encoding="utf-8")))
+
+
 GENERATED: Final = {
     ("docs/architecture.md", "layers"): layers,
     ("docs/settings.md", "settings"): settings_table,
+    ("docs/fleet.md", "costs"): costs_tables,
     ("docs/metrics.md", "metrics"): metrics_table,
     ("docs/records.md", "records"): records_table,
     ("docs/commands.md", "replay"): replayed,

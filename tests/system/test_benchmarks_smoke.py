@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import dashboards, gate, weighed
+from benchmarks import costs, dashboards, gate, weighed
 from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
@@ -50,10 +50,19 @@ def test_only_the_leader_of_a_fleet_approves_and_its_successor_after_its_death(t
         assert at - ANNOUNCED_AFTER >= earliest
 
 
+def test_what_a_scrape_costs_is_read_from_a_real_agent() -> None:
+    """Its series and bytes are those of the answer that a Prometheus gets."""
+    with costs.running(outputs=False, settle=0.1) as (agent, _, _):
+        found, body = costs.scrape(agent.url)
+        assert len(body) == found.gzip < found.plain
+        assert 100 < found.series <= 250
+
+
 def test_the_peers_of_the_benchmarks_answer_and_end() -> None:
     """The process that stands for both destinations starts, tells what it received, and ends."""
     with Peers() as peers:
         assert peers.copies() == ({}, {})
+        assert peers.ask("told") == {"bodies": [], "open": 0, "connections": 0}
         assert usage(peers.pid).rss > 0
 
 
