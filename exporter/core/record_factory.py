@@ -268,12 +268,12 @@ def account(
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
         notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
-    totals = tracked.interruptions
+    least, totals = MINIMUM_NOTICE.get(event.event_type or ""), tracked.interruptions
     return {
         "first_seen": timestamp(tracked.first_seen),
         "seen_before": tracked.seen_before.value,
         "notice_seconds": rounded(notice),
-        "documented_minimum_notice_seconds": MINIMUM_NOTICE.get(event.event_type or ""),
+        "documented_minimum_notice_seconds": float(least) if least is not None else None,
         "approved_by": tracked.started_by.value if tracked.started_by else None,
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "rule": tracked.approval.rule or None,

@@ -176,6 +176,20 @@ def test_a_change_and_a_decision_quote_what_is_not_known_as_null() -> None:
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_number_has_one_type_in_every_record(kind: str) -> None:
+    """A column of a table is guessed from the first records: what may have a fraction always has one."""
+    data = cloudevent(kind)["data"]
+    parts = {"data": data, "account": data.get("account", {}), "interruption": data.get("interruption", {})}
+    for part, found in parts.items():
+        for name, value in found.items():
+            types = SCHEMA["$defs"][part]["properties"][name].get("type", ())
+            if "number" in types and value is not None:
+                assert isinstance(value, float), (part, name, value)
+            if "integer" in types and value is not None:
+                assert isinstance(value, int), (part, name, value)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_record_says_its_kind_and_the_event_that_it_is_joined_by(kind: str) -> None:
     """Without taking `type` apart; the id in lower case, as Azure may change its case, and null for the VM's own."""
     found = cloudevent(kind)
