@@ -66,7 +66,7 @@ def checked(files: Mapping[str, str], queries: Mapping[str, str]) -> Checked:
         "files": [{"name": name, "text": text} for name, text in files.items()],
         "queries": [{"name": name, "text": text} for name, text in queries.items()],
     }
-    return Checked(**json.loads(run_node(FOLDER / "kql.mjs", given=json.dumps(asked))))
+    return Checked(**json.loads(run_node(FOLDER / "kql.mjs", given=json.dumps(asked), seconds=300)))
 
 
 def panels() -> dict[str, str]:
