@@ -8,15 +8,9 @@ from typing import Any, Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from dashboards import fleet, marks, vm
+from dashboards import SCHEMA, fleet, marks, vm
 from dashboards.board import Board
 from dashboards.draw import draw_board
-
-LEAST: Final = "10.4"
-"""The oldest Grafana that the dashboards are made for: it knows every field (tests/dashboards/test_schema.py)."""
-
-SCHEMA: Final = 39
-"""The last schema of the classic model that Grafana 10 to 13 all import without a migration that loses something."""
 
 HERE: Final = Path(__file__).parent
 BOARDS: Final = {"vm.json": vm.BOARD, "fleet.json": fleet.BOARD}

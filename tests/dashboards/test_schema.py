@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from dashboards.build import LEAST, SCHEMA
+from dashboards import LEAST, SCHEMA
 from tests.support.dashboards_world import ROOT, load
 from tests.support.node import FOLDER, run_node
 
