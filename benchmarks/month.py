@@ -192,7 +192,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One thing that happens to the fleet, `times` in a month; `tail`: minutes for which what fires at its end goes on."""
+    """What happens to the fleet, `times` in a month; `tail`: minutes for which what fires at its end goes on."""
 
     name: str
     minutes: int
@@ -304,7 +304,7 @@ def _user(scene: Scene) -> None:
 
 
 def _host_failure(scene: Scene) -> None:
-    """A host fails: five VMs go without notice, their events Started at first sight; one does not come back for fifty minutes."""
+    """A host fails: five VMs go, their events Started at first sight; one does not come back for fifty minutes."""
     for number, vm in enumerate(scene.share(5 / len(scene.vms), skip=3)):
         scene[vm].event(f"B{number}", "Reboot", "Platform", WARM, notice=0, over=WARM + 25)
         scene[vm].away(WARM + 2, WARM + (52 if number == 0 else 8))

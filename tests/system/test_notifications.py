@@ -1,0 +1,48 @@
+"""A day of a small fleet through the real rules, a real Alertmanager and a real webhook: who is told, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from benchmarks.month import STORIES, Story, written
+from benchmarks.notifications import changes, play
+
+VMS: Final = 120
+FACTOR: Final = 480.0
+
+pytestmark = pytest.mark.peer("alertmanager")
+
+
+def _story(words: str) -> Story:
+    (story,) = (story for story in STORIES if words in story.name)
+    return story
+
+
+@pytest.mark.parametrize("words", ["autoscale deletes", "approved early"])
+def test_what_nobody_must_do_is_not_even_an_alert(words: str, tmp_path: Path) -> None:
+    """A tenth of the fleet is deleted, early or in time, its targets down or away afterwards: nothing fires at all."""
+    assert changes(_story(words), VMS, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "alerts"),
+    [("4 Spot VMs", {}, 1), ("region", {("operators", "firing"): 1}, 80)],
+)
+def test_many_alerts_are_one_notification_or_none(
+    words: str, told: dict[tuple[str, str], int], alerts: int, tmp_path: Path
+) -> None:
+    """An outage of the metadata service is told once, whatever it does to single VMs; a few evictions are not."""
+    story = _story(words)
+    heard = play(story, changes(story, VMS, tmp_path), FACTOR, tmp_path)
+    assert heard.alerts.total() >= alerts
+    assert dict(heard.notifications) == told
+
+
+def test_values_are_written_as_promtool_reads_them() -> None:
+    """Runs, steps up and down, gaps, and the end of a series."""
+    assert written([None, None, 1.0, 1.0, 1.0, 0.0]) == "_x2 1+0x2 0"
+    assert written([0.0, 60.0, 120.0, None, None]) == "0+60x2 stale _x1"
+    assert written([1.0, 0.0, None, 5.0]) == "1-1x1 stale 5"
