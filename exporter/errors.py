@@ -27,6 +27,9 @@ class Failure(Exception):
     `retry_after` is `Retry-After` in seconds; each None where there was none.
     """
 
+    acknowledged: frozenset[str] = frozenset()
+    """The ids of those records of a `send` that were acknowledged all the same."""
+
     def __init__(
         self, reason: str, detail: str = "", *, status_code: int | None = None, retry_after: float | None = None
     ) -> None:
@@ -38,13 +41,23 @@ class Failure(Exception):
 
 
 class Retryable(Failure):
-    """Try again; slowly where `needs_operator`: only a person can mend it."""
+    """Try again; slowly where `needs_operator`: only a person can mend it.
+
+    `smaller` says that a smaller request may get through where this one did not.
+    """
 
     def __init__(
-        self, reason: str, detail: str = "", *, retry_after: float | None = None, needs_operator: bool = False
+        self,
+        reason: str,
+        detail: str = "",
+        *,
+        retry_after: float | None = None,
+        needs_operator: bool = False,
+        smaller: bool = False,
     ) -> None:
         super().__init__(reason, detail, retry_after=retry_after)
         self.needs_operator = needs_operator
+        self.smaller = smaller
 
 
 class SourceFailure(Failure):

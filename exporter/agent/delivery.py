@@ -1,6 +1,10 @@
 """From the outbox to one destination: next, send, settle. One `Delivery` per destination, on a thread of its own.
 
-At least once, in order per event, one batch in flight. A destination that is down delays nothing but its own queue.
+At least once, in order per event: the next `send` begins when this one has ended, and what was acknowledged is settled.
+A destination that is down delays nothing but its own queue. A batch that is refused for good is sent again in halves,
+until the refused record is alone: the others arrive, some of them more than once. What may pass by itself leaves a
+batch whole. Where it may have been too much for the way there, or one of its records may be the reason for what only a
+person can mend, sending begins again with one record, and doubles: no record waits for one behind it.
 While nothing waits, the thread sleeps until it is woken by a commit or until its destination has something to do.
 """
 
@@ -44,10 +48,14 @@ class Destination(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """How many records of one subject it takes in one `send`."""
+        """How many records it takes in one `send`."""
+
+    @property
+    def subjects(self) -> int | None:
+        """Of how many subjects they may be now; None for any, in the order of the outbox."""
 
     def send(self, records: Sequence[Record]) -> None:
-        """Returns when every record is acknowledged; raises `Retryable` or `Permanent`."""
+        """Returns when every record is acknowledged; raises `Retryable` or `Permanent`, with what is `acknowledged`."""
 
     def idle(self) -> float | None:
         """Called when nothing waits. Answers in how many seconds to call again; None: not before the next `send`."""
@@ -71,6 +79,11 @@ def backoff(failures: int, failure: Retryable, jitter: float) -> float:
     `jitter` (0 to 1), 60 where only a person can mend it, and never less than the destination asked for."""
     own = OPERATOR_SECONDS if failure.needs_operator else SEND_BACKOFF.after(failures)
     return max(own * (1 - 0.2 * jitter), failure.retry_after or 0.0)
+
+
+def _doubling(most: int) -> list[int]:
+    """1, 2, 4, … up to less than `most`, the first of them last."""
+    return [2**step for step in reversed(range((most - 1).bit_length()))]
 
 
 class Delivery:
@@ -98,8 +111,8 @@ class Delivery:
         self._jitter = jitter
         self._failures = 0
         self._due = 0.0
-        self._one_by_one = 0
-        """So many records still have to be sent alone, to find the one that was refused."""
+        self._portions: list[int] = []
+        """At most so many records in each of the next batches, the last of these in the next one."""
 
     def tick(self) -> float:
         """Sends at most one batch. Answers in how many seconds to call again, if not woken before.
@@ -110,7 +123,7 @@ class Delivery:
         if now < self._due:
             return self._due - now
         try:
-            waiting = self._outbox.next(self.name, 1 if self._one_by_one else self._destination.batch_size)
+            waiting = self._next()
             if not waiting:
                 return self._idle()
             self._send(waiting)
@@ -118,8 +131,15 @@ class Delivery:
             return self._retry_later(failure)
         return 0.0
 
+    def _next(self) -> list[Queued]:
+        limit, subjects = self._destination.batch_size, self._destination.subjects
+        if self._portions:
+            limit, subjects = min(limit, self._portions[-1]), None if subjects is None else 1
+        return self._outbox.next(self.name, limit, subjects)
+
     def _idle(self) -> float:
         """Nothing waits. Answers in how many seconds there is something to do without being woken."""
+        self._portions.clear()
         close_in = self._destination.idle()
         self._recovered()
         longest = LOOK_AGAIN_SECONDS if self._outbox.must_look_again(self.name) else IDLE_SECONDS
@@ -129,22 +149,31 @@ class Delivery:
         began = self._monotonic()
         try:
             self._destination.send([queued.record for queued in waiting])
-        except Permanent as failure:
-            self._refused(waiting, failure)
+        except Failure as failure:
+            self._taken([queued for queued in waiting if queued.record.id in failure.acknowledged], began)
+            if not isinstance(failure, Permanent):
+                raise
+            self._refused([queued for queued in waiting if queued.record.id not in failure.acknowledged], failure)
+        else:
+            self._portions[-1:] = []
+            self._taken(waiting, began)
+
+    def _taken(self, acknowledged: list[Queued], began: float) -> None:
+        if not acknowledged:
             return
-        self._one_by_one = max(0, self._one_by_one - 1)
         self._failures = 0
-        self._metrics.sent(self.name, len(waiting), self._monotonic() - began)
+        self._metrics.sent(self.name, len(acknowledged), self._monotonic() - began)
         self._recovered()
-        self._settle(lambda: self._outbox.delivered(self.name, [queued.seq for queued in waiting]))
+        self._settle(lambda: self._outbox.delivered(self.name, [queued.seq for queued in acknowledged]))
 
     def _refused(self, waiting: list[Queued], failure: Permanent) -> None:
-        """One of a batch will never be taken: the batch is sent one by one, and only that record is a dead letter."""
+        """One of these will never be taken: they are sent in halves, and what is refused alone is a dead letter."""
+        self._portions[-1:] = []
         if len(waiting) > 1:
-            self._one_by_one = len(waiting)
+            half = len(waiting) // 2
+            self._portions += [len(waiting) - half, half]
             return
         queued = waiting[0]
-        self._one_by_one = max(0, self._one_by_one - 1)
         self._metrics.send_failed(self.name, failure.reason)
         self._log.error(
             "record.parked",
@@ -172,6 +201,8 @@ class Delivery:
 
     def _retry_later(self, failure: Retryable) -> float:
         self._failures += 1
+        if failure.smaller or failure.needs_operator:
+            self._portions = _doubling(self._destination.batch_size)
         delay = backoff(self._failures, failure, self._jitter())
         self._due = self._monotonic() + delay
         self._metrics.send_failed(self.name, failure.reason)

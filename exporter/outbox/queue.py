@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import length_hint
+from typing import Final
 
 from exporter.core.folding import folded
 from exporter.core.records import Record
 from exporter.outbox.file import transaction
 from exporter.outbox.retention import DELIVERED
+
+BATCH_BYTES: Final = 1 << 20
+"""Bodies of more than so many bytes are not read at once, except for one that is larger by itself."""
+_WINDOW: Final = 50
+"""Among so many of the oldest rows a subject is looked for, times the number of subjects that are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +127,47 @@ def enqueue(db: sqlite3.Connection, destinations: Sequence[str], records: Sequen
     return numbers
 
 
-def waiting_rows(db: sqlite3.Connection, destination: str, state: QueueState, limit: int) -> list[tuple[int, bytes]]:
-    """The oldest row that waits and is not settled, and up to `limit` - 1 more of the same subject.
+def waiting_rows(
+    db: sqlite3.Connection, destination: str, state: QueueState, limit: int, subjects: int | None = 1
+) -> list[tuple[int, bytes]]:
+    """At most `limit` of the rows that wait and are not settled, each a row number and a record's body.
 
-    Each is a row number and a record's body. Raises sqlite3.Error.
+    They are the oldest of the `subjects` that wait longest, by subject and each subject's in order; with None the
+    oldest of all, in order. No subject gets more than its share of the limit. Raises sqlite3.Error.
     """
-    unsettled = f"parked IS NULL AND seq NOT IN ({','.join(map(str, state.settled))})"
-    row = db.execute(
-        f"SELECT subject FROM queue WHERE destination = ? AND {unsettled} ORDER BY seq LIMIT 1",  # noqa: S608  # numbers
-        (destination,),
-    ).fetchone()
-    if row is None:
-        return []
-    # Left to itself, SQLite walks the whole backlog in search of the subject.
-    return db.execute(
-        "SELECT seq, body FROM queue INDEXED BY queue_order JOIN records USING (seq)"  # noqa: S608  # as above
-        f" WHERE destination = ? AND subject = ? AND {unsettled} ORDER BY seq LIMIT ?",
-        (destination, row[0], limit),
+    unsettled = f"destination = ? AND parked IS NULL AND seq NOT IN ({','.join(map(str, state.settled))})"
+    if subjects is None:
+        return _within_bytes(
+            db.execute(
+                f"SELECT seq, body FROM queue JOIN records USING (seq) WHERE {unsettled} ORDER BY seq LIMIT ?",  # noqa: S608  # numbers
+                (destination, limit),
+            )
+        )
+    window = 1 if subjects == 1 else _WINDOW * subjects
+    oldest = f"SELECT subject, seq FROM queue WHERE {unsettled} ORDER BY seq LIMIT ?"  # noqa: S608  # as above
+    found = db.execute(
+        f"SELECT subject FROM ({oldest}) GROUP BY subject ORDER BY min(seq) LIMIT ?",  # noqa: S608  # as above
+        (destination, window, min(subjects, limit)),
     ).fetchall()
+    share = max(1, limit // max(1, len(found)))
+    # Left to itself, SQLite walks the whole backlog in search of the subject.
+    of_subject = (
+        "SELECT seq, body FROM queue INDEXED BY queue_order JOIN records USING (seq)"  # noqa: S608  # as above
+        f" WHERE {unsettled} AND subject = ? ORDER BY seq LIMIT ?"
+    )
+    return _within_bytes(row for (subject,) in found for row in db.execute(of_subject, (destination, subject, share)))
+
+
+def _within_bytes(rows: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The first rows whose bodies are no more than `BATCH_BYTES` together, and one at least. Reads no further."""
+    some: list[tuple[int, bytes]] = []
+    size = 0
+    for row in rows:
+        size += length_hint(row[1])  # 0 for a damaged one that has none
+        if some and size > BATCH_BYTES:
+            break
+        some.append(row)
+    return some
 
 
 def settle(db: sqlite3.Connection, destination: str, state: QueueState, pruned: int) -> None:

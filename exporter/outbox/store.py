@@ -181,10 +181,11 @@ class Outbox(Database):
 
     # -- the deliveries' side
 
-    def next(self, destination: str, limit: int) -> list[Queued]:
-        """The oldest record that waits for this destination, and up to `limit` - 1 more of the same subject.
+    def next(self, destination: str, limit: int, subjects: int | None = 1) -> list[Queued]:
+        """At most `limit` of the records that wait for this destination: the oldest of so many subjects, by subject.
 
-        Raises `OutboxUnwritable`.
+        With None the oldest of all subjects, in the order of the outbox. Bounded by `BATCH_BYTES` too; empty when
+        nothing waits. Raises `OutboxUnwritable`.
         """
         with self._delivery_lock, translated():
             db = self._delivery
@@ -195,8 +196,8 @@ class Outbox(Database):
                 self._settle(destination)
             if len(queue.settled) > MAX_UNSETTLED:
                 self._settle(destination)
-            rows = waiting_rows(db, destination, queue, limit)
-            return self._readable(destination, rows)
+            rows = waiting_rows(db, destination, queue, limit, subjects)
+            return self._readable(destination, rows) or (self.next(destination, limit, subjects) if rows else [])
 
     def _readable(self, destination: str, rows: Sequence[tuple[int, bytes]]) -> list[Queued]:
         """The rows as records; one that can't be read becomes a dead letter, so that it is in nobody's way."""
@@ -206,7 +207,7 @@ class Outbox(Database):
                 readable.append(Queued(seq, Record.from_json(body)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 self._queues[destination].settled[seq] = "unreadable: damaged in the outbox"
-        return readable or (self.next(destination, len(rows)) if rows else [])
+        return readable
 
     def must_look_again(self, destination: str) -> bool:
         """Whether something may change for this destination without a commit: the file is not open, or the disk has

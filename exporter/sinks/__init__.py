@@ -6,12 +6,14 @@ is configured. Begin reading in the `sink.py` of a room.
 A *destination* (Event Hubs, OTLP) has this shape, which `agent/delivery.py` declares as a protocol of its own:
 
     name: str                        the metric label, "event_hubs" or "otlp"
-    batch_size: int                  how many records of one subject it takes in one `send`
-    send(records) -> None            returns only when the backend has acknowledged every record;
-                                     raises `errors.Retryable` or `errors.Permanent`
+    batch_size: int                  how many records it takes in one `send`
+    subjects: int | None             of how many subjects they may be at the moment; None for any, in the outbox's order
+    send(records) -> None            returns only when the backend has acknowledged every record; raises
+                                     `errors.Retryable` or `errors.Permanent`, with the ids of what is `acknowledged`
     idle() -> float | None           called when there is nothing to send; answers in how many seconds it
                                      wants to be called again, None for not before the next `send`
     close() -> None                  within 2 s, whatever the backend does
 
-`Permanent` out of a batch of more than one is taken as "one of them": delivery then sends them one by one.
+`Permanent` out of a batch of more than one is taken as "one of them": delivery then sends them in halves, until one is
+refused alone.
 """

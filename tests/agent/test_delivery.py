@@ -27,6 +27,7 @@ class Backend:
 
     refuse: Callable[[Sequence[Record]], Exception | None] = lambda _records: None
     batch_size: int = 10
+    subjects: int | None = 1
     name: str = "event_hubs"
     taken: list[str] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)

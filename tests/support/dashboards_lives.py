@@ -108,6 +108,7 @@ class _Receiver:
     """A destination that takes what it is sent, until it fails; it refuses one record for good at a moment."""
 
     batch_size = 50
+    subjects = 1
 
     def __init__(self, name: str, life: Life, end: float, clock: Clock) -> None:
         self.name = name

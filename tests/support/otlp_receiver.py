@@ -14,6 +14,7 @@ import ssl
 import threading
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -81,12 +82,40 @@ class Seen:
 
 Log = tuple[dict[str, Any], InstrumentationScope, LogRecord]
 
+Taste = Callable[[list[str]], tuple[Action, set[str]]]
+"""By the ids of a request's records: the answer, and the ids of those that are not taken."""
+
+
+def refusing(*ids: str, answer: Action | None = None) -> Taste:
+    """Takes all but these, which a `partial_success` counts; with `answer` it refuses the whole request."""
+
+    def taste(sent: list[str]) -> tuple[Action, set[str]]:
+        refused = set(ids) & set(sent)
+        if not refused:
+            return success(), set()
+        return (success(rejected=len(refused), message="no"), refused) if answer is None else (answer, set(sent))
+
+    return taste
+
+
+def uid(log: Log) -> str:
+    """The record's id."""
+    return str(attributes(log[2].attributes)["log.record.uid"])
+
 
 class Receiver:
-    """Listens on loopback; `url` has the path of the protocol. Actions are used up one for each request."""
+    """Listens on loopback; `url` has the path of the protocol. Actions are used up one for each request, then `taste`
+    decides."""
 
-    def __init__(self, *actions: Action, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, *actions: Action, port: int = 0, tls: ssl.SSLContext | None = None, taste: Taste | None = None
+    ) -> None:
         self.requests: list[Seen] = []
+        self.batches: list[list[str]] = []
+        """Of each request the ids of its records."""
+        self.pieces: list[int] = []
+        """Of each request how many ResourceLogs it has."""
+        self._taste = taste or refusing()
         self.logs: list[Log] = []
         self.connections: list[socket.socket] = []
         self.asked = threading.Event()
@@ -126,9 +155,14 @@ class Receiver:
         """Note a request and say what to do with it."""
         with self._lock:
             self.requests.append(Seen(path, headers, len(body)))
-            action = self._actions.popleft() if self._actions else success()
+            request = _decode(headers, body)
+            self.pieces.append(len(request.resource_logs))
+            logs = _logs(request)
+            ids = [uid(log) for log in logs]
+            self.batches.append(ids)
+            action, left = (self._actions.popleft(), set[str]()) if self._actions else self._taste(ids)
             if isinstance(action, Reply) and 200 <= action.status < 300:
-                self.logs.extend(_decode(headers, body))
+                self.logs.extend(log for log in logs if uid(log) not in left)
         self.asked.set()
         return action
 
@@ -156,7 +190,7 @@ def attributes(pairs: Any) -> dict[str, Any]:
     return {pair.key: plain(pair.value) for pair in known}
 
 
-def _decode(headers: dict[str, str], body: bytes) -> list[Log]:
+def _decode(headers: dict[str, str], body: bytes) -> ExportLogsServiceRequest:
     assert headers["content-type"] == "application/x-protobuf"
     match headers.get("content-encoding"):
         case "gzip":
@@ -165,6 +199,10 @@ def _decode(headers: dict[str, str], body: bytes) -> list[Log]:
             body = zlib.decompress(body)
     request = ExportLogsServiceRequest()
     request.ParseFromString(body)
+    return request
+
+
+def _logs(request: ExportLogsServiceRequest) -> list[Log]:
     return [
         (attributes(resource.resource.attributes), scope.scope, log)
         for resource in request.resource_logs

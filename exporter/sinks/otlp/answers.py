@@ -2,9 +2,12 @@
 
 answer                                         is
 2xx, decoded, nothing rejected                 delivered
-400 413 422, rejected log records              Permanent: the record's own
+400 413 422, rejected log records              Permanent: the record's own, or that of one of a batch
 no answer in time, broken, 429 502 503 504     Retryable, `Retry-After` obeyed
 everything else (401 403 404 3xx 500 HTML …)   Retryable with `needs_operator`: slowly, and the record waits
+
+How many records of a batch were rejected is not believed: which ones is not said, and all of them are sent again. Less
+than none makes no sense, and is not taken for a success.
 """
 
 from __future__ import annotations
@@ -69,7 +72,10 @@ def judge(answer: CollectorResponse, now: float) -> Failure | str:
         partial = _decode(answer).partial_success
     except Retryable as failure:
         return failure
-    if partial.rejected_log_records > 0:
+    if partial.rejected_log_records < 0:
+        said = f"a success that rejects {partial.rejected_log_records} records"
+        return Retryable("protocol", said, needs_operator=True)
+    if partial.rejected_log_records:
         return Permanent("rejected", f"by the collector: {partial.error_message or 'it gives no reason'}")
     return str(partial.error_message)
 
@@ -125,7 +131,8 @@ FOREIGN: Final = (Aborted, Flooded, UnusableFile, InvalidAnswer, OSError, ValueE
 
 def translate(error: Exception, exchange: Exchange, deadline: float, *, through_proxy: bool) -> Retryable:
     """The border: what it means when there is no answer. Foreign texts are not repeated: they hold whole addresses and
-    headers. `deadline` is the seconds that the request had."""
+    headers. `deadline` is the seconds that the request had. A request that was under way may have been too large
+    for the deadline, or for somebody on the way who hangs up instead of answering 413."""
     kind = type(error).__name__
     hung_up = f"the collector cannot be reached or hung up ({kind})"
     at_proxy = isinstance(error, ProxyRefused) or (through_proxy and exchange.stage is Stage.CONNECT)
@@ -146,4 +153,5 @@ def translate(error: Exception, exchange: Exchange, deadline: float, *, through_
         else (Exception, "connect", hung_up, False),
     )
     _, reason, detail, needs_operator = next(row for row in table if isinstance(error, row[0]))
-    return Retryable(reason, detail, needs_operator=needs_operator)
+    smaller = exchange.stage is Stage.EXCHANGE and reason in ("timeout", "connect")
+    return Retryable(reason, detail, needs_operator=needs_operator, smaller=smaller)

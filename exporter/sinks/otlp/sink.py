@@ -1,4 +1,4 @@
-"""OpenTelemetry logs over OTLP/HTTP: one record, one log record, one request.
+"""OpenTelemetry logs over OTLP/HTTP: one record is one log record, and a request holds many.
 
 The SDK's log processors lose what the outbox is there to keep (a batch is dropped seconds after the collector went
 away, a flush returns True regardless), and its exporter calls a redirect, a log in page and a `partial_success` with
@@ -14,7 +14,8 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -38,6 +39,9 @@ CompressionName = Literal["none", "gzip", "deflate"]
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _SERVICE_NAME: Final = "azure-scheduled-events-exporter"
+BATCH_RECORDS: Final = 100
+BATCH_BYTES: Final = 1 << 20
+"""Of a request with more than one record, before it is compressed. Collectors take 4 MiB and more by default."""
 _COMPRESS: Final[Mapping[CompressionName, Callable[[bytes], bytes]]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 
 _log = logging.getLogger(__name__)
@@ -54,7 +58,8 @@ class OtlpDestination:
     """
 
     name: Final = "otlp"
-    batch_size: Final = 1
+    batch_size: Final = BATCH_RECORDS
+    subjects: Final = None
 
     def __init__(
         self,
@@ -92,9 +97,18 @@ class OtlpDestination:
         self._last_sent: float | None = None
 
     def send(self, records: Sequence[Record]) -> None:
-        """Return once the collector has acknowledged every record; raise `Retryable` or `Permanent` otherwise."""
-        for record in records:
-            self._send_one(record)
+        """Return once the collector has acknowledged every record; raise `Retryable` or `Permanent` otherwise.
+
+        All of them are one request, in their order. What is too much for one is refused without a request.
+        """
+        compress = _COMPRESS.get(self._compression)
+        content = self._encode(records)
+        if len(records) > 1 and len(content) > BATCH_BYTES:
+            raise Permanent("too-large", f"{len(content)} bytes in one request")
+        success = self._client.post(compress(content), self._compression) if compress else self._client.post(content)
+        self._last_sent = self._monotonic()
+        if success.warning:
+            _log.warning("the collector took what it was sent, with a warning: %s", success.warning)
 
     def probe(self) -> Mapping[str, str]:
         """POST an `ExportLogsServiceRequest` without any record; the headers of the answer. Raises as `send` does."""
@@ -118,22 +132,22 @@ class OtlpDestination:
         """End at once, also a `send` that is under way in another thread, which then raises `Retryable`."""
         self._client.close()
 
-    def _send_one(self, record: Record) -> None:
-        compress = _COMPRESS.get(self._compression)
-        content = self._encode(record)
-        success = self._client.post(compress(content), self._compression) if compress else self._client.post(content)
-        self._last_sent = self._monotonic()
-        if success.warning:
-            _log.warning("the collector took a record with a warning: %s", success.warning)
+    def _encode(self, records: Sequence[Record]) -> bytes:
+        """The `ExportLogsServiceRequest` with these records; Permanent where there is none.
 
-    def _encode(self, record: Record) -> bytes:
-        """The `ExportLogsServiceRequest` with this record alone; Permanent where there is none."""
-        resource = Resource({**self._defaults, **words.resource_attributes(record)}).merge(self._operator)
-        entry = ReadableLogRecord(_log_record(record), resource, self._scope)
+        What the records know of their VM is written once for all that know the same in a row: a repeated field of
+        protobuf may come in several pieces, and the order of the records is kept.
+        """
         try:
-            return bytes(encode_logs([entry]).SerializeToString())
-        except Exception as error:  # whatever the SDK raises is the record's own: no other record waits for it
+            runs = groupby(records, words.resource_attributes)
+            return b"".join(self._encode_run(of_vm, run) for of_vm, run in runs)
+        except Exception as error:  # whatever the SDK raises is a record's own: no other record waits for it
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
+
+    def _encode_run(self, of_vm: Mapping[str, words.AttributeValue], records: Iterable[Record]) -> bytes:
+        resource = Resource({**self._defaults, **of_vm}).merge(self._operator)
+        entries = [ReadableLogRecord(_log_record(record), resource, self._scope) for record in records]
+        return bytes(encode_logs(entries).SerializeToString())
 
 
 def _check(url: str, headers: Mapping[str, str]) -> None:
