@@ -23,7 +23,7 @@ from exporter.core.memory import CLOSED_KEPT
 from exporter.errors import Failure
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError
-from exporter.sinks.event_hubs.sink import EventHubsDestination
+from exporter.sinks.event_hubs.sink import WIDEN_AFTER, WIDEN_SECONDS, EventHubsDestination
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.support.agent_world import World, document, event, started
 from tests.support.eventhubs_broker import FORGETFUL, collected
@@ -141,6 +141,24 @@ def test_a_flapping_collector_leaves_nothing_behind() -> None:
                 destination.send([a_record()])
 
         assert left_behind(send, times=192, warm=80) < 0.3
+
+
+@pytest.mark.linux("has peers that are held by SIGSTOP")
+def test_backlogs_over_several_connections_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """A backlog that drains slowly opens further connections, and has given them back when it is drained."""
+    now = itertools.count(0.0, 2 * WIDEN_SECONDS)
+    with Peers() as peers:
+        destination = EventHubsDestination(connection_string=peers.connection_string, monotonic=lambda: next(now))
+
+        def drain() -> None:
+            for _ in range(WIDEN_AFTER + 1):
+                destination.send([a_record()])
+            destination.send([a_record(number, subject=f"event-{number}") for number in range(destination.subjects)])
+            destination.idle()
+            caplog.clear()
+
+        assert left_behind(drain, times=12, warm=8) < 4
+        destination.close()
 
 
 @pytest.mark.linux("has peers that are held by SIGSTOP")

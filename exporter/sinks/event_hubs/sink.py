@@ -4,6 +4,10 @@ The SDK's sync client cannot be interrupted and deadlocks on close; its buffered
 a loop of its own, every call under a deadline, and a client that met any error which is not the record's own is thrown
 away. It is connected on demand and closed when idle, since a namespace counts connections. The SDK repeats a send whose
 acknowledgement is lost, so a consumer may see a record twice, with the same `message_id`.
+
+A batch has one partition key, so that a backlog costs a round trip for each event. The SDK has a lock around each send
+of a client, and each client has a connection of its own: two batches at a time are two connections. So one it is, but
+for a backlog that drains slowly; then several lanes, each a client, send batches of different subjects at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,6 +27,7 @@ from azure.eventhub import EventData, EventDataBatch
 from azure.eventhub.aio import EventHubProducerClient
 
 from exporter.choices import MessageFormat, Transport
+from exporter.core.folding import folded
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.event_hubs.address import Address, default_credential
 from exporter.sinks.event_hubs.errors import translate
@@ -37,6 +44,48 @@ _CLOSING: Final = 1.0  # seconds that a client gets to close
 _STOPPING: Final = 0.5  # seconds for its thread to end
 _GRACE: Final = 2.0  # seconds beyond the deadlines after which the loop counts as stuck
 _STEPS: Final = 4  # deadlines in a send: to connect, and for the few batches that records fill
+LANES: Final = 5
+"""At most so many connections, and subjects whose records are under way."""
+WIDEN_AFTER: Final = 10
+WIDEN_SECONDS: Final = 0.05
+"""A backlog drains slowly after so many sends without a pause that took so long on average; the first, which may have
+had to connect, is not counted."""
+_OPENING: Final = 5.0  # seconds in which a further connection is made, or done without
+
+
+@dataclass(slots=True)
+class _Portion:
+    """The records of one subject in a send: their ids, their messages by partition key, and these as batches."""
+
+    ids: frozenset[str]
+    runs: list[tuple[str | None, list[Message]]]
+    batches: list[EventDataBatch] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast a backlog drains, and over how many lanes for that reason."""
+
+    lanes: int = 1
+    most: int = LANES
+    sends: int = 0
+    seconds: float = 0.0
+
+    def sent(self, seconds: float) -> None:
+        """A send without a pause before it took so long."""
+        self.sends += 1
+        if self.sends > 1:
+            self.seconds += seconds
+        if self.sends > WIDEN_AFTER and self.seconds >= WIDEN_SECONDS * (self.sends - 1):
+            self.lanes = self.most
+
+    def restart(self) -> None:
+        """A send failed: what follows goes over one lane again."""
+        self.lanes, self.sends, self.seconds = 1, 0, 0.0
+
+    def limit(self, lanes: int) -> None:
+        """There are no more than so many for this backlog."""
+        self.lanes = self.most = lanes
 
 
 class EventHubsDestination:
@@ -77,23 +126,39 @@ class EventHubsDestination:
         self._deadline = deadline
         self._monotonic = monotonic
         self._last_used = 0.0
+        self._pace = _Pace()
         self._lock = threading.Lock()
         self._closed = False
         self._thread: LoopThread | None = None
         # These two belong to the loop.
-        self._client: EventHubProducerClient | None = None
+        self._clients: list[EventHubProducerClient] = []
         self._credential: Any = None
+
+    @property
+    def subjects(self) -> int:
+        """More than one while a backlog drains slowly."""
+        return self._pace.lanes
 
     def send(self, records: Sequence[Record]) -> None:
         """Return once the hub has acknowledged every record; raise `Retryable` or `Permanent` otherwise.
 
-        Records of one subject stay in their order. Nothing is sent when one of them can never be.
+        Records of one subject stay in their order. Nothing is sent when one of them can never be. Where those of one
+        subject were acknowledged and those of another were not, the failure says so.
         """
         if not records:
             return
-        grouped = [(key, self._messages(group)) for key, group in groupby(records, lambda r: partition_key(r.subject))]
-        self._run(self._deliver(grouped), _STEPS * self._deadline)
+        subjects: dict[str, list[Record]] = {}
+        for record in records:
+            subjects.setdefault(folded(record.subject), []).append(record)
+        portions = [self._portion(of_subject) for of_subject in subjects.values()]
+        began = self._monotonic()
+        try:
+            self._run(self._deliver(portions), (_STEPS + len(portions)) * self._deadline)
+        except Failure:
+            self._pace.restart()
+            raise
         self._last_used = self._monotonic()
+        self._pace.sent(self._last_used - began)
 
     def probe(self) -> int:
         """Open what a send opens, and send nothing. The bytes that a message may have; raises `Failure` as `send`."""
@@ -104,8 +169,12 @@ class EventHubsDestination:
 
         Answers in how many seconds that will be; None when there is none to give back.
         """
-        if self._thread is None or self._client is None:
+        self._pace = _Pace()
+        if self._thread is None or not self._clients:
             return None
+        if len(self._clients) > 1:
+            with contextlib.suppress(Failure):  # as below
+                self._run(self._discard(keep=1), 2 * _CLOSING)
         unused = self._monotonic() - self._last_used
         if unused < self._idle_close:
             return self._idle_close - unused
@@ -125,9 +194,14 @@ class EventHubsDestination:
             thread.run(self._close(), _CLOSING)
         thread.stop(_STOPPING)
 
-    def _messages(self, records: Any) -> list[Message]:
+    def _portion(self, records: Sequence[Record]) -> _Portion:
+        """Ids are compared in folded case, and a key has the case that the record has: a subject may have several."""
         try:
-            return [message(record, self._format) for record in records]
+            runs = groupby(records, lambda record: partition_key(record.subject))
+            return _Portion(
+                frozenset(record.id for record in records),
+                [(key, [message(record, self._format) for record in run]) for key, run in runs],
+            )
         except (ValueError, TypeError) as error:
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
 
@@ -139,7 +213,7 @@ class EventHubsDestination:
                 raise Retryable("closed", "going down")
             if self._thread is None:
                 self._thread = LoopThread("event-hubs")
-                self._client = self._credential = None
+                self._clients, self._credential = [], None
             thread = self._thread
         try:
             return thread.run(work, patience + _GRACE)
@@ -153,21 +227,45 @@ class EventHubsDestination:
 
     # --- on the loop ---------------------------------------------------------------------------------------------
 
-    async def _deliver(self, grouped: Sequence[tuple[str | None, Sequence[Message]]]) -> None:
+    async def _deliver(self, portions: Sequence[_Portion]) -> None:
         try:
             client = await self._connected()
-            batches = [batch for key, messages in grouped for batch in await self._fill(client, key, messages)]
+            for portion in portions:
+                portion.batches = [
+                    batch for key, messages in portion.runs for batch in await self._fill(client, key, messages)
+                ]
         except Permanent:
             raise  # the record's own, found before anything was sent: the client is as good as before
         except BaseException as error:
             await self._discard()
             raise _failure(error, sending=False) from error
-        for batch in batches:
-            try:
+        waiting, acknowledged = deque(portions), set[str]()
+        lanes = min(self._pace.lanes, len(waiting))
+        sending = [self._lane(number, waiting, acknowledged) for number in range(lanes)]
+        try:
+            errors = [error for error in await asyncio.gather(*sending, return_exceptions=True) if error is not None]
+        except BaseException:  # cancelled
+            await self._discard()
+            raise
+        if lanes > len(self._clients):
+            self._pace.limit(len(self._clients))
+        if errors:
+            await self._discard()
+            failures = [_failure(error, sending=True) for error in errors]
+            # What may pass comes first: the record's own is found again, when nothing else is in its way.
+            failure = min(failures, key=lambda failure: isinstance(failure, Permanent))
+            if isinstance(failure, Failure):
+                failure.acknowledged = frozenset(acknowledged)
+            raise failure from errors[failures.index(failure)]
+
+    async def _lane(self, number: int, waiting: deque[_Portion], acknowledged: set[str]) -> None:
+        """Send what waits, one portion after the other, each whole."""
+        client = self._clients[number] if number < len(self._clients) else await self._further()
+        while waiting and client is not None:
+            portion = waiting.popleft()
+            for batch in portion.batches:
                 await asyncio.wait_for(client.send_batch(batch), self._deadline)
-            except BaseException as error:
-                await self._discard()
-                raise _failure(error, sending=True) from error
+            acknowledged |= portion.ids
 
     async def _open(self) -> int:
         try:
@@ -179,11 +277,28 @@ class EventHubsDestination:
         return batch.max_size_in_bytes
 
     async def _connected(self) -> EventHubProducerClient:
-        if self._client is None:
+        """The client of the first lane, made where there is none."""
+        if not self._clients:
             if self._make_credential is not None and self._credential is None:
                 self._credential = self._make_credential()
-            self._client = self._address.client(self._credential, self._address.tls_context())
-        return self._client
+            self._clients.append(self._made())
+        return self._clients[0]
+
+    def _made(self) -> EventHubProducerClient:
+        return self._address.client(self._credential, self._address.tls_context())
+
+    async def _further(self) -> EventHubProducerClient | None:
+        """A further client, connected. None where there can't be one, as in a namespace that has no connection left:
+        then this backlog drains over those that there are."""
+        client: EventHubProducerClient | None = None
+        try:
+            client = self._made()
+            await asyncio.wait_for(client.create_batch(), _OPENING)
+        except Exception:  # whatever it is, the first connection works and is enough
+            await _close_all([client] if client else [])
+            return None
+        self._clients.append(client)
+        return client
 
     async def _fill(
         self, client: EventHubProducerClient, key: str | None, messages: Sequence[Message]
@@ -201,14 +316,15 @@ class EventHubsDestination:
             batches.append(batch)
         return batches
 
-    async def _discard(self) -> None:
-        """Throw the client away, with every connection that it forgets to close."""
-        client, self._client = self._client, None
-        if client is None:
+    async def _discard(self, keep: int = 0) -> None:
+        """Throw the clients away, but for the first so many, with every connection that they forget to close."""
+        clients = self._clients[keep:]
+        if not clients:
             return
-        with contextlib.suppress(Exception):  # closed or not, it is not used any more
-            await asyncio.wait_for(client.close(), _CLOSING)
-        thread = self._thread
+        self._clients = self._clients[:keep]
+        if await _close_all(clients) and keep:
+            return
+        thread, self._clients = self._thread, []
         if thread is not None:
             thread.abort_connections()
 
@@ -217,6 +333,12 @@ class EventHubsDestination:
         if self._credential is not None:
             with contextlib.suppress(Exception):  # as above
                 await self._credential.close()
+
+
+async def _close_all(clients: Sequence[EventHubProducerClient]) -> bool:
+    """Whether all of them closed in time; closed or not, they are not used any more."""
+    closing = [asyncio.wait_for(client.close(), _CLOSING) for client in clients]
+    return not any(await asyncio.gather(*closing, return_exceptions=True))
 
 
 def _event(plain: Message) -> EventData:
