@@ -1,8 +1,12 @@
-"""How fast a backlog drains, against the destination's SDK in a bare loop: `python -m benchmarks.drain [RECORDS]`.
+"""How fast a backlog drains: `python -m benchmarks.drain [RECORDS]`, and over a long way `… far [RECORDS]`.
 
 The outbox is filled first, by the outbox itself, with events of five records each. Then `run` is started on it with one
-destination, which is in a process of its own. The bare loop sends the same records out of memory, in the same portions:
-for Event Hubs one batch for each event, for OTLP one record a request.
+destination, which is in a process of its own, and compared with the destination's SDK in a bare loop. That sends the
+same records out of memory, in the same portions: for Event Hubs one batch for each event, for OTLP a hundred records a
+request.
+
+`far` puts 150 ms of round trip before the destinations, and compares a delivery with one that has a single batch under
+way and, for OTLP, a record a request, as versions before this one had.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,13 +32,19 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from benchmarks.agent import VM, Agent, document, event, metadata_service
+from benchmarks.fleet import NoMetrics
 from benchmarks.peers import Peers
+from benchmarks.relay import Relay
 from benchmarks.usage import load_average
+from exporter.agent.delivery import Delivery, Destination
 from exporter.core.records import Record
 from exporter.core.state import State
+from exporter.log.log import Log
 from exporter.outbox.store import Outbox
 from exporter.sinks.event_hubs.messages import message
+from exporter.sinks.event_hubs.sink import EventHubsDestination
 from exporter.sinks.otlp import attributes as otlp_attributes
+from exporter.sinks.otlp.sink import BATCH_RECORDS, OtlpDestination
 
 RECORDS: Final = 100_000
 PER_EVENT: Final = 5
@@ -42,6 +52,9 @@ BARE_SHARE: Final = 10
 CAPACITY: Final = 1 << 30
 COMMIT: Final = 500
 MIB: Final = 1 << 20
+FAR_RECORDS: Final = 1_000
+ONE_WAY: Final = 0.075
+"""Seconds."""
 KINDS: Final = ("scheduled", "approval.decided", "approval.accepted", "started", "completed")
 
 
@@ -140,24 +153,104 @@ async def bare_event_hubs(count: int, peers: Peers, per_batch: int) -> float:
 
 
 def bare_otlp(count: int, peers: Peers) -> float:
-    """Records a second of the SDK's exporter, out of memory, one record a request."""
+    """Records a second of the SDK's exporter, out of memory, as many a request as the agent's."""
     records = list(backlog(count))
     exporter = OTLPLogExporter(endpoint=f"{peers.endpoint}/v1/logs")
     resource, scope = Resource({"service.name": "bare"}), InstrumentationScope("bare")
     began = time.monotonic()
-    for record in records:
-        entry = LogRecord(
-            timestamp=otlp_attributes.unix_nanoseconds(record.time),
-            severity_number=SeverityNumber.INFO,
-            body=otlp_attributes.body(record),
-            event_name=record.type,
-            attributes=otlp_attributes.log_attributes(record),
-        )
-        exporter.export([ReadableLogRecord(entry, resource, scope)])
+    for start in range(0, count, BATCH_RECORDS):
+        entries = [
+            LogRecord(
+                timestamp=otlp_attributes.unix_nanoseconds(record.time),
+                severity_number=SeverityNumber.INFO,
+                body=otlp_attributes.body(record),
+                event_name=record.type,
+                attributes=otlp_attributes.log_attributes(record),
+            )
+            for record in records[start : start + BATCH_RECORDS]
+        ]
+        exporter.export([ReadableLogRecord(entry, resource, scope) for entry in entries])
     return count / (time.monotonic() - began)
 
 
+class OneAtATime:
+    """A destination that takes one batch of one event at a time, of at most so many records."""
+
+    subjects: Final = 1
+
+    def __init__(self, destination: Destination, batch_size: int) -> None:
+        self._destination = destination
+        self.name, self.batch_size = destination.name, batch_size
+
+    def send(self, records: Sequence[Record]) -> None:
+        self._destination.send(records)
+
+    def idle(self) -> float | None:
+        return self._destination.idle()
+
+    def close(self) -> None:
+        self._destination.close()
+
+
+def drained(destination: Destination, count: int) -> float:
+    """Seconds from the first look at a backlog of so many records until all of it is acknowledged and settled."""
+    with tempfile.TemporaryDirectory(prefix="azse-bench-") as folder:
+        path = Path(folder) / "outbox.db"
+        fill(path, destination.name, count)
+        outbox = Outbox(path, CAPACITY, (destination.name,))
+        delivery = Delivery(destination, outbox, NoMetrics(), Log(None))
+        began = time.monotonic()
+        while outbox.queues()[destination.name].records:
+            time.sleep(delivery.tick())
+        took = time.monotonic() - began
+        delivery.tick()
+        delivery.close()
+        outbox.close()
+    return took
+
+
+def far(count: int, one_way: float = ONE_WAY) -> dict[str, tuple[float, float]]:
+    """Seconds for so many records with one batch at a time, and as they are delivered; by destination.
+
+    The former is measured with a tenth of the records of OTLP, of which each is a round trip.
+    """
+    print(f"{count} records over {2e3 * one_way:.0f} ms of round trip")
+    with Peers() as peers:
+        found = {
+            "otlp": _far_otlp(peers, count, one_way),
+            "event_hubs": _far_event_hubs(peers, count, one_way),
+        }
+    for name, (before, after) in found.items():
+        print(f"  {name}: one batch at a time {before:.1f} s, now {after:.1f} s: {before / after:.1f}x", flush=True)
+    return found
+
+
+def _far_otlp(peers: Peers, count: int, one_way: float) -> tuple[float, float]:
+    with Relay(int(peers.endpoint.rpartition(":")[2]), one_way) as relay:
+        url = f"http://127.0.0.1:{relay.port}/v1/logs"
+        few = max(1, count // BARE_SHARE)
+        before = drained(OneAtATime(OtlpDestination(url), 1), few) * count / few
+        return before, drained(OtlpDestination(url), count)
+
+
+def _far_event_hubs(peers: Peers, count: int, one_way: float) -> tuple[float, float]:
+    port = int(peers.connection_string.partition(";")[0].rpartition(":")[2])
+    with Relay(port, one_way) as relay:
+        to_relay = peers.connection_string.replace(f":{port};", f":{relay.port};")
+        single = EventHubsDestination(connection_string=to_relay)
+        before = drained(OneAtATime(single, single.batch_size), count)
+        relay.most_connections = 0
+        after = drained(EventHubsDestination(connection_string=to_relay), count)
+        print(f"  event_hubs: at most {relay.most_connections} connections while the backlog drained")
+        return before, after
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["far"]:
+        print(f"load before: {load_average()}")
+        far(int(sys.argv[2]) if len(sys.argv) > 2 else FAR_RECORDS)  # after the word
+        print(f"load after: {load_average()}")
+        return 0
     count = int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS
     bare = max(count // BARE_SHARE, 1)
     print(f"load before: {load_average()}")
@@ -167,7 +260,7 @@ def main() -> int:
         single = asyncio.run(bare_event_hubs(bare, peers, 1))
         print(f"  for comparison, the bare loop with one record a batch: {single:.0f} records/s", flush=True)
     with Peers() as peers:
-        print("OTLP, one record a request")
+        print(f"OTLP, {BATCH_RECORDS} records a request")
         fine = _compare("otlp", count, peers, lambda: bare_otlp(bare, peers)) and fine
     print(f"load after: {load_average()}")
     return int(not fine)

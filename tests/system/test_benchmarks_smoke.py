@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ import pytest
 
 from benchmarks import costs, dashboards, gate, weighed
 from benchmarks.agent import Agent, metadata_service
-from benchmarks.drain import backlog, fill
+from benchmarks.drain import backlog, far, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
 from benchmarks.growth import MIB
 from benchmarks.peers import Peers
 from benchmarks.reaction import of_agent, of_bare_loop
+from benchmarks.relay import Relay
 from benchmarks.usage import usage
 from exporter.outbox.store import Outbox
 from tests.support.dashboards_world import load, panels
@@ -74,6 +77,28 @@ def test_a_backlog_is_filled_as_the_agent_would(tmp_path: Path) -> None:
     assert outbox.queues()["otlp"].records == 12
     assert [queued.record.id for queued in outbox.next("otlp", 5)] == [record.id for record in backlog(5)]
     outbox.close()
+
+
+def test_a_backlog_drains_over_a_long_way() -> None:
+    """Both destinations take all of it through the relay, one batch at a time and as they are delivered."""
+    found = far(10, 0.001)
+    assert set(found) == {"otlp", "event_hubs"}
+    assert all(seconds > 0 for both in found.values() for seconds in both)
+
+
+def test_what_goes_over_a_relay_arrives_later_and_whole() -> None:
+    """In order, to its end, and not before the delay."""
+    data = bytes(range(256)) * 4096
+    with socket.create_server(("127.0.0.1", 0)) as server, Relay(server.getsockname()[1], 0.05) as relay:
+        began = time.monotonic()
+        with socket.create_connection(("127.0.0.1", relay.port), 30) as here:
+            there, _ = server.accept()
+            with there, there.makefile("rb") as incoming, ThreadPoolExecutor(1) as pool:
+                sending = pool.submit(here.sendall, data)
+                assert incoming.read(1) == data[:1]
+                assert time.monotonic() - began >= 0.05
+                sending.add_done_callback(lambda _: here.shutdown(socket.SHUT_WR))
+                assert incoming.read() == data[1:]
 
 
 def test_a_process_is_measured() -> None:
