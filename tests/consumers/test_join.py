@@ -194,9 +194,10 @@ def test_who_saw_it_start_is_believed_before_who_did_not() -> None:
 
 def test_the_witness_with_the_fewest_gaps_is_believed() -> None:
     """Of two that say the same, the one who watched without a break."""
-    blind = closing("completed", 105, "web_0", gaps=2, gap_seconds=40.0)
-    found = told([fact("started", 0, "web_0"), blind, fact("started", 0, "web_1"), closing("completed", 106, "web_1")])
-    assert (found["outcome_by"], found["gone_at"]) == ("web_1", at(106))
+    begun = [fact("started", 0, "web_0"), fact("started", 0, "web_1")]
+    for worse in ({"gaps": 2}, {"gap_seconds": 40.0}, {"seen_before": "gap"}, {"unseen": ("gap",)}):
+        found = told([*begun, closing("completed", 105, "web_0", **worse), closing("completed", 106, "web_1")])
+        assert (found["outcome_by"], found["gone_at"]) == ("web_1", at(106))
 
 
 def test_not_seen_is_no_contradiction() -> None:
@@ -225,8 +226,10 @@ def test_a_cancellation_waits_for_who_saw_it_start() -> None:
 def test_an_approval_by_an_agent_is_not_contradicted_by_its_neighbours() -> None:
     """They can only see that it was not themselves."""
     own = [fact("scheduled", 0), fact("approval.accepted", 1, approved_at=at(1), rule="freeze", attempts=1)]
-    neighbour = [fact("started", 3, "web_1", approved_by="not_us")]
-    found = told([*own, fact("started", 3, approved_by="us"), *neighbour])
+    neighbours = [
+        fact("started", 3, f"web_{number}", approved_by=word) for number, word in ((1, "not_us"), (2, "time"))
+    ]
+    found = told([*own, fact("started", 3, approved_by="us"), *neighbours])
     assert (found["approved_by"], found["approved_by_vm"], found["rule"]) == ("us", "web_0", "freeze")
     assert found["conflicts"] == []
 
