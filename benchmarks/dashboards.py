@@ -2,7 +2,7 @@
 
     python -m benchmarks.dashboards [--vms 10000] [--rounds 5]
 
-Every sixth VM has an event, one in seventy is not seen. Each VM has the series that rules and panels read, as a real
+Every seventh VM has an event, one in seventy is not seen. Each VM has the series that rules and panels read, as a real
 agent shows them in that state, two scrapes of them; behind these lie six hours of what the rules count each minute, and
 seven days of what they record where something happened. First Prometheus evaluates alerts/rules.yml on it. Then, with
 no rules beside it, it is asked every query of every panel as Grafana asks: those of the fleet board about all VMs and

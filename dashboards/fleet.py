@@ -55,7 +55,6 @@ SHOW_VM: Final = (
 ).replace("${job:queryparam}&", "")
 STANDALONE: Final = (word_for_nothing("no scale set"),)
 
-_SEVERITIES: Final = ('severity="critical"', 'severity="warning"', 'severity!~"critical|warning"')
 _WORTH: Final = 'severity!="info"'
 """The alerts that ask something of somebody."""
 
@@ -139,16 +138,19 @@ FIRING: Final = Panel(
 _BY_ALERT: Final = "alertname, severity"
 _PLACES: Final = "vmss_name, location, subscription_id"
 _BLIND: Final = fleet_sights("[23]", _PLACES)
-_ANY_ALERT: Final = f"(count({ask.alerts('firing')}) or count({ask.alerts('pending')}))"
+_ANY_ALERT: Final = f"count({ask.alerts('firing|pending')})"
 _NO_ALERT: Final = worded(f"(0 * ({ask.FLEET_ALL} unless {_ANY_ALERT}))", alertname="none", severity="–")
 
 
-def _counted(state: str) -> str:
-    """How many alerts are in a state, by name and severity, the severest first; without what all names begin with."""
-    by_severity = (f"count by ({_BY_ALERT}) ({ask.alerts(state, is_severe)})" for is_severe in _SEVERITIES)
-    counted = "\nor\n".join(by_severity)
+def _short(counted: str) -> str:
+    """The same without what the names of all alerts begin with."""
     return f'label_replace({counted}, "alertname", "$1", "alertname", "AzureScheduledEvents(.+)")'
 
+
+_FIRING: Final = "\nor\n".join(
+    f"count by ({_BY_ALERT}) ({ask.alerts('firing', severity)})" for severity in (_WORTH, 'severity="info"')
+)
+"""Those that ask something of somebody come first."""
 
 ALERTS: Final = Panel(
     title="Alerts",
@@ -163,8 +165,8 @@ ALERTS: Final = Panel(
         ]
     ),
     queries=[
-        Query(_counted("firing")),
-        Query(_counted("pending")),
+        Query(_short(_FIRING)),
+        Query(_short(f"count by ({_BY_ALERT}) ({ask.alerts('pending')})")),
         Query(_NO_ALERT),
     ],
     no_value=NO_RULES,
@@ -407,11 +409,7 @@ WEEKLY: Final = Panel(
 
 # -- is it told, and by which agents
 
-_MODES: Final = (
-    f"(max by (job, instance, mode) ({fleet_metric('approval_mode')}) == 1)\n"
-    f"* on (job, instance) group_left (version) topk by (job, instance) (1, {fleet_metric('build_info')})"
-)
-_COUNTED_MODES: Final = f"count by (mode, version) ({ask.chosen(_MODES)})"
+_COUNTED_MODES: Final = f"sum by (mode, version) ({fleet_recorded('fleet:azure_scheduled_events_approval_mode:vms')})"
 
 MODES: Final = Panel(
     title="Mode and version",
@@ -427,7 +425,7 @@ MODES: Final = Panel(
     ),
     queries=[
         Query(f"sort_desc({_COUNTED_MODES})"),
-        Query(f"{_COUNTED_MODES} / scalar(count(count by (job, instance) ({ask.chosen(fleet_metric('build_info'))})))"),
+        Query(f"{_COUNTED_MODES} / scalar(sum({_COUNTED_MODES}))"),
     ],
     no_value=NOBODY,
 )

@@ -226,10 +226,7 @@ FLEET_EVENTS_COUNTED: Final = fleet_recorded("fleet:azure_scheduled_events_event
 
 def fleet_events(*matchers: str) -> str:
     """Every event of every chosen VM in its current status, value 1."""
-    selector = ", ".join((_JOB, *matchers))
-    return named(
-        f"instance_event_id:azure_scheduled_events_event_status:current{{{selector}}}", "location", "vmss_name"
-    )
+    return fleet_recorded("instance_event_id:azure_scheduled_events_event_status:located", *matchers)
 
 
 FLEET_NOT_BEFORE: Final = (
@@ -269,7 +266,7 @@ FLEET_LOST: Final = f"sum by (job, instance, vm_name, destination) (sum_over_tim
 def alerts(state: str, *matchers: str) -> str:
     """The alerts of this project in a state: those of the chosen VMs, and those of a whole fleet, subscription or scale
     set that the chosen VMs may be of: there a label that is missing says "all of them"."""
-    ours = f'alertname=~"AzureScheduledEvents.+", alertstate="{state}"'
+    ours = f'alertname=~"AzureScheduledEvents.+", alertstate=~"{state}"'
     wide = ", ".join(
         [ours, *matchers, 'instance=""', 'job=~"$job|"', *(f'{label}=~"${name}|"' for name, label in CHOICES.items())]
     )
