@@ -278,6 +278,7 @@ def recorded_before(end: float) -> Iterator[tuple[float, str, float]]:
     down = {"job": "down", "instance": f"{LIVES['down'].vm}:10169", "event_type": "Reboot"}
     yield end, recorded("instance_event_type", "event_status:announced", down), 1
     yield from _recorded_counts(end)
+    yield from _recorded_events(end)
     for number in range(280):
         at = end - 3600 - number * 3085
         vm = vm_of_fleet(number * 37 % FLEET_SIZE)
@@ -309,10 +310,25 @@ def _vm_of_story(job: str) -> dict[str, str]:
     return {"job": job, "instance": f"{life.vm}:10169", "vm_name": life.vm, **where}
 
 
+def _recorded_events(end: float) -> Iterator[tuple[float, str, float]]:
+    """The events of the fleet as the rules had recorded them in the half hour before."""
+    for number in range(FLEET_SIZE):
+        kind = kind_of(number)
+        if kind not in _EVENTS:
+            continue
+        event = _EVENTS[kind]
+        vm = {name: word for name, word in vm_of_fleet(number).items() if name != "location"}
+        vm |= {"event_id": _event_of(number), "event_type": event["fields"]["EventType"]}
+        vm["event_source"] = event["fields"].get("EventSource", "Platform")
+        for at in range(max(-1800, int(event["at"]) - LENGTH), -60, 60):
+            status = {"event_status": "Started" if kind == "started" and at > -600 else "Scheduled"}
+            yield end + at, recorded("instance_event_id", "event_status:current", vm | status), 1
+
+
 def _recorded_counts(end: float) -> Iterator[tuple[float, str, float]]:
     """What the rules had counted in the six hours before: who saw, and which events of the fleet there were."""
     for job, life in LIVES.items():
-        where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"}
+        where = {"job": job, "vmss_name": life.vmss, "location": "westeurope"} if life.named else {"job": job}
         for at in range(int(life.began), -60, 60):
             new = at < life.began + 300 or not life.named
             sight = 3 if at >= life.down_since else 2 if at >= life.blind_since else int(new)
