@@ -75,8 +75,8 @@ class Heard:
 
 
 def changes(story: Story, size: int, folder: Path, copies: int = 1) -> list[Change]:
-    """What fires in a story, by the rules and Prometheus' own engine. Where each VM stands for several, the least number
-    of VMs of a fleet is as much smaller, and each alert about a VM is as many."""
+    """What fires in a story, by the rules and Prometheus' own engine. Where each VM stands for several, the least
+    number of VMs of a fleet is as much smaller, and each alert about a VM is as many."""
     scene = Scene(fleet(size), story.minutes)
     story.tell(scene)
     path, rules = folder / "test.yml", folder / "rules.yml"
