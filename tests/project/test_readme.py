@@ -35,7 +35,7 @@ def test_the_two_commands_come_first() -> None:
 def test_the_first_screen_answers_the_first_questions() -> None:
     """What it is, that it sends nothing by default, how it is installed, what it costs, and where a fleet reads on."""
     screen = "\n".join(README.read_text(encoding="utf-8").splitlines()[:SCREEN])
-    for answer in ("approves events only under", "**It sends nothing by default.**", "## Install", "% of a core"):
+    for answer in ("approves events only under", "**It sends nothing by default.**", "**Install**", "% of a core"):
         assert answer in screen
     assert "[3,000 VMs](docs/fleet.md)" in screen
 
