@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.dashboards_stories import FLEET_SIZE, LIVES, id_of
 from tests.support.dashboards_world import RULES, SPANS, World, filled, load, panels, step_of
 
 pytestmark = pytest.mark.peer("prometheus")
+MARKS: Final = "snippets/annotations"
 GONE: Final = None
 """No sample: the panel shows its text for no data."""
 
@@ -427,3 +429,55 @@ def test_a_curve_has_as_many_points_as_its_range() -> None:
     """The steps of the tests are Grafana's: no finer than a minute, and an hour where the panel asks for it."""
     steps = {step_of(target, SPANS["fleet"]) for panel in panels(load("fleet")) for target in panel["targets"]}
     assert steps == {120, 3600}
+
+
+# -- marks of events for dashboards that are not ours
+
+
+def _mark(name: str) -> dict[str, Any]:
+    (mark,) = [mark for mark in load(MARKS)["annotations"]["list"] if mark["name"] == name]
+    return dict(mark)
+
+
+def _regions(lived: World, mark: dict[str, Any], job: str) -> list[tuple[str, float, float]]:
+    """What Grafana draws: a text, and from when to when in seconds before the end. It joins samples that are not
+    further apart than the step of the query."""
+    step = int(mark["step"].removesuffix("s"))
+    expression = (
+        re.sub(r"(:\w+)(\{|\))", rf'\1{{job="{job}",\2', mark["expr"], count=1).replace(",{", ",").replace(",)", "})")
+    )
+    drawn: list[tuple[str, float, float]] = []
+    for series in lived.over(filled(expression, job, 21600), 21600, step):
+        text = re.sub(r"\{\{(\w+)\}\}", "{\\1}", mark["textFormat"]).format(**series["metric"])
+        times = [float(at) - lived.end for at, value in series["values"] if float(value) > 0]
+        first = last = times[0]
+        for at in [*times[1:], float("inf")]:
+            if at - last > step:
+                drawn.append((text, first, last))
+                first = at
+            last = at
+    return drawn
+
+
+def test_an_event_is_a_region_from_its_start_to_its_end(lived: World) -> None:
+    """With type and VM as its text; one region for each event, also where several VMs have one at a time."""
+    regions = _regions(lived, _mark("Azure: under way"), "fleet")
+    assert {text for text, _, _ in regions} == {f"Freeze of set-4_{number}" for number in range(401, 500, 2)}
+    for _, start, stop in regions:
+        assert start == pytest.approx(-600, abs=301)
+        assert stop >= -60
+
+
+def test_an_end_has_its_outcome(lived: World) -> None:
+    """Six in six hours, each a mark of at most the five minutes that a recorded sample stands for."""
+    regions = _regions(lived, _mark("Azure: over"), "fleet")
+    assert len(regions) == 6
+    assert {text.split()[-1] for text, _, _ in regions} == {"completed"}
+    assert all(stop - start <= 300 for _, start, stop in regions)
+
+
+def test_what_is_scheduled_is_drawn_only_when_somebody_asks(lived: World) -> None:
+    """It is there and off."""
+    mark = _mark("Azure: scheduled")
+    assert mark["enable"] is False
+    assert any(text.startswith("Reboot of set-3_") for text, _, _ in _regions(lived, mark, "fleet"))
