@@ -3,8 +3,9 @@
 At least once, in order per event: the next `send` begins when this one has ended, and what was acknowledged is settled.
 A destination that is down delays nothing but its own queue. A batch that is refused for good is sent again in halves,
 until the refused record is alone: the others arrive, some of them more than once. What may pass by itself leaves a
-batch whole. Where it may have been too much for the way there, or one of its records may be the reason for what only a
-person can mend, sending begins again with one record, and doubles: no record waits for one behind it.
+batch whole, unless it does not pass: a limit may be less than a batch. Where it may have been too much for the way
+there, or one of its records may be the reason for what only a person can mend, sending begins again with one record,
+and doubles: no record waits for one behind it.
 While nothing waits, the thread sleeps until it is woken by a commit or until its destination has something to do.
 """
 
@@ -27,6 +28,9 @@ from exporter.outbox.store import Outbox
 from exporter.retry import Backoff
 
 SEND_BACKOFF: Final = Backoff(1.0, 15.0)
+SMALLER_AFTER: Final = 3
+"""Failures in a row, of whatever kind, after which a batch may be too much: some answer 429 or 503 to what is larger
+than their limit, as they do to what comes too soon."""
 OPERATOR_SECONDS: Final = 60.0
 """Between two attempts where only a person can mend what is wrong."""
 IDLE_SECONDS: Final = 60.0
@@ -201,7 +205,7 @@ class Delivery:
 
     def _retry_later(self, failure: Retryable) -> float:
         self._failures += 1
-        if failure.smaller or failure.needs_operator:
+        if failure.smaller or failure.needs_operator or self._failures >= SMALLER_AFTER:
             self._portions = _doubling(self._destination.batch_size)
         delay = backoff(self._failures, failure, self._jitter())
         self._due = self._monotonic() + delay

@@ -198,7 +198,11 @@ def limited(most: int, answer: Action) -> Taste:
     return lambda sent: (answer, set(sent)) if len(sent) > most else (success(), set())
 
 
-@pytest.mark.parametrize("answer", [Hang(), RESET, Reply(413)], ids=["hang", "reset", "413"])
+@pytest.mark.parametrize(
+    "answer",
+    [Hang(), RESET, Reply(413), Reply(429), Reply(502), Reply(503), Reply(504)],
+    ids=["hang", "reset", "413", "429", "502", "503", "504"],
+)
 def test_what_is_too_much_at_once_goes_in_smaller_requests(tmp_path: Path, answer: Action) -> None:
     """A way that carries ten records at once and no more delivers a backlog all the same, and parks none of it."""
     wanted = stories(events=6, each=5)
