@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Final
 
 from exporter.outbox.errors import OutboxBusy, OutboxUnwritable, translated
-from exporter.outbox.file import connect, files_of, is_whole, open_or_set_aside, remove_copy, reunite, set_aside
+from exporter.outbox.file import (
+    connect,
+    files_of,
+    is_whole,
+    open_or_set_aside,
+    remove_copy,
+    reunite,
+    set_aside,
+    transaction,
+)
 from exporter.outbox.lock import FileLock
 from exporter.outbox.queue import QueueState, queue_state_of
 from exporter.private_file import make_folder, make_private, narrow, open_folder
@@ -60,6 +69,8 @@ class Database:
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
         self._queues = {name: QueueState() for name in self._names}
+        self._newest = 0
+        """The largest number of a row, also of the files before this one."""
         self._size_changed = True
         """Something was written since the file was last asked for its size."""
         self._heartbeat_kept = True
@@ -135,7 +146,7 @@ class Database:
             delivery = connect(self.path, self.capacity, "NORMAL")
             undo.callback(delivery.close)
             self._inode = inode(self.path)
-            self._newest: int = agent.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()[0]
+            self._newest = self._count_on(agent)
             self._queues = {name: queue_state_of(agent, name) for name in self._names}
             self._journal = inode(self._journal_path)  # there since the first of these questions
             undo.pop_all()
@@ -145,6 +156,20 @@ class Database:
         self._size_changed = self._heartbeat_kept = True
         self._agent, self._delivery = agent, delivery
         return agent
+
+    def _count_on(self, db: sqlite3.Connection) -> int:
+        """The largest number of a row. The numbers of a file that was begun anew go on where those of the last one
+        ended: what was under way out of that one is acknowledged by its number, which is then nobody else's."""
+        newest: int
+        last: int
+        newest, last = db.execute(
+            "SELECT (SELECT ifnull(max(seq), 0) FROM records), ifnull(max(seq), 0) FROM sqlite_sequence"
+        ).fetchone()
+        if last < self._newest:
+            with transaction(db):
+                db.execute("DELETE FROM sqlite_sequence")
+                db.execute("INSERT INTO sqlite_sequence VALUES ('records', ?)", (self._newest,))
+        return max(newest, self._newest)
 
     def _shut(self) -> None:
         for db in (self._delivery, self._agent):

@@ -272,3 +272,20 @@ def test_many_threads(tmp_path: Path) -> None:
     assert got == {name: list(range(300)) for name in BOTH}
     assert {queue.records for queue in outbox.queues().values()} == {0}
     outbox.close()
+
+
+@pytest.mark.parametrize("outcome", ["delivered", "parked"])
+def test_what_was_under_way_when_another_file_was_begun_is_nobody_elses(tmp_path: Path, outcome: str) -> None:
+    """A batch out of an outbox that is set aside meanwhile takes no record out of the next one by its number."""
+    with closing(opened(tmp_path / "o.db")) as outbox:
+        outbox.commit(STATE, [a_record(number) for number in (1, 2, 3)])
+        under_way = outbox.next("otlp", 10)
+        outbox.renew("other-vm")
+        outbox.commit(STATE, [a_record(number) for number in (4, 5)])
+        if outcome == "delivered":
+            outbox.delivered("otlp", [queued.seq for queued in under_way])
+        else:
+            outbox.park("otlp", under_way[0].seq, "rejected")
+        assert outbox.queues()["otlp"].parked == 0
+        assert outbox.queues()["otlp"].records == 2
+        assert drained(outbox, "otlp") == drained(outbox, "event_hubs") == [4, 5]
