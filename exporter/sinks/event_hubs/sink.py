@@ -241,7 +241,10 @@ class EventHubsDestination:
             raise _failure(error, sending=False) from error
         waiting, acknowledged = deque(portions), set[str]()
         lanes = min(self._pace.lanes, len(waiting))
-        sending = [self._lane(number, waiting, acknowledged) for number in range(lanes)]
+        # What waits has this client at least, also where `close` has taken it from the others meanwhile.
+        ready: list[EventHubProducerClient | None] = [client, *self._clients[1:lanes]]
+        ready += [None] * (lanes - len(ready))
+        sending = [self._lane(lane, waiting, acknowledged) for lane in ready]
         try:
             errors = [error for error in await asyncio.gather(*sending, return_exceptions=True) if error is not None]
         except BaseException:  # cancelled
@@ -258,9 +261,11 @@ class EventHubsDestination:
                 failure.acknowledged = frozenset(acknowledged)
             raise failure from errors[failures.index(failure)]
 
-    async def _lane(self, number: int, waiting: deque[_Portion], acknowledged: set[str]) -> None:
-        """Send what waits, one portion after the other, each whole."""
-        client = self._clients[number] if number < len(self._clients) else await self._further()
+    async def _lane(
+        self, client: EventHubProducerClient | None, waiting: deque[_Portion], acknowledged: set[str]
+    ) -> None:
+        """Send what waits, one portion after the other, each whole; with a further client where there is none yet."""
+        client = client or await self._further()
         while waiting and client is not None:
             portion = waiting.popleft()
             for batch in portion.batches:
