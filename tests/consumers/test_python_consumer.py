@@ -141,12 +141,31 @@ def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
         store.close()
 
 
+def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp_path: Path, broker: Broker) -> None:
+    """As a job that runs with --once every hour does it, on a hub in which nothing came since."""
+    deliver(broker, [body for body in former() if b"26BA4D5C" in body and b"scheduled_event.scheduled.v1" in body])
+    state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
+    with path.open("a", encoding="utf-8") as output:
+        finished(started(broker, state, output, "--once", "--give-up", "36500d"))
+        finished(started(broker, state, output, "--once"))
+    assert [json.loads(line)["state"] for line in path.read_text().splitlines()] == ["scheduled", "no-end"]
+
+
+def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker) -> None:
+    """Nobody waits for messages that are passed over."""
+    deliver(broker, former())
+    with (tmp_path / "accounts.jsonl").open("a", encoding="utf-8") as output:
+        counts = finished(started(broker, tmp_path / "accounts.db", output, "--once", "--from", "now"))
+    assert counts["received"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "sentence"),
     [
         (["--state", "a.db"], {}, "set EVENT_HUBS_CONNECTION_STRING, or give --namespace and --hub"),
         (["--state", "no/folder/a.db"], {}, "unable to open"),
         (["--state", "a.db", "--keep", "1w"], {}, "'1w' is no number with one of s, m, h, d"),
+        (["--state", "a.db", "--give-up", "36501d"], {}, "'36501d' is more than a hundred years"),
         (["--state", "a.db"], {"EVENT_HUBS_CONNECTION_STRING": "Endpoint=hunter2"}, "is no connection string"),
     ],
 )

@@ -147,6 +147,7 @@ const { values: options } = parseArgs({
   },
 });
 if (!options.state) throw new Error("give --state FILE: where the positions are kept");
+if (options.from !== "start" && options.from !== "now") throw new Error("--from takes start or now");
 
 const reader = new Reader(options.events);
 const positions = new PositionsFile(options.state);
@@ -184,7 +185,9 @@ const subscription = client.subscribe(
       await working.catch(stop); // the SDK would go on after it
     },
     processInitialize: async (context) => {
-      isAt(context.partitionId, positions.numberOf(context));
+      const number = positions.numberOf(context);
+      // With --from now, what was there at the start is passed over where nothing was read before.
+      isAt(context.partitionId, number < 0 && options.from === "now" ? Infinity : number);
     },
     processError: async (error, context) => {
       console.error(`partition ${context.partitionId}: ${error.name}: ${String(error.message).slice(0, 300)}`);

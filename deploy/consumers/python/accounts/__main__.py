@@ -22,6 +22,8 @@ from .store import Busy, Store
 VARIABLE: Final = "EVENT_HUBS_CONNECTION_STRING"
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
 DONE, FAILED, BAD_USAGE = 0, 1, 2
+MAX_SECONDS: Final = 36_500 * 86_400
+"""A hundred years: further back than that there is no time to count from."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,7 +129,10 @@ def _amount(*units: str) -> Any:
         found = re.fullmatch(r"(\d{1,6})([A-Za-z]{1,2})", text)
         if found is None or found[2] not in units:
             raise argparse.ArgumentTypeError(f"{text!r} is no number with one of {', '.join(units)}")
-        return int(found[1]) * UNITS[found[2]]
+        amount = int(found[1]) * UNITS[found[2]]
+        if "s" in units and amount > MAX_SECONDS:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than a hundred years")
+        return amount
 
     return convert
 

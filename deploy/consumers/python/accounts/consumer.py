@@ -2,7 +2,8 @@
 
 Two things happen, both on one event loop. For each batch: check it, keep its facts and the position after it in one
 transaction. Every second: write a line for each event that changed since, flush, and remember that it was told. A line
-may come twice after a crash, and none is lost; of two lines about one event the one with more `records` is the newer.
+may come twice after a crash, and none is lost; of two lines about one event the one with more `records` is the newer,
+and of two with as many the later.
 """
 
 from __future__ import annotations
@@ -129,6 +130,9 @@ class Consumer:
         for checkpoint in await self._store.list_checkpoints(*place):
             if checkpoint["partition_id"] == context.partition_id:
                 self._is_at(context.partition_id, checkpoint["sequence_number"])
+                return
+        if self._options.begin == "now":
+            self._behind.pop(context.partition_id, None)  # what was there at the start is passed over
 
     def _is_at(self, partition: str, number: int | None) -> None:
         if number is not None and number >= self._behind.get(partition, number):
@@ -168,7 +172,9 @@ class Consumer:
         self.counts.told += len(told)
 
     def _caught_up(self, now: datetime) -> bool:
-        """Whether what is read is of these minutes."""
+        """Whether what is read is of these minutes; with `once`, whether all that was there is read."""
+        if self._options.once:
+            return not self._behind
         quiet = time.monotonic() - self._last_batch > QUIET_SECONDS
         return quiet or (self._newest is not None and now - self._newest < BEHIND)
 
@@ -208,14 +214,15 @@ class Consumer:
         while True:
             began = time.monotonic()
             now = datetime.now(UTC)
-            await self.tell(now, caught_up=self._caught_up(now))
+            caught_up = self._caught_up(now)
+            await self.tell(now, caught_up=caught_up)
             if began - forgotten > FORGET_SECONDS:
                 forgotten = began
                 self._store.forget(time.time() - self._options.keep, self._options.max_bytes)
             if began - reported > REPORT_SECONDS and str(self.counts) != said:
                 reported, said = began, str(self.counts)
                 LOG.info("%s", said)
-            if self._options.once and not self._behind and not self._store.to_tell():
+            if self._options.once and caught_up and not self._store.to_tell():
                 return
             await asyncio.sleep(max(TELL_SECONDS, REST * (time.monotonic() - began)))
 
