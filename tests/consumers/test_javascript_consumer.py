@@ -17,7 +17,7 @@ from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
 from tests.support.fleet_records import HUB, SendingFleet, every_kind, facts, former
 from tests.support.javascript_consumer import FOLDER, installed, started
-from tests.support.node import run_node
+from tests.support.node import node_binary, node_environment, run_node
 from tests.support.peers import until
 
 pytestmark = [*FORGETFUL, pytest.mark.linux("starts processes and kills them"), pytest.mark.peer("node")]
@@ -92,6 +92,41 @@ def test_with_events_it_tells_how_each_ended(tmp_path: Path, broker: Broker, pro
     closings = [fact for fact in facts(former()) if fact.kind in {"completed", "canceled", "ended"}]
     best = sorted(closings, key=lambda fact: ("completed", "canceled", "ended").index(fact.kind), reverse=True)
     assert last == {fact.event_id: fact.kind for fact in best}
+
+
+def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker, program: Path) -> None:
+    """Nobody waits for messages that are passed over."""
+    deliver(broker, former())
+    process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--once", "--from", "now")
+    assert finished(process)["received"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "connection_string", "sentence"),
+    [
+        (
+            ["--state", "p.json"],
+            "Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey=hunter2;",
+            "names no event hub",
+        ),
+        (["--state", "p.json"], "hunter2", "is no connection string"),
+        (["--state", "p.json"], "", "set EVENT_HUBS_CONNECTION_STRING, or give --namespace and --hub"),
+        (["--state", "p.json", "--from", "hunter2"], "", "--from takes start or now"),
+        (["--conection-string=Endpoint=sb://x/;SharedAccessKey=hunter2"], "", "Unknown option '--conection-string'"),
+        (["hunter2"], "", "an argument that is no flag"),
+        ([], "", "give --state FILE"),
+    ],
+)
+def test_bad_usage_is_a_sentence(program: Path, flags: list[str], connection_string: str, sentence: str) -> None:
+    """Exit code 2, and nothing of a secret: the SDK's own error holds the whole connection string."""
+    environment = node_environment({"EVENT_HUBS_CONNECTION_STRING": connection_string})
+    command = [node_binary(), "consume.mjs", *flags]
+    done = subprocess.run(
+        command, cwd=program, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert sentence in done.stderr
+    assert "hunter2" not in done.stderr
 
 
 def test_both_consumers_agree_on_every_record(tmp_path: Path) -> None:

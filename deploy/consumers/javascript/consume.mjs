@@ -115,39 +115,54 @@ class Reader {
 
 const write = (text) => new Promise((done, failed) => process.stdout.write(text, (error) => (error ? failed(error) : done())));
 
+/** Bad usage: a sentence, and exit code 2. */
+function refuse(sentence) {
+  console.error(`consume.mjs: ${sentence}`);
+  process.exit(2);
+}
+
 async function clientOf(options, positions) {
-  const group = options.group;
   const further = { loadBalancingOptions: { strategy: "greedy", updateIntervalInMs: 5_000 } };
   const text = process.env[VARIABLE];
   if (text) {
-    if (options.hub) return new EventHubConsumerClient(group, text, options.hub, positions, further);
-    return new EventHubConsumerClient(group, text, positions, further);
+    const place = options.hub ? [text, options.hub] : [text];
+    try {
+      return new EventHubConsumerClient(options.group, ...place, positions, further);
+    } catch {
+      // the text of the error holds the connection string
+      refuse(`${VARIABLE} is no connection string, or names no event hub, or another than --hub`);
+    }
   }
-  if (!options.namespace || !options.hub) throw new Error(`set ${VARIABLE}, or give --namespace and --hub`);
+  if (!options.namespace || !options.hub) refuse(`set ${VARIABLE}, or give --namespace and --hub`);
   const { DefaultAzureCredential } = await import("@azure/identity");
-  return new EventHubConsumerClient(
-    group,
-    options.namespace,
-    options.hub,
-    new DefaultAzureCredential(),
-    positions,
-    further,
-  );
+  const place = [options.namespace, options.hub, new DefaultAzureCredential()];
+  return new EventHubConsumerClient(options.group, ...place, positions, further);
 }
 
-const { values: options } = parseArgs({
-  options: {
-    state: { type: "string" },
-    namespace: { type: "string" },
-    hub: { type: "string" },
-    group: { type: "string", default: "$Default" },
-    from: { type: "string", default: "start" },
-    events: { type: "boolean", default: false },
-    once: { type: "boolean", default: false }, // read what is there now, and end
-  },
-});
-if (!options.state) throw new Error("give --state FILE: where the positions are kept");
-if (options.from !== "start" && options.from !== "now") throw new Error("--from takes start or now");
+function flags() {
+  try {
+    const { values } = parseArgs({
+      options: {
+        state: { type: "string" },
+        namespace: { type: "string" },
+        hub: { type: "string" },
+        group: { type: "string", default: "$Default" },
+        from: { type: "string", default: "start" },
+        events: { type: "boolean", default: false },
+        once: { type: "boolean", default: false }, // read what is there now, and end
+      },
+    });
+    return values;
+  } catch (error) {
+    // What is no flag is not shown, nor what follows a flag: it may be anything.
+    const stray = error.code === "ERR_PARSE_ARGS_UNEXPECTED_POSITIONAL";
+    return refuse(stray ? "an argument that is no flag" : error.message.split(/[.=\n]/)[0]);
+  }
+}
+
+const options = flags();
+if (!options.state) refuse("give --state FILE: where the positions are kept");
+if (options.from !== "start" && options.from !== "now") refuse("--from takes start or now");
 
 const reader = new Reader(options.events);
 const positions = new PositionsFile(options.state);
