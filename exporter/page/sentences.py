@@ -122,7 +122,7 @@ def _age(source: Json) -> str:
     reason, read = source["failure"], _utc(source["last_read_at"])
     fails = f"can't be read: {failure(reason)}" if reason else "was not read again"
     passed = source["last_read_seconds_ago"]
-    when = f"at {read}, before the clock was set back" if passed is None else f"{ago(passed)}, at {read}"
+    when = f"at {read}, before the clock was set back" if passed is None else f"{ago(int(passed))}, at {read}"
     return f"The metadata service {fails}. This page shows what was known {when}."
 
 

@@ -233,9 +233,9 @@ def _not_before(event: Json) -> Value:
 
 
 def _past(value: Json, name: str) -> Value:
-    """A time that was."""
-    time = value[f"{name}_at"]
-    return "" if time is None else (_time(time), f" ({ago(value[f'{name}_seconds_ago'])})")
+    """A time that was, in whole seconds as the headline has it."""
+    time, seconds = value[f"{name}_at"], value[f"{name}_seconds_ago"]
+    return "" if time is None else (_time(time), f" ({ago(None if seconds is None else int(seconds))})")
 
 
 def _resources(event: Json) -> Value:

@@ -18,7 +18,7 @@ def announced_duration(seconds: int | None) -> str:
     """The length of an interruption that Azure announces (`DurationInSeconds`, where -1 is "not known")."""
     if seconds is None or seconds < 0:
         return "Azure does not say"
-    return "none" if seconds == 0 else f"{span(seconds)}, says Azure"
+    return f"{'none' if seconds == 0 else span(seconds)}, says Azure"
 
 
 def started_by(starter: str | None, rule: str = "") -> str:

@@ -52,11 +52,14 @@ def test_the_worst_event_is_the_headline() -> None:
 
 
 def test_a_started_freeze_beside_a_reboot_is_told_too() -> None:
-    """The reboot to come stays the headline and what has started is said beside it; its card shows who approved it."""
-    page = shown(statuses.started_story().status(mode=Mode.ENFORCE), later=3)
+    """The reboot to come stays the headline and what has started is said beside it; its card shows who approved it.
+
+    Headline and card have one word for when: in whole seconds.
+    """
+    page = shown(statuses.started_story().status(mode=Mode.ENFORCE), later=3.6)
     tone, text = verdict(page)
     assert tone == "on"
-    assert text.startswith("Reboot in 21 min 46 s, at the earliest, and 1 more event")
+    assert text.startswith("Reboot in 21 min 45 s, at the earliest, and 1 more event")
     assert text.endswith("Also: Freeze started 3 s ago.")
     card = terms(list(page.all("article"))[1])
     assert card["Approved by"] == "us (rule short-freeze)"

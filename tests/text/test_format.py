@@ -53,7 +53,7 @@ def test_the_announced_duration_is_what_azure_says() -> None:
     assert [plain(announced_duration(value)) for value in (None, -1, 0, 9)] == [
         "Azure does not say",
         "Azure does not say",
-        "none",
+        "none, says Azure",
         "9 s, says Azure",
     ]
 
