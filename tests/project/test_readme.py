@@ -40,6 +40,12 @@ def test_the_first_screen_answers_the_first_questions() -> None:
     assert "[3,000 VMs](docs/fleet.md)" in screen
 
 
+def test_what_the_demo_prints_is_wrapped_as_it_prints_it() -> None:
+    """At 100 columns, as every output for people."""
+    printed = next(block for block in blocks(README) if block.language == "text")
+    assert [line for line in printed.text.splitlines() if len(line) > 100] == []
+
+
 def made(target: str) -> str:
     """What `make TARGET` would run."""
     command = ["make", "--dry-run", "--always-make", "-C", str(ROOT), target]
