@@ -11,6 +11,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from benchmarks.month import Story
+from benchmarks.notifications import Change, play
 from tests.support.documentation import ROOT
 from tests.support.peers import need
 
@@ -97,6 +99,70 @@ def test_an_inhibition_names_alerts_that_exist_and_share_their_labels(rule: dict
     assert not both or any(label == "scope" for label, _, _ in _matchers(rule, "target"))
 
 
+@pytest.mark.parametrize("alert", ["FleetDown", "FleetBlind", "MaintenanceWave", "EvictionWave"])
+def test_an_owner_hears_of_a_subscription_what_mutes_the_alerts_of_his_vms(alert: str) -> None:
+    """An alert of a subscription has no owner's tag: it reaches the owners with a route, and the operators."""
+    name = f"AzureScheduledEvents{alert}"
+    told = {"critical": "shop-on-call,on-call", "warning": "shop,operators"}[SEVERITY[name]]
+    _routed(told, alertname=name, severity=SEVERITY[name], scope="subscription")
+
+
+VM: Final = {
+    "job": "j",
+    "subscription_id": "s",
+    "resource_group": "g",
+    "vmss_name": "w",
+    "instance": "i",
+    "event_type": "Reboot",
+}
+SET: Final = {name: VM[name] for name in ("job", "subscription_id", "resource_group", "vmss_name", "event_type")}
+
+
+@pytest.mark.parametrize(
+    ("muting", "muted", "told"),
+    [
+        (
+            {
+                "alertname": "MaintenanceWave",
+                "scope": "subscription",
+                "job": "j",
+                "subscription_id": "s",
+                "event_type": "Reboot",
+            },
+            {"alertname": "MaintenanceImminent", "tag_owner": "shop", **VM},
+            {"operators": 1, "shop": 1},
+        ),
+        (
+            {"alertname": "MaintenanceWave", "scope": "scale set", "tag_environment": "test", **SET},
+            {"alertname": "MaintenanceImminent", "tag_environment": "production", **VM},
+            {"operators": 2},
+        ),
+        (
+            {"alertname": "MaintenanceWave", "scope": "scale set", "tag_environment": "test", **SET},
+            {"alertname": "MaintenanceImminent", "tag_environment": "test", **VM},
+            {"operators": 1},
+        ),
+        (
+            {"alertname": "JobAbsent", "job": "j", "cluster": "west"},
+            {"alertname": "VMDidNotReturn", "cluster": "north", "tag_owner": "shop", **VM},
+            {"on-call": 1, "shop-on-call": 1},
+        ),
+    ],
+    ids=["another's owner", "another environment", "the same environment", "another cluster"],
+)
+def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
+    muting: dict[str, str], muted: dict[str, str], told: dict[str, int], tmp_path: Path
+) -> None:
+    """What is muted is told to the same people in another way, or is about something else and is not muted."""
+    begins = []
+    for alert in (muting, muted):
+        name = f"AzureScheduledEvents{alert['alertname']}"
+        begins.append(frozenset({**alert, "alertname": name, "severity": SEVERITY[name]}.items()))
+    story = Story("two alerts", 3, 1, lambda _: None)
+    heard = play(story, [Change(0.0, begins, [])], 480.0, tmp_path)
+    assert {receiver: count for (receiver, state), count in heard.notifications.items() if state == "firing"} == told
+
+
 def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
     """The service that holds the configuration is the one that Prometheus sends its alerts to."""
     services = yaml.safe_load((CONFIG.parent / "compose.yaml").read_text(encoding="utf-8"))["services"]
@@ -111,6 +177,9 @@ def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
     assert line
     folder = tmp_path / "alerts"
     folder.mkdir()
+    config = tmp_path / CONFIG.relative_to(ROOT)
+    config.parent.mkdir(parents=True)
+    config.write_bytes(CONFIG.read_bytes())
     before = (ALERTS / "rules.yml").read_text(encoding="utf-8")
     (folder / "rules.yml").write_text(before, encoding="utf-8")
     subprocess.run(["sh", "-c", line[0]], cwd=tmp_path, check=True)
@@ -119,6 +188,8 @@ def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
     assert len(lists) > 30
     assert all("tag_cost_centre" in labels.split(", ") for labels in lists)
     assert after.replace(", tag_cost_centre", "") == before
+    equal = [rule["equal"] for rule in yaml.safe_load(config.read_text(encoding="utf-8"))["inhibit_rules"]]
+    assert [("tag_cost_centre" in labels) for labels in equal] == [("vmss_name" in labels) for labels in equal]
     checked = subprocess.run(
         [need("promtool"), "check", "rules", "--lint=all", "--lint-fatal", "rules.yml"],
         cwd=folder,
