@@ -318,7 +318,7 @@ UNSEEN: Final = Panel(
     ),
     queries=[
         Query(f"{_UNSEEN}\nor\n{_ALL_SEEN}"),
-        Query(f"{_UNSEEN} * 0 + on (job, instance) group_left () ({_AGE})"),
+        Query(f"{_UNSEEN} * 0 + on (job, instance) group_left () (max by (job, instance) ({_AGE}))"),
     ],
     no_value=NO_RULES,
     steps=PURPLE,

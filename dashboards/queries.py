@@ -133,16 +133,20 @@ VM_COUNTDOWN: Final = first_of(
     f"({FAR} + 0 * {VM_KNOWN})",
 )
 
+_INFO: Final = f"topk by (job, instance, event_id) (1, {metric('event_info')})"
+"""The words of each event. topk: an old pod and its successor may both have it for a scrape or two."""
+
 _EVENT_WORDS: Final = "job, instance, event_id, event_status, event_type, event_source"
 _EVENT: Final = (
-    f"0 * ({metric('event_status')} == 1)\n"
-    f"+ {_ON_EVENT} group_left (event_type, event_source) (0 * {metric('event_info')})"
+    f"0 * ({metric('event_status')} == 1)\n+ {_ON_EVENT} group_left (event_type, event_source) (0 * {_INFO})"
 )
 
 
 def vm_event(value: str) -> str:
     """A value of each event under the same labels for every value, so that a table can merge several into one row."""
-    return f"max by ({_EVENT_WORDS}) (\n{_EVENT}\n+ {_ON_EVENT} group_left ()\n({value}))"
+    return (
+        f"max by ({_EVENT_WORDS}) (\n{_EVENT}\n+ {_ON_EVENT} group_left ()\nmax by (job, instance, event_id) ({value}))"
+    )
 
 
 VM_EVENTS: Final = f"max by ({_EVENT_WORDS}) (\n{_EVENT})"
@@ -152,7 +156,7 @@ VM_EVENT_LANES: Final = (
     "max by (job, instance, event_id, event_type) (\n"
     f"({STARTED} * ({metric('event_status', IS_STARTED)} == 1)\n"
     f"or {SCHEDULED} * ({metric('event_status', IS_NOT_STARTED)} == 1))\n"
-    f"+ {_ON_EVENT} group_left (event_type) (0 * {metric('event_info')}))"
+    f"+ {_ON_EVENT} group_left (event_type) (0 * {_INFO}))"
 )
 """One series for each event, whose value is its state."""
 
@@ -175,13 +179,13 @@ VM_SILENT_ROWS: Final = "\nor\n".join(
 
 VM_DECIDED: Final = (
     "max by (job, instance, event_id, event_type, decision, reason, rule) (\n"
-    f"{metric('event_decision')}\n* {_ON_EVENT} group_left (event_type) {metric('event_info')})"
+    f"{metric('event_decision')}\n* {_ON_EVENT} group_left (event_type) {_INFO})"
 )
 """What stands of every event; value 1."""
 
 VM_ANNOUNCED: Final = (
     f"max by (event_type) ({metric('event_advertised_duration_seconds')}\n"
-    f"* {_ON_EVENT} group_left (event_type) {metric('event_info')}\n"
+    f"* {_ON_EVENT} group_left (event_type) {_INFO}\n"
     f"and {_ON_EVENT} {metric('event_status', IS_STARTED)} == 1)"
 )
 
