@@ -163,6 +163,25 @@ def test_an_alert_mutes_nothing_that_somebody_else_has_to_hear(
     assert {receiver: count for (receiver, state), count in heard.notifications.items() if state == "firing"} == told
 
 
+@pytest.mark.parametrize(
+    ("other", "owner"),
+    [({"vmss_name": "w2"}, {"tag_owner": "shop"}), ({"event_type": "Redeploy"}, {})],
+    ids=["another scale set of an owner", "another type of event"],
+)
+def test_the_next_wave_is_told_while_the_first_goes_on(
+    other: dict[str, str], owner: dict[str, str], tmp_path: Path
+) -> None:
+    """It mutes what is said of its VMs, so it is told within minutes; the first one is not told again."""
+    name = "AzureScheduledEventsMaintenanceWave"
+    wave = {"alertname": name, "severity": SEVERITY[name], "scope": "scale set", **SET, **owner}
+    begins = [[frozenset(wave.items())], [frozenset({**wave, **other}.items())]]
+    changes = [Change(0.0, begins[0], []), Change(30.0, begins[1], [])]
+    heard = play(Story("two waves", 40, 1, lambda _: None), changes, 480.0, tmp_path)
+    assert {receiver: count for (receiver, state), count in heard.notifications.items() if state == "firing"} == {
+        "shop" if owner else "operators": 2
+    }
+
+
 def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
     """The service that holds the configuration is the one that Prometheus sends its alerts to."""
     services = yaml.safe_load((CONFIG.parent / "compose.yaml").read_text(encoding="utf-8"))["services"]
