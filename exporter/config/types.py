@@ -301,6 +301,9 @@ class TagNames(Words):
             usable = isinstance(word, str) and word.strip() and len(word) <= MAX_TAG_NAME and word.isprintable()
             if not usable or not isinstance(word, str):
                 raise InvalidValue(f"names of VM tags, none of them empty, such as {example}")
+            same = [other for other in labels.values() if other != word and other.lower() == word.lower()]
+            if same:
+                raise InvalidValue(f"names of different tags: Azure takes {quote(same[0])} and {quote(word)} for one")
             other = labels.setdefault(tag_label(word), word)
             if other != word:
                 raise InvalidValue(

@@ -248,6 +248,7 @@ def test_only_the_file_can_name_a_tag_with_a_comma() -> None:
             '["cost-center", "cost_center"]',
             'names with labels of their own, and "cost-center" and "cost_center" are both tag_cost_center',
         ),
+        ('["owner", "Owner"]', 'names of different tags: Azure takes "owner" and "Owner" for one'),
         (str([f"tag-{number}" for number in range(17)]), "at most 16 names of VM tags"),
         (f'["{CONNECTION}"]', "this is a connection string"),
     ],
