@@ -192,7 +192,8 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happens to the fleet, `times` in a month; `tail`: minutes for which what fires at its end goes on."""
+    """What happens to the fleet, `times` in a month; `tail`: minutes for which what fires at its end goes on; `single`:
+    it is about a few VMs, whatever size the fleet has."""
 
     name: str
     minutes: int
@@ -200,6 +201,7 @@ class Story:
     tell: Callable[[Scene], None]
     must: str = ""
     tail: int = 0
+    single: bool = False
 
 
 def _calm(scene: Scene) -> None:
@@ -344,8 +346,8 @@ STORIES: Final = (
     Story("a calm hour", 30, 30, _calm),
     Story("autoscale deletes a tenth of the fleet", 75, 30, _autoscale),
     Story("autoscale empties a scale set, approved early", 55, 10, _early_autoscale),
-    Story("live migrations, 100 VMs a day", 150, 300, _migrations),
-    Story("4 Spot VMs are evicted", 45, 20, _spot),
+    Story("6 live migrations, of 100 a day", 150, 500, _migrations),
+    Story("4 Spot VMs are evicted", 45, 20, _spot, single=True),
     Story("30 users restart a VM, one stays away", 100, 4, _user),
     Story("a roll-out within an hour", 85, 2, _rollout),
     Story("half of a Spot scale set is evicted", 85, 1, _spot_wave, "more capacity", 360),
@@ -353,11 +355,11 @@ STORIES: Final = (
     Story("a wave redeploys one scale set", 120, 2, _set_wave, "enough VMs stay", 360),
     Story("the metadata service of a region is away for 20 min", 50, 1, _outage, "wait, or mend"),
     Story("a scale set is cut off for 30 min", 55, 1, _partition, "mend the network"),
-    Story("one VM is blind for 30 min", 50, 3, _one_blind, "mend the VM"),
-    Story("one exporter is down for 40 min", 60, 4, _one_down, "start it"),
-    Story("hardware is predicted to fail", 60, 1, _predicted, "redeploy"),
-    Story("a host fails, 1 of its 5 VMs does not return", 85, 2, _host_failure, "start the VM"),
-    Story("a VM stands still for 20 s", 50, 3, _still, "look"),
+    Story("one VM is blind for 30 min", 50, 3, _one_blind, "mend the VM", single=True),
+    Story("one exporter is down for 40 min", 60, 4, _one_down, "start it", single=True),
+    Story("hardware is predicted to fail", 60, 1, _predicted, "redeploy", single=True),
+    Story("a host fails, 1 of its 5 VMs does not return", 85, 2, _host_failure, "start the VM", single=True),
+    Story("a VM stands still for 20 s", 50, 3, _still, "look", single=True),
     Story("the whole job is gone for 40 min", 65, 1, _job_gone, "mend the discovery"),
     Story("a destination takes nothing for two hours", 140, 1, _destination, "mend it"),
 )

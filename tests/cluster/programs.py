@@ -71,7 +71,7 @@ def make(kubernetes: str) -> Programs:
     if not helm.exists():
         _install(f"helm.sh/helm/v4/cmd/helm@{HELM}", helm)
     if not all(crd.exists() for crd in crds):
-        module = Path(_downloaded(f"{OPERATOR_MODULE}@{OPERATOR}")["Dir"])
+        module = Path(downloaded(f"{OPERATOR_MODULE}@{OPERATOR}")["Dir"])
         for crd in crds:
             shutil.copyfile(module / OPERATOR_CRDS.format(crd.name.partition("-")[0]), crd)
     api_server, controller_manager, scheduler, kubectl = (folder / command for command in COMMANDS)
@@ -92,7 +92,7 @@ def make(kubernetes: str) -> Programs:
 
 def _build_kubernetes(version: str, folder: Path) -> None:
     """Its go.mod replaces the modules of its staging by folders, so a module of our own asks for the program."""
-    own = Path(_downloaded(f"k8s.io/kubernetes@v{version}")["GoMod"]).read_text(encoding="utf-8")
+    own = Path(downloaded(f"k8s.io/kubernetes@v{version}")["GoMod"]).read_text(encoding="utf-8")
     major, minor, patch = version.split(".")
     lines = ["module cluster", re.findall(r"^go .*$", own, re.MULTILINE)[0], f"require k8s.io/kubernetes v{version}"]
     lines += [f"replace {name} => {name} v0.{minor}.{patch}" for name in STAGING.findall(own)]
@@ -103,7 +103,7 @@ def _build_kubernetes(version: str, folder: Path) -> None:
         work = Path(name)
         (work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
         built = work / "bin"
-        _go("build", "-mod=mod", "-ldflags", flags, "-o", f"{built}/", *_packages(), folder=work)
+        go("build", "-mod=mod", "-ldflags", flags, "-o", f"{built}/", *_packages(), folder=work)
         for command in COMMANDS:
             (built / command).replace(folder / command)
 
@@ -115,18 +115,18 @@ def _packages() -> list[str]:
 def _install(package: str, path: Path) -> None:
     """The program of a PACKAGE@VERSION, with the versions of all that it needs as its go.mod has them."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as name:
-        _go("install", "-ldflags", "-s -w", package, folder=Path(name), GOBIN=name)
+        go("install", "-ldflags", "-s -w", package, folder=Path(name), GOBIN=name)
         next(Path(name).iterdir()).replace(path)
 
 
-def _downloaded(module: str) -> dict[str, Any]:
+def downloaded(module: str) -> dict[str, Any]:
     """Where Go has put MODULE@VERSION: `Dir`, `GoMod`."""
     with tempfile.TemporaryDirectory() as name:
-        answer: dict[str, Any] = json.loads(_go("mod", "download", "-json", module, folder=Path(name)))
+        answer: dict[str, Any] = json.loads(go("mod", "download", "-json", module, folder=Path(name)))
     return answer
 
 
-def _go(*arguments: str, folder: Path, **environment: str) -> str:
+def go(*arguments: str, folder: Path, **environment: str) -> str:
     """What Go printed. No C compiler is needed, no workspace and no flag of the caller's has a say."""
     own = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath", "GOWORK": "off", "GOTOOLCHAIN": "auto"}
     own |= {"GOSUMDB": "sum.golang.org", "GONOSUMDB": "", "GOPRIVATE": "", "GOINSECURE": ""}
