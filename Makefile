@@ -28,7 +28,7 @@ help:
 	@echo "make bench       speed and memory of the agent (about 5 minutes)"
 	@echo "make soak        the agent through maintenance and failures for MINUTES (default 10)"
 	@echo "make scale       a thousand VMs of one scale set"
-	@echo "make notifications  how often the alerts speak in a month of 3,000 VMs (about 15 minutes)"
+	@echo "make notifications  how often the alerts speak in a month of 3,000 VMs (half an hour; builds promtool by Go)"
 	@echo "make panels      how long the dashboards' panels take at 10,000 VMs (VMS=1000), on a real Prometheus"
 	@echo "make costs       what 1, 1,000 and 10,000 VMs cost, into docs/fleet.md; half an hour"
 	@echo "make properties  what must always hold, in ever new random worlds, for MINUTES (default 10)"

@@ -7,7 +7,7 @@ times as fast: each duration of the configuration is divided by it. Between the 
 each is played once and counted as often as a month has it.
 
 promtool's test engine holds 10,000 samples, some 400 VMs. `benchmarks.promtool` builds it without that bound. Where
-there is no Go, Debian's is taken: each VM then stands for ten, and the least number of VMs of a fleet is divided by ten.
+there is no Go, Debian's is taken: each VM then stands for ten, and the least number of VMs of a fleet is a tenth.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Semaphore
 from typing import Any, Final
 
 import httpx
@@ -49,9 +48,7 @@ SETTLE: Final = 20.0
 """Minutes after the last alert in which a notification may still come: the pager's group interval and some."""
 
 FEW: Final = 300
-"""VMs of the fleet of a story about single VMs."""
-_ASKING: Final = Semaphore(2)
-"""Engines at work: each takes a core. What waits for an Alertmanager takes none."""
+"""VMs of the fleet of a story about few of them."""
 _ROOM: Final = {"GOGC": "400"}
 """The engine looks for garbage a quarter as often: a fleet is some 100 MB."""
 
@@ -106,31 +103,30 @@ def engine() -> Engine:
         return Engine(Path(need("promtool")), COPIES)
 
 
-def changes(story: Story, size: int, folder: Path, by: Engine) -> list[Change]:
+def changes(story: Story, size: int, by: Engine) -> list[Change]:
     """What fires in a story of so many VMs, by the rules and Prometheus' own engine. Where each VM stands for several,
     the least number of VMs of a fleet is as much smaller, and each alert about a VM is as many."""
     copies = by.copies
     scene = Scene(fleet(size // copies), story.minutes)
     story.tell(scene)
-    path, rules = folder / "test.yml", folder / "rules.yml"
-    least = {f">= {count}\n": f">= {-(-count // copies)}\n" for count in (3, 5)}
-    text = RULES.read_text(encoding="utf-8")
-    rules.write_text(re.sub(r">= [35]\n", lambda found: least[found[0]], text), encoding="utf-8")
-    with path.open("w", encoding="utf-8") as file:
-        file.write(f"rule_files: ['{rules}']\nevaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n")
-        for series, values in scene.series():
-            file.write(f"  - {{series: '{series}', values: '{values}'}}\n")
-        file.write("  promql_expr_test:\n")
-        firing = 'ALERTS{alertstate="firing"}'
-        before = f"({firing} offset 1m)"
-        for minute in range(story.minutes):
-            for word, asked in (("begins", f"{firing} unless {before}"), ("ends", f"{before} unless {firing}")):
-                expr = f'label_replace({asked}, "edge", "{word}", "", "")'
-                file.write(f"  - {{expr: '{expr}', eval_time: {minute}m, exp_samples: []}}\n")
-    with _ASKING:
+    with tempfile.TemporaryDirectory() as name:
+        path, rules = Path(name) / "test.yml", Path(name) / "rules.yml"
+        least = {f">= {count}\n": f">= {-(-count // copies)}\n" for count in (3, 5)}
+        text = RULES.read_text(encoding="utf-8")
+        rules.write_text(re.sub(r">= [35]\n", lambda found: least[found[0]], text), encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.write(f"rule_files: ['{rules}']\nevaluation_interval: 1m\ntests:\n- interval: 1m\n  input_series:\n")
+            for series, values in scene.series():
+                file.write(f"  - {{series: '{series}', values: '{values}'}}\n")
+            file.write("  promql_expr_test:\n")
+            firing = 'ALERTS{alertstate="firing"}'
+            before = f"({firing} offset 1m)"
+            for minute in range(story.minutes):
+                for word, asked in (("begins", f"{firing} unless {before}"), ("ends", f"{before} unless {firing}")):
+                    expr = f'label_replace({asked}, "edge", "{word}", "", "")'
+                    file.write(f"  - {{expr: '{expr}', eval_time: {minute}m, exp_samples: []}}\n")
         command = [str(by.promtool), "test", "rules", str(path)]
         done = subprocess.run(command, env=os.environ | _ROOM, text=True, capture_output=True, check=False)
-    path.unlink()
     said = done.stdout + done.stderr
     if not re.search(r"^  SUCCESS|^    expr: ", said, flags=re.M) or re.search(r"\berr(or)?:", said):
         raise RuntimeError(said.strip()[:2000])
@@ -236,12 +232,10 @@ def play(
     return names, heard
 
 
-def hear(story: Story, size: int, by: Engine, factor: float) -> Heard:
-    """One story from the scrapes to the webhook."""
+def hear(story: Story, size: int, told: Future[list[Change]], factor: float) -> Heard:
+    """One story's notifications, once it is known what fires in it."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        told = changes(story, size, folder, by)
-        heard = Heard(story, size, *play(story, told, factor, folder))
+        heard = Heard(story, size, *play(story, told.result(), factor, Path(name)))
     print(f"{story.name}: {size:,} VMs, {dict(heard.alerts)} -> {dict(heard.notifications)}", flush=True)
     return heard
 
@@ -272,15 +266,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Notifications of a month.")
     parser.add_argument("vms", nargs="?", type=int, default=VMS)
     parser.add_argument("--factor", type=float, default=FACTOR)
-    parser.add_argument("--only", default="", help="stories whose name contains this")
+    parser.add_argument("--only", default="", help="stories whose name matches this")
     told = parser.parse_args()
     by = engine()
-    stories = [story for story in STORIES if told.only in story.name]
-    with ThreadPoolExecutor(len(stories)) as pool:
+    stories = [story for story in STORIES if re.search(told.only, story.name)]
+    # An engine takes a core; what waits for an Alertmanager takes none.
+    with ThreadPoolExecutor(2) as engines, ThreadPoolExecutor(len(stories)) as clocks:
         asked = {}
-        for story in sorted(stories, key=lambda story: (story.single, -story.minutes)):
-            size = min(told.vms, FEW * by.copies) if story.single else told.vms
-            asked[story] = pool.submit(hear, story, size, by, told.factor)
+        for story in sorted(stories, key=lambda story: (story.few, -story.minutes - story.tail)):
+            size = min(told.vms, FEW * by.copies) if story.few else told.vms
+            asked[story] = clocks.submit(hear, story, size, engines.submit(changes, story, size, by), told.factor)
         heard = [asked[story].result() for story in stories]
     print(f"\neach VM for {by.copies}, time {told.factor:g} times as fast\n\n{table(heard)}")
 

@@ -1,8 +1,8 @@
 """promtool without the bound of its test engine: the very Prometheus of Debian 12, built from its Go module.
 
-The engine of `promtool test rules` holds 10,000 samples, some 400 VMs: this number is changed here. Service discovery is
-left out, which the tests of rules don't need and which is most of what would be compiled. Go's checksum database vouches
-for the module. A minute or two the first time, nothing later.
+The engine of `promtool test rules` holds 10,000 samples, some 400 VMs: this number is changed here. Service discovery
+is left out, which the tests of rules don't need and which is most of what would be compiled. Go's checksum database
+vouches for the module. A minute or two the first time, nothing later.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from benchmarks.month import Story
+from benchmarks.month import STORIES, Story
 from benchmarks.notifications import Change, play
 from tests.support.documentation import ROOT
 from tests.support.peers import need
@@ -224,3 +224,20 @@ def test_an_alert_about_a_vm_carries_the_whole_list(rule: dict[str, Any]) -> Non
     """Wherever labels of the VM are carried it is one list, so that one line adds another tag."""
     for labels in re.findall(r"\(([^()]*vm_name[^()]*)\)", rule["expr"]):
         assert labels.endswith("vm_name, vmss_name, subscription_id, resource_group, tag_owner, tag_environment")
+
+
+def test_the_table_of_a_month_is_that_of_its_stories() -> None:
+    """docs/alertmanager.md has a row for each story, and the sums of what the rows tell."""
+    _, _, section = PAGE.read_text(encoding="utf-8").partition("## A month, as measured")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
+    stories = [row for row in rows[2:] if not row[0].startswith("**")]
+    told = [(name, int(times), must) for name, _, times, _, _, _, must in stories]
+    assert told == [(story.name, story.times, story.must or "nothing") for story in STORIES]
+    messages, pages = (sum(int(row[2]) * int(row[column]) for row in stories) for column in (4, 5))
+    sums = [[cell.strip("*") for cell in row if cell.startswith("**")] for row in rows[-2:]]
+    assert sums == [
+        ["all of it, in 30 days", str(messages), str(pages)],
+        ["a day", f"{messages / 30:.2f}", f"{pages / 30:.2f}"],
+    ]
+    idle = [row[0] for row in stories if row[6] == "nothing" and row[4:6] != ["0", "0"]]
+    assert not idle, "a message about what nobody must do"

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from benchmarks import costs, dashboards, gate, weighed
+from benchmarks import costs, dashboards, gate, rules, weighed
 from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, far, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
@@ -22,7 +23,7 @@ from benchmarks.reaction import of_agent, of_bare_loop
 from benchmarks.relay import Relay
 from benchmarks.usage import usage
 from exporter.outbox.store import Outbox
-from tests.support.dashboards_world import load, panels
+from tests.support.dashboards_world import RULES, load, panels
 
 
 def test_reactions_are_measured_for_the_agent_and_the_bare_loop() -> None:
@@ -147,3 +148,13 @@ def test_every_panel_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     assert all(f"| {about} |" in printed for about in dashboards.WITHOUT_RULES)
     assert "| azure-scheduled-events-fleet.rules |" in printed
+
+
+@pytest.mark.peer("prometheus")
+def test_the_rules_are_timed_group_by_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each group that is evaluated once a minute has its line, and none of its rules fails on a real fleet."""
+    found = rules.report(20, tmp_path, minutes=0.1, interval=1, evaluate=1)
+    groups = {group["name"] for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]}
+    assert {name for name in groups if "history" not in name} <= {*found} <= groups
+    printed = capsys.readouterr().out
+    assert all(f"| `{name}` |" in printed for name in found)
