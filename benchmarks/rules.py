@@ -154,7 +154,7 @@ def report(size: int, folder: Path, *, minutes: float, interval: int, evaluate: 
         ]
         with prometheus(folder / "prometheus", jobs, rules=[RULES], interval=f"{evaluate}s") as daemon:
             times = watch(daemon, minutes)
-            series = daemon.query("count({job='fleet', __name__!~'.*:.*|ALERTS.*'})")[0]["value"][1]
+            series = daemon.query("sum(scrape_samples_scraped{job=~'page-.+'})")[0]["value"][1]
             firing = daemon.query("count(ALERTS{alertstate='firing'})")
     count = firing[0]["value"][1] if firing else 0
     print(f"\n{size:,} VMs, {int(series):,} series, scraped each {interval} s, {count} alerts firing\n")
