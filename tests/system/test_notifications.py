@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from benchmarks.month import STORIES, Story, written
-from benchmarks.notifications import ROOT, changes, play
+from benchmarks.notifications import changes, play
 
 VMS: Final = 120
 FACTOR: Final = 480.0
@@ -39,24 +39,6 @@ def test_many_alerts_are_one_notification_or_none(
     heard = play(story, changes(story, VMS, tmp_path), FACTOR, tmp_path)
     assert heard.alerts.total() >= alerts
     assert dict(heard.notifications) == told
-
-
-def test_the_documented_month_has_every_story_and_adds_up() -> None:
-    """A row for each story of the program, as often a month as there, and totals of what the rows say."""
-    page = (ROOT / "docs" / "alertmanager.md").read_text(encoding="utf-8")
-    rows = [
-        [cell.strip(" *") for cell in line.strip("|").split("|")]
-        for line in page.partition("## A month, as measured")[2].splitlines()
-        if line.startswith("|")
-    ][2:]
-    *stories, month, day = rows
-    times = sorted(int(row[1]) for row in stories if row[1] != "all day")
-    assert times == sorted(story.times for story in STORIES if not story.name.startswith("live migrations"))
-    assert len(stories) == len(STORIES)
-    for column in (3, 4):
-        total = sum(int(row[1]) * int(row[column]) for row in stories if row[column] != "0")
-        assert int(month[column]) == total
-        assert float(day[column]) == pytest.approx(total / 30, abs=0.005)
 
 
 def test_values_are_written_as_promtool_reads_them() -> None:
