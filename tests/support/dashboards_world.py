@@ -81,6 +81,8 @@ class World:
     """When it is looked at: a little later, since the rules need some evaluations to record what they see."""
     active: list[dict[str, Any]]
     """The alerts that were pending or firing then; minutes later the last scrapes are too old for any."""
+    groups: list[dict[str, Any]]
+    """The groups of rules as they were evaluated."""
 
     def ahead(self, seconds: float) -> Any:
         """About so many seconds after the end, as seen from now: what a countdown shows."""
@@ -179,8 +181,10 @@ def world(folder: Path) -> Iterator[World]:
         )  # an alert may wait for what another group records
         until(lambda: _all_evaluated(daemon, since), seconds=120)
         active = daemon.get("/api/v1/alerts")["data"]["alerts"]
-        with httpx.Client(base_url=daemon.url, timeout=60) as client:
-            yield World(client, end, time.time(), active)
+        groups, at = daemon.get("/api/v1/rules")["data"]["groups"], time.time()
+    # Without the rules from here on: a thousand VMs every two seconds would cost a core as long as the tests last.
+    with prometheus(folder, []) as daemon, httpx.Client(base_url=daemon.url, timeout=60) as client:
+        yield World(client, end, at, active, groups)
 
 
 SIGHT: Final = 'instance:azure_scheduled_events_up:blindness{job="fleet"}'
