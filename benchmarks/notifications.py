@@ -13,7 +13,6 @@ there is no Go, Debian's is taken: each VM then stands for ten, and the least nu
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -33,7 +32,7 @@ import yaml
 from benchmarks.month import STORIES, Scene, Story, fleet
 from benchmarks.promtool import unbound
 from tests.cluster.programs import Missing
-from tests.support.peers import Daemon, Webhook, need, until
+from tests.support.peers import Webhook, alertmanager_of, need, until
 
 ROOT: Final = Path(__file__).parents[1]
 RULES: Final = ROOT / "alerts" / "rules.yml"
@@ -178,18 +177,6 @@ def scaled(config: dict[str, Any], factor: float, url: str) -> dict[str, Any]:
     return changed
 
 
-def _alertmanager(folder: Path, config: dict[str, Any]) -> Daemon:
-    (folder / "alertmanager.yml").write_text(json.dumps(config), encoding="utf-8")
-    arguments = [
-        need("prometheus-alertmanager"),
-        f"--config.file={folder / 'alertmanager.yml'}",
-        f"--storage.path={folder / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-        "--cluster.listen-address=",
-    ]
-    return Daemon(arguments, folder)
-
-
 def _post(client: httpx.Client, alerts: Sequence[Alert], since: dict[Alert, datetime], *, over: bool) -> None:
     now = datetime.now(UTC)
     end = now if over else now + timedelta(days=1)
@@ -213,7 +200,7 @@ def play(
     minute = MINUTE / factor
     with (
         Webhook() as hook,
-        _alertmanager(folder, scaled(config, factor, hook.url)) as manager,
+        alertmanager_of(folder, scaled(config, factor, hook.url)) as manager,
         httpx.Client(base_url=manager.url, timeout=30) as client,
     ):
         until(lambda: client.get("/-/ready").is_success)

@@ -203,6 +203,11 @@ def alertmanager(folder: Path, webhook_url: str) -> Daemon:
         },
         "receivers": [{"name": "hook", "webhook_configs": [{"url": webhook_url, "send_resolved": True}]}],
     }
+    return alertmanager_of(folder, config)
+
+
+def alertmanager_of(folder: Path, config: Mapping[str, object]) -> Daemon:
+    """An Alertmanager of its own with this configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "alertmanager.yml").write_text(json.dumps(config))
     arguments = [
