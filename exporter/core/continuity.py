@@ -10,10 +10,13 @@ from exporter.core.state import Instant, Reset, Seen, State
 
 UNBROKEN_SECONDS: Final = 5.0
 UNBROKEN_POLLS: Final = 3
+AGREEING_SECONDS: Final = 60.0
+"""Two equal documents at most this far apart show that nothing changed in between. After a longer gap, whatever counts
+the time that an event was observed begins anew."""
 RESET_SECONDS: Final = 10.0
 RESET_DOCUMENTS: Final = 3
-"""After `DocumentIncarnation` went down nothing is approved for this many seconds of unbroken polling and this many
-documents: another server behind the same address, or a restarted one, may show events that are over."""
+"""After `DocumentIncarnation` went down nothing is approved for this many seconds or this many documents, whichever
+comes first: another server behind the same address, or a restarted one, may show events that are over."""
 ANOMALIES: Final = (
     "number-restarted",
     "number-skipped",
@@ -41,6 +44,8 @@ class Continuity:
     """Why the time in between was not observed completely, in the published words; empty where it was."""
     steady: bool
     """By both clocks the last good document is recent."""
+    anew: bool = False
+    """The gap is too long to count what was observed before it."""
 
     @property
     def seen_before(self) -> Seen:
@@ -71,14 +76,19 @@ def continuity_of(state: State, document: Document, now: Instant, poll_interval:
         unseen.append("number-skipped")
     elif step == 0:
         unseen.append("number-unchanged")
-    observed_seconds = state.observed_seconds + (max(0.0, min(mono, wall)) if steady and mono is not None else 0.0)
-    return Continuity(now, observed_seconds, max(wall, mono or 0.0, 0.0), now.since(last), tuple(unseen), steady)
+    gap, passed = max(wall, mono or 0.0, 0.0), 0.0
+    if mono is not None and (steady or (gap <= AGREEING_SECONDS and same(document, state.document))):
+        passed = max(0.0, min(mono, wall))
+    observed_seconds = state.observed_seconds + passed
+    anew = gap > AGREEING_SECONDS or (mono is None and wall < 0)  # set back over a restart: its length is not known
+    return Continuity(now, observed_seconds, gap, now.since(last), tuple(unseen), steady, anew)
 
 
 def reset_after(state: State, document: Document, continuity: Continuity) -> Reset | None:
     """The reset after this document: a new one if `DocumentIncarnation` went down, the old one while it is too recent
     to act on any document, else None."""
-    if state.document is not None and document.incarnation < state.document.incarnation:
+    lower = state.document is not None and document.incarnation < state.document.incarnation
+    if lower or (state.reset is not None and continuity.anew):
         return Reset(continuity.observed_seconds)
     return aged(state.reset, continuity.observed_seconds, 1)
 
@@ -88,7 +98,7 @@ def aged(reset: Reset | None, observed_seconds: float, documents: int) -> Reset 
     if reset is None:
         return None
     older = replace(reset, documents=reset.documents + documents)
-    over = older.documents >= RESET_DOCUMENTS and observed_seconds - reset.observed_seconds >= RESET_SECONDS
+    over = older.documents >= RESET_DOCUMENTS or observed_seconds - reset.observed_seconds >= RESET_SECONDS
     return None if over else older
 
 

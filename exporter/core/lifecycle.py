@@ -133,7 +133,9 @@ def _gapped(tracked: Tracked, continuity: Continuity) -> Tracked:
         return tracked
     known = tracked.gap_seconds is not None and continuity.away is not None
     away = (tracked.gap_seconds or 0.0) + (continuity.away or 0.0) if known else None
-    return replace(tracked, gaps=tracked.gaps + 1, gap_seconds=away)
+    gapped = replace(tracked, gaps=tracked.gaps + 1, gap_seconds=away)
+    seconds = continuity.observed_seconds
+    return replace(gapped, first_seen_at=seconds, unchanged_at=seconds) if continuity.anew else gapped
 
 
 def _before(state: State, key: str) -> Tracked:
@@ -183,7 +185,7 @@ def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracke
         first_seen_at=continuity.observed_seconds,
         unchanged_at=continuity.observed_seconds,
         first_not_before=event.not_before,
-        approval=replace(before.approval, last_failure=""),
+        approval=replace(before.approval, last_failure="", failures=EMPTY),
         started_before=before.was_started,
         numbers=before.numbers,
     )

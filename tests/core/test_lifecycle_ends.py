@@ -283,20 +283,40 @@ def test_somebody_else_let_it_start_only_well_before_its_time(early: int, by: St
 # -- clocks
 
 
-def test_only_good_polling_counts_as_watched() -> None:
-    """The clock of takeover and settling stands still in a gap, at a restart and when a clock is set back."""
+def test_observed_time_counts_gaps_of_up_to_a_minute_between_equal_documents() -> None:
+    """The clock of takeover and settling stops in other gaps, at a restart, and when a clock is set."""
     watcher = Watcher.fresh()
     watcher.sees(event())
     base = watcher.state.observed_seconds
-    watcher.sees(event(), after=4.0, up=0)
-    watcher.sees(event(), after=60.0, up=0)
-    watcher.sees(event(), after=1.0, wall=-2.0, up=0)
-    watcher.sees(event(), after=1.0, wall=100.0, up=0)
+    for after, wall, up, passed in (
+        (4.0, 4.0, 0, 4.0),
+        (60.0, 60.0, 0, 64.0),
+        (60.0, 60.0, 1, 64.0),  # another number: what it was in between is not known
+        (1.0, -2.0, 0, 64.0),
+        (1.0, 50.0, 0, 65.0),
+        (61.0, 61.0, 0, 65.0),
+    ):
+        watcher.sees(event(), after=after, wall=wall, up=up)
+        assert watcher.state.observed_seconds - base == passed
     watcher.restarts()
     watcher.sees(event(), after=1.0, up=0)
-    assert watcher.state.observed_seconds - base == 4.0
+    assert watcher.state.observed_seconds - base == 65.0
     tracked = watcher.state.tracked[KEY]
-    assert (tracked.gaps, tracked.gap_seconds) == (3, 62.0)
+    assert (tracked.gaps, tracked.gap_seconds) == (5, 183.0)
+
+
+@pytest.mark.parametrize(("away", "begun"), [(60.0, 0.0), (61.0, 65.0), (-5.0, 65.0)])
+def test_observed_time_of_an_event_begins_anew_after_a_gap_of_over_a_minute(away: float, begun: float) -> None:
+    """Also over a restart, where a clock that was set back hides how long it was."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    base = watcher.state.observed_seconds
+    for _ in range(13):
+        watcher.sees(event(), after=5.0, up=0)
+    watcher.restarts()
+    watcher.sees(event(), after=1.0, wall=away, up=0)
+    tracked = watcher.state.tracked[KEY]
+    assert (tracked.first_seen_at - base, tracked.unchanged_at - base) == (begun, begun)
 
 
 @pytest.mark.parametrize(
