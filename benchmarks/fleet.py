@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -81,9 +81,10 @@ class Source:
     def fetch(self) -> Answer:
         return Answer(self.platform.body(), self.platform.clock.now().mono or 0.0, 0.0)
 
-    def approve(self, event_id: str, _leave_within: float = 0.0) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
         if self.mute:
             raise MetadataError("connect", "no way out of this VM")
+        leave()
         now = self.platform.clock
         self.platform.posts.append((now.seconds, self.vm, event_id))
         if not self.platform.play.approve([event_id], now.now().wall):

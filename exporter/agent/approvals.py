@@ -1,13 +1,16 @@
 """Sends approvals that were decided and committed: one POST for each.
 
-This module reads the state on the agent's thread alone and never changes it: the result of a POST is an observation for
-the cycle. Only the request itself is made on another thread: a POST that hangs delays neither the polls nor, for more
-than `PATIENCE_SECONDS`, the POST of another event.
+A POST is made on its own thread: one that hangs delays neither the polls nor, for more than `PATIENCE_SECONDS`, the
+POST of another event. Once it has a connection, and right before its first byte is written, the whole decision is asked
+once more: would the rules send this now? Until then nothing has left, and each new document decides anew about it.
+
+This module never changes the state: what becomes of a POST is an observation for the cycle.
 """
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Source
 from exporter.core.attempts import FRESH_SECONDS
 from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered, PostFailure
-from exporter.core.decision import decide_one, files_to_check, match
+from exporter.core.decision import decide_one, files_to_check
 from exporter.core.document import Document
 from exporter.core.facts import ApprovalRequested, Fact
 from exporter.core.policy import Decision, DecisionContext, Policy, Presence
@@ -38,17 +41,28 @@ LAST_ANSWERS_SECONDS: Final = 0.5
 Answer = PostAnswered | ApprovalUnsent
 
 
+class NotWanted(Failure):
+    """The rules would not send an approval any more. `reason` is a hold reason, or why the decision is out of date."""
+
+
 @dataclass(frozen=True, slots=True)
-class InFlight:
-    """A POST in flight. `tracked` is the event's history when it left."""
+class Post:
+    """A POST that has left. `tracked` is the event's history then."""
 
     decision: Decision
     tracked: Tracked
     sent: Instant
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The thread of a POST has ended. `error` is None for an answer of 200."""
+
+    error: Exception | None
+
+
 class Approvals:
-    """The approvals that are queued and those whose POST is in flight."""
+    """The approvals that are queued, those that wait for a connection, and those whose POST has left."""
 
     def __init__(
         self, policy: Policy, source: Source, persistence: StatePersistence, log: Logger, environment: Environment
@@ -60,8 +74,13 @@ class Approvals:
         self._environment = environment
         self._read: Instant | None = None
         self._waiting: deque[DueApproval] = deque()
-        self._in_flight: dict[str, InFlight] = {}
-        self._answers: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        """Held to move an approval from `_connecting` to `_in_flight`, or out of both."""
+        self._connecting: dict[str, DueApproval] = {}
+        self._in_flight: dict[str, Post] = {}
+        self._threads: dict[str, float] = {}
+        """When the thread of each event's POST began, on the monotonic clock."""
+        self._reports: queue.SimpleQueue[tuple[str, Post | _Ended]] = queue.SimpleQueue()
         self._hold: Presence | None = None
         self._facts: list[Fact] = []
 
@@ -69,13 +88,16 @@ class Approvals:
 
     def check_files(self, document: Document | None = None) -> Mapping[str, Presence]:
         """The presence of the hold file and of the files that decisions on this document ask for, by path."""
-        paths = files_to_check(self._policy, document)
-        files = self._environment.check_files(paths) if paths else {}
+        files = self._presence(document)
         hold = files.get(self._policy.hold_file, Presence.UNKNOWN) if self._policy.hold_file else None
         if hold is not self._hold:
             self._hold = hold
             self._log.info("approval.hold_file", path=self._policy.hold_file, found=hold.value if hold else "")
         return files
+
+    def _presence(self, document: Document | None) -> Mapping[str, Presence]:
+        paths = files_to_check(self._policy, document)
+        return self._environment.check_files(paths) if paths else {}
 
     @property
     def held(self) -> bool:
@@ -84,24 +106,31 @@ class Approvals:
 
     @property
     def pending(self) -> frozenset[str]:
-        """Keys of the events whose POST is in flight or queued."""
-        return frozenset((*self._in_flight, *(due.tracked.key for due in self._waiting)))
+        """Keys of the events that are queued, wait for a connection, or whose POST has left."""
+        with self._lock:
+            return frozenset((*self._in_flight, *self._connecting, *(due.tracked.key for due in self._waiting)))
 
     # -- sending
 
     def take(self, due: Iterable[DueApproval], read: Instant) -> None:
-        """Queue approvals that were committed, on a document that was read at `read`.
+        """Queue approvals that were committed, on a document that was read at `read`. One whose POST already waits for
+        a connection goes on waiting.
 
         Those with the fewest attempts come first: behind one that is answered slowly, the others would never be sent.
         """
         self._read = read
-        self._waiting = deque(sorted((*self._waiting, *due), key=lambda due: due.before.attempts))
+        fresh = {one.tracked.key: one for one in due}
+        with self._lock:
+            self._connecting = {key: fresh.pop(key) for key in list(fresh) if key in self._threads}
+        self._waiting = deque(sorted((*self._waiting, *fresh.values()), key=lambda one: one.before.attempts))
 
     def withdraw(self) -> tuple[DueApproval, ...]:
-        """Empty the queue and return it: a new document was read, on which these are decided and marked again."""
-        waiting = tuple(self._waiting)
+        """Take back every approval that has not left: a new document was read, which decides anew about them."""
+        with self._lock:
+            unsent = (*self._connecting.values(), *self._waiting)
+            self._connecting = {}
         self._waiting.clear()
-        return waiting
+        return unsent
 
     def send(self) -> Iterator[Answer]:
         """Send what is queued, one after the other, up to the first that is not answered at once: the polls go first,
@@ -112,108 +141,120 @@ class Approvals:
             if not self._begin(due):
                 yield ApprovalUnsent(due)
             yield from self.answers()
-            if due.tracked.key in self._in_flight:
+            if due.tracked.key in self._threads:
                 return
 
     def wait(self) -> float:
         """Seconds until `send` has something to do; infinity where it only waits for answers, which wake the loop."""
         if not self._waiting:
             return float("inf")
-        if not self._in_flight or self._environment.stopping():
+        if not self._threads or self._environment.stopping():
             return 0.0
-        youngest = max(post.sent.monotonic for post in self._in_flight.values())
         # If several are not answered, the next one probably is not either.
-        patience = PATIENCE_SECONDS / len(self._in_flight)
-        return max(0.0, youngest + patience - self._environment.clock().monotonic)
+        patience = PATIENCE_SECONDS / len(self._threads)
+        return max(0.0, max(self._threads.values()) + patience - self._environment.clock().monotonic)
 
     def _begin(self, due: DueApproval) -> bool:
-        """Check clock, identity and files once more and start the POST; False if the approval does not hold now."""
-        if not self._still_approved(due.decision) or not self._fresh() or self._environment.stopping():
+        """Start the thread of a POST; False if there is none."""
+        if self._environment.stopping():
             return False
-        left = self._seconds_left(due.decision)
-        if left <= 0:
-            return False
-        key, event_id, sent = due.tracked.key, due.decision.event.event_id, self._environment.clock()
+        key, event_id = due.tracked.key, due.decision.event.event_id
+        self._threads[key] = self._environment.clock().monotonic
+        with self._lock:
+            self._connecting[key] = due
         try:
-            self._environment.spawn(lambda: self._post(key, event_id, left), HEAD_START_SECONDS)
+            self._environment.spawn(lambda: self._post(key, event_id), HEAD_START_SECONDS)
         except RuntimeError as error:  # the system starts no more threads
             self._log.error("approval.not_sent", event_id=event_id, **self._about(due.tracked), error=str(error)[:300])
+            del self._threads[key], self._connecting[key]
             return False
-        self._facts.append(ApprovalRequested(event_id))
-        self._environment.record_post_sent(sent.wall, event_id)
-        self._in_flight[key] = InFlight(due.decision, self._persistence.state.tracked[key], sent)
         return True
 
-    def _fresh(self) -> bool:
-        """Whether the document is at most 5 s old by both clocks: the monotonic one stops while the VM is paused."""
-        if self._read is None:
-            return False
-        now = self._environment.clock()
-        by_mono = now.monotonic - self._read.monotonic
-        by_wall = (now.wall - self._read.wall).total_seconds()
-        return by_mono <= FRESH_SECONDS and abs(by_wall) <= FRESH_SECONDS
+    # -- on the thread of a POST
 
-    def _still_approved(self, decision: Decision) -> bool:
+    def _post(self, key: str, event_id: str) -> None:
+        """Make the request, and report what became of it to the agent's thread."""
+        failure: Exception | None = None
+        try:
+            self._source.approve(event_id, lambda: self._leave(key))
+        except Exception as error:  # a bug in the client must also reach the loop, which logs it
+            failure = error
+        self._reports.put((key, _Ended(failure)))
+        self._environment.wake()
+
+    def _leave(self, key: str) -> None:
+        """Count the POST as sent from now on, if the rules would send it now, by the newest state and files.
+
+        Otherwise raises `NotWanted`.
+        """
+        due = self._connecting.get(key)
+        if due is None:
+            raise NotWanted("decided-anew")
+        self._ask_again(due.decision)
+        with self._lock:
+            if self._connecting.get(key) is not due:  # a document came in between
+                raise NotWanted("decided-anew")
+            del self._connecting[key]
+            post = Post(due.decision, self._persistence.state.tracked[key], self._environment.clock())
+            self._in_flight[key] = post
+        self._reports.put((key, post))
+
+    def _ask_again(self, decision: Decision) -> None:
+        """Raise `NotWanted` unless the rules would send this now."""
         state = self._persistence.state
         tracked, document = state.tracked.get(decision.key), state.document
         if tracked is None or document is None:
-            return False
+            raise NotWanted("decided-anew")
         identity = self._environment.identity()
         # Only the files of this event are checked, which may take a moment: the clock is read after it.
-        files = self.check_files(Document(document.incarnation, (tracked.event,)))
+        files = self._presence(Document(document.incarnation, (tracked.event,)))
+        now = self._environment.clock()
         context = DecisionContext(
             vm_name=identity.vm.name,
             conflict=identity.conflict,
             confirmed=identity.confirmed,
             files=files,
             writable=self._persistence.writable,
-            now=self._environment.clock().wall,
+            now=now.wall,
         )
-        return decide_one(self._policy, state, context, document, tracked).words == decision.words
+        again = decide_one(self._policy, state, context, document, tracked)
+        if again.words != decision.words:
+            raise NotWanted(again.reason.value or "decided-anew", again.finding)
+        if self._environment.stopping():
+            raise NotWanted("stopping")
+        if not self._fresh(now):
+            raise NotWanted("old-document")
 
-    def _seconds_left(self, decision: Decision) -> float:
-        """Seconds until the hours of the rule end: to connect may take longer than that."""
-        rule, _ = match(self._policy.rules, decision.event)
-        if rule is None or rule.hours is None:
-            return float("inf")
-        now = self._environment.clock().wall
-        end = rule.hours.next_change(now)
-        if not rule.hours.within(now):
-            return 0.0
-        return (end - now).total_seconds() if end is not None else float("inf")
-
-    def _post(self, key: str, event_id: str, leave_within: float) -> None:
-        """Make the request, on a thread of its own, and hand the result to the agent's thread."""
-        failure: Exception | None = None
-        try:
-            self._source.approve(event_id, leave_within)
-        except Exception as error:  # a bug in the client must also reach the loop, which logs it
-            failure = error
-        self._answers.put((key, failure))
-        self._environment.wake()
+    def _fresh(self, now: Instant) -> bool:
+        """Whether the document is at most 5 s old by both clocks: the monotonic one stops while the VM is paused."""
+        if self._read is None:
+            return False
+        by_mono = now.monotonic - self._read.monotonic
+        by_wall = (now.wall - self._read.wall).total_seconds()
+        return by_mono <= FRESH_SECONDS and abs(by_wall) <= FRESH_SECONDS
 
     # -- answers
 
-    def answers(self, before: datetime | None = None) -> Iterator[PostAnswered]:
-        """The results of POSTs since the last call. The agent takes them before what it read then, and so shall a
+    def answers(self, before: datetime | None = None) -> Iterator[Answer]:
+        """What became of POSTs since the last call. The agent takes them before what it read then, and so must a
         replay, which goes by the times: they are recorded as no later."""
-        while not self._answers.empty():
-            yield from self._answered(*self._answers.get(), before)
+        while not self._reports.empty():
+            yield from self._reported(*self._reports.get(), before)
 
     def finish(self) -> Iterator[Answer]:
-        """Before the process ends: the results of queued approvals, which are not sent, and of those in flight."""
+        """Before the process ends: the results of approvals that have not left, and of those in flight."""
         yield from map(ApprovalUnsent, self.withdraw())
         until = self._environment.clock().monotonic + LAST_ANSWERS_SECONDS
         try:
             while self._in_flight:
                 left = max(0.0, until - self._environment.clock().monotonic)
-                yield from self._answered(*self._answers.get(timeout=left))
+                yield from self._reported(*self._reports.get(timeout=left))
         except queue.Empty:
             return  # the state on disk has it as in flight
 
     def forget(self) -> None:
         """Drop all approvals: they belong to another VM's outbox."""
-        self._waiting.clear()
+        self.withdraw()
         self._in_flight.clear()
 
     def take_facts(self) -> list[Fact]:
@@ -221,18 +262,26 @@ class Approvals:
         facts, self._facts = self._facts, []
         return facts
 
-    def _answered(self, key: str, error: Exception | None, before: datetime | None = None) -> Iterator[PostAnswered]:
-        post = self._in_flight.pop(key, None)
-        if post is None:
-            return  # dropped by `forget`
-        failure = self._failure(error, post)
-        status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
-        now = self._environment.clock().wall
-        at = now if before is None else min(now, before)
-        self._environment.record_post_answer(at, post.decision.event.event_id, status, reason)
-        yield PostAnswered(post.tracked, post.sent, failure)
+    def _reported(self, key: str, report: Post | _Ended, before: datetime | None = None) -> Iterator[Answer]:
+        if isinstance(report, Post):
+            at, event_id = report.sent.wall, report.decision.event.event_id
+            self._environment.record_post_sent(at if before is None else min(at, before), event_id)
+            self._facts.append(ApprovalRequested(event_id))
+            return
+        self._threads.pop(key, None)
+        with self._lock:
+            unsent, post = self._connecting.pop(key, None), self._in_flight.pop(key, None)
+        if unsent is not None:
+            yield ApprovalUnsent(unsent, self._failure(report.error, unsent))
+        elif post is not None:  # else it was withdrawn, or dropped by `forget`
+            failure = self._failure(report.error, post)
+            status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
+            now = self._environment.clock().wall
+            at = now if before is None else min(now, before)
+            self._environment.record_post_answer(at, post.decision.event.event_id, status, reason)
+            yield PostAnswered(post.tracked, post.sent, failure)
 
-    def _failure(self, error: Exception | None, post: InFlight) -> PostFailure | None:
+    def _failure(self, error: Exception | None, post: Post | DueApproval) -> PostFailure | None:
         if error is None:
             return None
         if isinstance(error, Failure):

@@ -73,7 +73,8 @@ class FileChecker:
     """`check_files` with a time limit: what is not known within `patience` seconds for all paths together is UNKNOWN.
 
     The checks are made on a thread of their own. If it blocks in a file system that does not answer, another thread
-    replaces it, and that path is not checked again until the blocked thread returns.
+    replaces it, and that path is not checked again until the blocked thread returns. May be called from any thread; a
+    second caller waits for the first.
     """
 
     def __init__(
@@ -85,11 +86,16 @@ class FileChecker:
         self._presence = presence
         self._patience = patience
         self._monotonic = monotonic
+        self._asking = threading.Lock()
         self._worker: _Worker | None = None
         self._stuck: list[_Worker] = []
 
     def __call__(self, paths: Iterable[str]) -> dict[str, Presence]:
-        """The presence of a file at each path. From one thread at a time."""
+        """The presence of a file at each path."""
+        with self._asking:
+            return self._check(paths)
+
+    def _check(self, paths: Iterable[str]) -> dict[str, Presence]:
         self._stuck = [worker for worker in self._stuck if worker.at is not None]
         stuck = {worker.at for worker in self._stuck}
         wanted = list(paths)

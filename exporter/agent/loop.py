@@ -18,10 +18,10 @@ from exporter.agent.ports import Environment, Metrics, Options, Source, Store
 from exporter.core import cycle
 from exporter.core.cycle import Context, Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
-from exporter.core.facts import ApprovalPostponed, Fact, Polled
+from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.folding import folded
 from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_recorded
-from exporter.core.records import Record, VmIdentity
+from exporter.core.records import APPROVAL_FAILED, Record, VmIdentity
 from exporter.core.snapshot import Status
 from exporter.core.state import EMPTY, Instant, Interruption
 from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
@@ -216,15 +216,26 @@ class Agent:
             case Polled():
                 self._log.failing("source", "poll.failed", reason=fact.failure, detail=fact.detail)
             case ApprovalPostponed():
-                tracked = self._persistence.state.history(folded(fact.event_id))
-                event_type, due = (tracked.event.event_type, tracked.not_before) if tracked else (None, None)
-                fields = fields_of(event_type, self._environment.identity().vm.name, due)
-                self._log.info("approval.postponed", event_id=fact.event_id, **fields)
+                detail = {"detail": fact.detail} if fact.detail else {}
+                self._log.info("approval.postponed", **self._about(fact.event_id), reason=fact.reason, **detail)
+            case ApprovalFailed():
+                answer = {"status_code": fact.status_code, "detail": fact.detail}
+                known = {name: value for name, value in answer.items() if value not in (None, "")}
+                about, attempt = self._about(fact.event_id), fact.attempt
+                self._log.warn("approval.failed", **about, attempt=attempt, reason=fact.reason, **known)
+
+    def _about(self, event_id: str) -> dict[str, object]:
+        """The log fields of an event."""
+        tracked = self._persistence.state.history(folded(event_id))
+        event_type, due = (tracked.event.event_type, tracked.not_before) if tracked else (None, None)
+        return {"event_id": event_id, **fields_of(event_type, self._environment.identity().vm.name, due)}
 
     def _log_record(self, record: Record) -> None:
+        if record.kind == APPROVAL_FAILED:
+            return  # each attempt has its own line, the fact's
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
         decision = record.data.get("decision") or {}
-        fields = {name: decision[name] for name in ("verdict", "reason", "rule") if decision.get(name)}
+        fields = {name: decision[name] for name in ("verdict", "reason", "rule", "finding") if decision.get(name)}
         write(
             record.kind, subject=record.subject, **about(record), message=record.data["message"], **fields, id=record.id
         )

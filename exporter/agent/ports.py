@@ -33,9 +33,9 @@ class Source(Protocol):
     def fetch(self) -> Answer:
         """Read the document."""
 
-    def approve(self, event_id: str, leave_within: float = ..., /) -> None:
-        """Approve an event. Returns when Azure has answered 200. The request leaves within so many seconds, or never;
-        the default is as long as it takes."""
+    def approve(self, event_id: str, leave: Callable[[], None], /) -> None:
+        """Approve an event. Returns when Azure has answered 200. `leave` is called right before the first byte is
+        written: nothing was sent if it raises, or was not called."""
 
 
 class Store(Protocol):

@@ -12,8 +12,6 @@ from exporter.retry import Backoff
 
 FRESH_SECONDS: Final = 5.0
 POST_BACKOFF: Final = Backoff(5.0, 60.0)
-NEVER_LEFT: Final = frozenset({"connect", "dns", "tls"})
-"""Failures of a POST before there was a connection to send it on."""
 
 
 def retry_delay(attempts: int) -> float:
@@ -61,14 +59,15 @@ def accepted(before: Approval, at: datetime) -> Approval:
 def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wait: float = 0.0) -> Approval:
     """The approval after any other answer (`status`), or none (None). `asked_to_wait` is `Retry-After` in seconds.
 
-    A POST that never left, or was answered 4xx, was not taken. After anything else Azure may have taken it.
+    A POST that was answered 4xx was not taken. After anything else Azure may have taken it.
     """
-    refused = reason in NEVER_LEFT or (status is not None and 400 <= status < 500)  # noqa: PLR2004  # client errors
+    refused = status is not None and 400 <= status < 500  # noqa: PLR2004  # client errors
     return replace(
         before,
         in_flight=False,
         unanswered=before.unanswered or not refused,
         last_failure=reason,
+        failures={**before.failures, reason: before.failures.get(reason, 0) + 1},
         asked_to_wait=asked_to_wait,
     )
 

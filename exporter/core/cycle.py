@@ -122,14 +122,16 @@ class ApprovalSent:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalUnsent:
-    """A due approval was not sent: at the last check before the POST it was not approvable any more."""
+    """A due approval has not left, and is no attempt: there was no connection, or the rules would not send it any more
+    when there was one. `failure` says which; None where it was not even begun."""
 
     due: DueApproval
+    failure: PostFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PostFailure:
-    """Why a POST was not taken. `status_code` is Azure's answer, None for none; `retry_after` is in seconds."""
+    """Why an approval was not accepted. `status_code` is Azure's answer, None for none; `retry_after` is in seconds."""
 
     reason: str
     detail: str = ""
@@ -399,8 +401,9 @@ class _Cycle:
 
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
         """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
-        self._state = taken_back(self._state, observed.due.tracked.key, observed.due.before)
-        self._facts.append(ApprovalPostponed(observed.due.decision.event.event_id))
+        due, failure = observed.due, observed.failure or PostFailure("not-begun")
+        self._state = taken_back(self._state, due.tracked.key, due.before)
+        self._facts.append(ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
 
     def post_answered(self, observed: PostAnswered) -> None:
         """Record whether Azure accepted the approval."""
@@ -419,10 +422,11 @@ class _Cycle:
         last_attempt = observed.sent if failure.status_code is None else self._now
         after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
         self._history(after)
-        if tracked.approval.last_failure != failure.reason:
+        if approval.failures[failure.reason] == 1:
             record = self._factory.failed(self._state, after, failure.reason, failure.status_code, failure.detail)
             self._record(record)
-        self._facts.append(ApprovalFailed(failure.reason))
+        event_id, status = after.event.event_id, failure.status_code
+        self._facts.append(ApprovalFailed(failure.reason, event_id, approval.attempts, status, failure.detail))
 
     # -- the source
 

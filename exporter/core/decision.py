@@ -10,13 +10,13 @@ event; one may elect a leader, simply the first name in `Resources`; once Starte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from exporter.core.continuity import RESET_SECONDS
+from exporter.core.continuity import RESET_DOCUMENTS, RESET_SECONDS
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
 from exporter.core.folding import folded
 from exporter.core.hours import Hours, shown
@@ -34,7 +34,10 @@ from exporter.core.policy import (
     Verdict,
     prepared_path,
 )
-from exporter.core.state import Phase, State, Tracked
+from exporter.core.state import Phase, Reset, State, Tracked
+
+MAX_FINDING: Final = 500
+"""Characters of `Decision.finding`: a rule may have any number of names, and a path any length."""
 
 
 def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
@@ -50,26 +53,41 @@ def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
 
 
 def decide(policy: Policy, state: State, context: DecisionContext) -> tuple[Decision, ...]:
-    """A decision for each event of the state's document, from the state alone."""
-    if state.document is None:
+    """A decision for each event of the state's document, from the state alone.
+
+    Of the approvals by rules with `when_quiet` at most one stands, and none next to another approval.
+    """
+    document = state.document
+    if document is None:
         return ()
-    return tuple(decide_one(policy, state, context, state.document, tracked) for tracked in state.tracked.values())
+    decisions = {key: decide_one(policy, state, context, document, tracked) for key, tracked in state.tracked.items()}
+    quiet = {rule.name for rule in policy.rules if rule.when_quiet}
+    approved = [decision for decision in decisions.values() if decision.verdict is Verdict.APPROVE]
+    if not quiet or len(approved) == 1:
+        return tuple(decisions.values())
+    going = frozenset(decision.key for decision in approved if decision.rule not in quiet)
+    for decision in approved:
+        if decision.rule in quiet:
+            key, besides = decision.key, replace(context, approved_now=going)
+            decisions[key] = decide_one(policy, state, besides, document, state.tracked[key])
+            going |= {key}
+    return tuple(decisions.values())
 
 
 def decide_one(
     policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked
 ) -> Decision:
     """The decision on one event of the state's document."""
-    reason = _before_the_rules(policy, context, tracked)
+    reason, finding = _before_the_rules(policy, context, tracked)
     if reason is not Reason.NONE:
-        return _decision(tracked, context, reason, None)
-    rule, reason = _by_the_rules(policy, tracked, reset=state.reset is not None)
+        return _decision(tracked, context, reason, None, finding)
+    rule, reason, finding = _by_the_rules(policy, tracked, state.reset)
     if rule is not None:
-        reason = _after_a_rule(policy, state, context, document, tracked, rule)
-    return _decision(tracked, context, reason, rule)
+        reason, finding = _after_a_rule(policy, state, context, document, tracked, rule)
+    return _decision(tracked, context, reason, rule, finding)
 
 
-def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: Rule | None) -> Decision:
+def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: Rule | None, finding: str) -> Decision:
     event = tracked.event
     return Decision(
         key=tracked.key,
@@ -77,6 +95,8 @@ def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: 
         verdict=Verdict.APPROVE if reason is Reason.NONE else Verdict.HOLD,
         reason=reason,
         rule=rule.name if rule else "",
+        finding=finding[:MAX_FINDING],
+        approved_now=context.approved_now,
         fields={
             "EventType": event.event_type,
             "EventStatus": event.status,
@@ -101,43 +121,47 @@ def _hours(hours: Hours, now: datetime | None) -> dict[str, Any]:
     }
 
 
-def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked) -> Reason:
+def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked) -> tuple[Reason, str]:
+    """Why the event is held before any rule is tried, and what was found; `NONE` if it is not."""
     event = tracked.event
     if policy.mode is Mode.OFF:
-        return Reason.OFF
+        return Reason.OFF, ""
     if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
-        return Reason.NOT_SCHEDULED
+        return Reason.NOT_SCHEDULED, ""
     if not context.vm_name or not context.confirmed:
-        return Reason.IDENTITY_UNKNOWN
+        return Reason.IDENTITY_UNKNOWN, f"{context.vm_name} is not confirmed" if context.vm_name else ""
     if context.conflict:
-        return Reason.IDENTITY_CONFLICT
+        return Reason.IDENTITY_CONFLICT, ""
     if event.names(context.vm_name) is False:
-        return Reason.NOT_THIS_VM
+        return Reason.NOT_THIS_VM, ""
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
-        return Reason.MALFORMED
-    return Reason.NONE
+        return Reason.MALFORMED, f"{', '.join(event.faults) or 'NotBefore'} can't be read"
+    return Reason.NONE, ""
 
 
-def _by_the_rules(policy: Policy, tracked: Tracked, *, reset: bool = False) -> tuple[Rule | None, Reason]:
-    """The rule that matches, or why the event is held: a field that a rule needs and that can't be read comes first."""
+def _by_the_rules(policy: Policy, tracked: Tracked, reset: Reset | None = None) -> tuple[Rule | None, Reason, str]:
+    """The rule that matches, or why the event is held and what was found: a field that a rule needs and that can't be
+    read comes first."""
     event = tracked.event
-    rule, reason = match(policy.rules, event)
+    rule, reason, finding = match(policy.rules, event)
     if reason is Reason.MALFORMED:
-        return None, reason
-    if event.event_type not in KNOWN_TYPES or event.resource_type not in KNOWN_RESOURCE_TYPES:
-        return None, Reason.UNKNOWN_TYPE
+        return None, reason, finding
+    if event.event_type not in KNOWN_TYPES:
+        return None, Reason.UNKNOWN_TYPE, f"EventType is {event.event_type}"
+    if event.resource_type not in KNOWN_RESOURCE_TYPES:
+        return None, Reason.UNKNOWN_TYPE, f"ResourceType is {event.resource_type or 'unknown'}"
     if tracked.approval.accepted_at is not None:
-        return None, Reason.ALREADY_APPROVED
-    if reset:
-        return None, Reason.SOURCE_RESET
-    return rule, reason
+        return None, Reason.ALREADY_APPROVED, ""
+    if reset is not None:
+        return None, Reason.SOURCE_RESET, f"{reset.documents} of {RESET_DOCUMENTS} documents since then"
+    return rule, reason, finding
 
 
 def _after_a_rule(  # noqa: PLR0917  # the same arguments as `conditions`
     policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
-) -> Reason:
+) -> tuple[Reason, str]:
     asked = conditions(policy, state, context, document, tracked, rule)
-    return next((condition.reason for condition in asked if not condition.met), Reason.NONE)
+    return next(((condition.reason, condition.finding) for condition in asked if not condition.met), (Reason.NONE, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +181,15 @@ def explain(policy: Policy, state: State, context: DecisionContext) -> tuple[Exp
 def explain_decision(policy: Policy, state: State, context: DecisionContext, decision: Decision) -> Explanation:
     """A decision that was just made, with all checks of its event, also those after the first that failed."""
     tracked, document = state.tracked[decision.key], state.document
-    if document is None or _before_the_rules(policy, context, tracked) is not Reason.NONE:
+    if document is None or _before_the_rules(policy, context, tracked)[0] is not Reason.NONE:
         return Explanation(decision)
     if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
         return Explanation(decision)
     tried = tuple(evaluations(policy.rules, tracked.event))
     if not tried or tried[-1].outcome is not Outcome.MATCHES:
         return Explanation(decision, tried)
-    asked = tuple(conditions(policy, state, context, document, tracked, tried[-1].rule))
+    besides = replace(context, approved_now=decision.approved_now)
+    asked = tuple(conditions(policy, state, besides, document, tracked, tried[-1].rule))
     return Explanation(decision, tried, asked)
 
 
@@ -175,7 +200,7 @@ def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, .
     """
     marks = {state.reset.observed_seconds + RESET_SECONDS} if state.reset is not None else set()
     for tracked in state.tracked.values():
-        rule, _ = match(policy.rules, tracked.event)
+        rule = match(policy.rules, tracked.event)[0]
         if rule is not None and rule.hours is not None and state.last_good is not None:
             wall = state.last_good.wall
             edge = rule.hours.next_change(wall)
@@ -203,9 +228,9 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     unsent = replace(tracked.approval, accepted_at=None)
     as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
-    reason = _before_the_rules(strict, DecisionContext(vm_name), as_unapproved)
+    reason, _ = _before_the_rules(strict, DecisionContext(vm_name), as_unapproved)
     if reason is Reason.NONE:
-        rule, reason = _by_the_rules(policy, as_unapproved)
+        rule, reason, _ = _by_the_rules(policy, as_unapproved)
         if rule is not None:
             reason = coordination_of(policy, as_scheduled, vm_name, float("inf"))
             if reason is Reason.NONE and too_many(rule, as_scheduled):
@@ -255,19 +280,23 @@ def evaluations(rules: Iterable[Rule], event: Event) -> Iterator[RuleEvaluation]
             return
 
 
-def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason]:
-    """The first rule that matches. A field that a rule before it needs and that can't be read ends the search."""
+def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str]:
+    """The first rule that matches, or why none does and which fields are the reason. A field that a rule before it
+    needs and that can't be read ends the search."""
+    differs: list[str] = []
     for trial in evaluations(rules, event):
         if trial.outcome is Outcome.UNREADABLE:
-            return None, Reason.MALFORMED
+            return None, Reason.MALFORMED, f"{trial.field} can't be read, which rule {trial.rule.name} asks for"
         if trial.outcome is Outcome.MATCHES:
-            return trial.rule, Reason.NONE
-    return None, Reason.NO_RULE
+            return trial.rule, Reason.NONE, ""
+        differs.append(f"{trial.rule.name} ({trial.field})")
+    return None, Reason.NO_RULE, f"no match: {', '.join(differs)}" if differs else "there are no rules"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A check after a rule matched. `reason` is the hold reason if it is not `met`; `finding` is for a person."""
+    """A check after a rule matched. `reason` is the hold reason if it is not `met`; `finding` is what was found, as a
+    clause."""
 
     reason: Reason
     met: bool
@@ -284,49 +313,62 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
     if policy.coordination is not Coordination.ANY:
         single = policy.coordination is Coordination.SINGLE
         asked = Reason.SEVERAL_RESOURCES if single else Reason.NOT_LEADER
-        yield Condition(asked, reason is Reason.NONE, _place(event, context.vm_name, observed_seconds))
+        yield Condition(asked, reason is Reason.NONE, _place(policy, event, context.vm_name, observed_seconds))
     if rule.settle is not None:
         unchanged = state.observed_seconds - tracked.unchanged_at
-        yield Condition(
-            Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {unchanged:g} s of {rule.settle:g} s"
-        )
+        yield Condition(Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {_of(unchanged, rule.settle)}")
     if rule.require_file:
         path = prepared_path(rule, event)
         presence = files.get(path, Presence.UNKNOWN) if path else Presence.UNKNOWN
-        finding = f"{path} is {presence.value}" if path else "the id can't be part of a path"
+        finding = _whether(presence, path) if path else "the id can't be part of a path"
         yield Condition(Reason.NOT_PREPARED, presence is Presence.PRESENT, finding)
     if rule.when_quiet:
-        quiet = quiet_besides(document, tracked.key)
-        yield Condition(Reason.NOT_QUIET, quiet, f"{'no other' if quiet else 'another'} event is Started")
+        disturbing = not_quiet(document, state, context.approved_now, tracked.key)
+        yield Condition(Reason.NOT_QUIET, not disturbing, disturbing or "no other event is Started or approved")
     if rule.max_resources is not None:
-        finding = f"{len(event.resources or ())} of at most {rule.max_resources}"
+        finding = f"{len(event.resources or ())} VMs of at most {rule.max_resources}"
         yield Condition(Reason.TOO_MANY_RESOURCES, not too_many(rule, event), finding)
     if rule.hours is not None:
         now, hours = context.now, rule.hours
         yield Condition(Reason.OUT_OF_HOURS, now is not None and hours.within(now), _by_the_clock(hours, now))
     if policy.hold_file:
         presence = files.get(policy.hold_file, Presence.UNKNOWN)
-        yield Condition(Reason.HELD, presence is Presence.ABSENT, f"{policy.hold_file} is {presence.value}")
+        yield Condition(Reason.HELD, presence is Presence.ABSENT, _whether(presence, policy.hold_file))
     if not context.writable:
         yield Condition(Reason.OUTBOX_UNWRITABLE, False, "the outbox can't be written")
     enforced = policy.mode is Mode.ENFORCE
     yield Condition(Reason.DRY_RUN, enforced, f"the mode is {policy.mode.value}")
 
 
-def _place(event: Event, vm_name: str, observed_seconds: float) -> str:
-    """This VM's place among the VMs of an event, and for how long the event was observed."""
-    return f"place {place_among(event, vm_name) + 1} of {len(event.resources or ())}, seen for {observed_seconds:g} s"
+def _place(policy: Policy, event: Event, vm_name: str, observed_seconds: float) -> str:
+    """This VM's place among the VMs of an event and, if it may take over, how much of its wait has passed."""
+    place = place_among(event, vm_name)
+    after = takeover_seconds(policy, event, place)
+    waited = f", seen for {_of(observed_seconds, after)}" if place and after is not None else ""
+    return f"place {place + 1} of {len(event.resources or ())}{waited}"
+
+
+def _of(seconds: float, needed: float) -> str:
+    """Seconds that have passed, and how many are needed."""
+    return f"{int(max(0.0, min(seconds, needed)))} s of {needed:g} s"
+
+
+def _whether(presence: Presence, path: str) -> str:
+    """Whether a file exists, as a clause."""
+    if presence is Presence.UNKNOWN:
+        return f"it is not known whether {path} exists"
+    return f"{path} {'exists' if presence is Presence.PRESENT else 'does not exist'}"
 
 
 def _by_the_clock(hours: Hours, now: datetime | None) -> str:
-    """The time in the zone of a rule's hours, and when they begin or end next."""
-    local = hours.local(now) if now is not None else None
-    if now is None or local is None:
+    """Whether it is within a rule's hours, and until when: the same at each poll, so that nothing that shows it changes
+    every minute."""
+    if now is None or hours.local(now) is None:
         return "the time is not known"
     change = hours.next_change(now)
     until = hours.local(change) if change is not None else None
-    word = "until" if hours.within(now) else "opens"
-    return f"{shown(local)} in {hours.timezone}" + (f", {word} {shown(until)}" if until is not None else "")
+    where = f"{'within' if hours.within(now) else 'outside'} {hours.between} in {hours.timezone}"
+    return where + (f" until {shown(until)}" if until is not None else "")
 
 
 def too_many(rule: Rule, event: Event) -> bool:
@@ -348,16 +390,31 @@ def coordination_of(policy: Policy, event: Event, vm_name: str, observed_seconds
     if policy.coordination is Coordination.SINGLE:
         return Reason.NONE if len(event.resources or ()) == 1 else Reason.SEVERAL_RESOURCES
     place = place_among(event, vm_name)
+    after = takeover_seconds(policy, event, place)
+    return Reason.NONE if after is not None and observed_seconds >= after else Reason.NOT_LEADER
+
+
+def takeover_seconds(policy: Policy, event: Event, place: int) -> float | None:
+    """Seconds after which the VM at this place (the first is 0) may approve the event; None for never."""
     if place == 0:
-        return Reason.NONE
-    after = policy.takeover_after if event.source == "User" else None
-    if after is not None and observed_seconds >= place * after:
-        return Reason.NONE
-    return Reason.NOT_LEADER
+        return 0.0
+    return place * policy.takeover_after if policy.takeover_after is not None and event.source == "User" else None
 
 
-def quiet_besides(document: Document, key: str) -> bool:
-    """Whether no event but this one is Started. One of unknown status may be, so it counts as Started."""
+def not_quiet(document: Document, state: State, approved_now: Collection[str], key: str) -> str:
+    """Which other event of the document is Started, or was approved by this VM and is not over; empty for none.
+
+    One of unknown status may be Started. An approval that Azure has not answered may have been accepted.
+    """
     if any(item.status != "Scheduled" for item in document.rejected):
-        return False
-    return all(phase_of(event) is Phase.SCHEDULED for event in document.events if event.key != key)
+        return "an element of the document that can't be tracked may be Started"
+    for other, tracked in state.tracked.items():
+        if other == key:
+            continue
+        event, approval = tracked.event, tracked.approval
+        name = f"{event.event_type or 'event'} {event.event_id}"
+        if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
+            return f"{name} is {event.status or 'of unknown status'}"
+        if other in approved_now or approval.accepted_at is not None or approval.doubtful:
+            return f"{name} was approved and is not over"
+    return ""

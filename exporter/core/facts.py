@@ -63,9 +63,14 @@ class ApprovalRequested:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalFailed:
-    """A POST was not answered 200. `reason` is a closed word."""
+    """A POST was not answered 200. `reason` is a closed word, `attempt` the number of the POST for this event, and
+    `status_code` Azure's answer, None for none."""
 
     reason: str
+    event_id: str
+    attempt: int
+    status_code: int | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,12 @@ class ApprovalOutdated:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPostponed:
-    """An approval was due and was not sent: a check failed after it was decided."""
+    """An approval was due and was not sent. `reason` is a word: why the rules would not send it any more, or why there
+    was no connection; `detail` says more, and may be empty."""
 
     event_id: str
+    reason: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

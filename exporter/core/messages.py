@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Final
 
 from exporter.core.document import Event
-from exporter.core.hours import shown
-from exporter.core.policy import Decision, Mode, Reason
+from exporter.core.policy import Decision, Mode
 from exporter.core.records import timestamp
 from exporter.core.state import NOT_THIS_VM, Kind, Transition
 
@@ -68,24 +66,18 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 def why(decision: Decision) -> str:
-    """The reason of a decision as a clause, for a person."""
+    """The reason of a decision as a clause, with what was found."""
     rule = f" (rule {decision.rule})" if decision.rule else ""
-    return f"{_WHY[decision.reason.value]}{rule}{_until(decision)}"
-
-
-def _until(decision: Decision) -> str:
-    """Until when hours hold an event: the same at each poll, so that nothing that shows it changes every minute."""
-    hours = decision.fields.get("hours", {}) if decision.reason is Reason.OUT_OF_HOURS else {}
-    opens = hours.get("next_change")
-    return f", which open {shown(datetime.fromisoformat(opens))}" if opens else ""
+    return f"{_WHY[decision.reason.value]}{rule}{f': {decision.finding}' if decision.finding else ''}"
 
 
 def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
-    """A decision as JSON values for who reads what stands now: page, status and event files."""
+    """The current decision as JSON values, for page, status, and event files."""
     return {
         "decision": decision.verdict.value,
         "reason": decision.reason.value or None,
         "rule": decision.rule or None,
+        "finding": decision.finding or None,
         "mode": mode.value,
         "why": why(decision),
     }

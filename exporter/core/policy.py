@@ -174,13 +174,17 @@ class DecisionContext:
     """The metadata service gave the name, or has none to give: a configured name alone may be another VM's."""
     now: datetime | None = None
     """The time of day at which it is decided, with a zone. None where it is not known: within no hours."""
+    approved_now: frozenset[str] = frozenset()
+    """Keys of the events that are approved on the same document, and are not marked in the state yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision on one event: verdict, reason, the name of the rule that matched, and the fields that were used.
 
-    `key` is the event's; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some.
+    `key` is the event's; `finding` is what was found where the reason applies, a clause, empty if the reason says it
+    all; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some; `approved_now` is
+    as in the context.
     """
 
     key: str
@@ -188,7 +192,9 @@ class Decision:
     verdict: Verdict
     reason: Reason
     rule: str = ""
+    finding: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    approved_now: frozenset[str] = frozenset()
 
     @property
     def words(self) -> tuple[str, str, str]:

@@ -163,7 +163,8 @@ class RecordFactory:
     ) -> tuple[State, Record]:
         """`approval.failed`: a POST was answered otherwise (`status_code`), or not at all (None)."""
         attempts = tracked.approval.attempts
-        data = {"attempt": attempts, "status_code": status_code, "reason": reason, "error": error}
+        count = tracked.approval.failures.get(reason, 0)
+        data = {"attempt": attempts, "count": count, "status_code": status_code, "reason": reason, "error": error}
         message = f"Approval of {title(tracked.event)} was not accepted (attempt {attempts}): {reason}"
         return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", message, data)
 
@@ -252,6 +253,7 @@ def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
         "verdict": decision.verdict.value,
         "reason": decision.reason.value or None,
         "rule": decision.rule or None,
+        "finding": decision.finding or None,
         "mode": mode.value,
         "fields": {name: _quoted(value) for name, value in decision.fields.items()},
     }
@@ -278,6 +280,7 @@ def account(
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "rule": tracked.approval.rule or None,
         "approval_attempts": tracked.approval.attempts,
+        "approval_failures": dict(tracked.approval.failures),
         "waited_seconds": rounded(tracked.waited_seconds),
         "started_at": optional_timestamp(tracked.started_at),
         "started_seconds": rounded(tracked.started_seconds),

@@ -130,6 +130,8 @@ class Approval:
     in_flight: bool = False
     unanswered: bool = False
     last_failure: str = ""
+    failures: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    """How many POSTs were not answered 200, by reason."""
     outdated: bool = False
     asked_to_wait: float = 0.0
     """`Retry-After` of the last answer, in seconds."""

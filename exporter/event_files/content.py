@@ -89,7 +89,7 @@ def event_fields(
 ) -> dict[str, Any]:
     """The members of an event's file, but for `type` and `written_at`."""
     event = tracked.event
-    rule, _ = match(rules, event)
+    rule = match(rules, event)[0]
     return {
         "vm": vm_data(vm),
         "event_id": event.event_id,

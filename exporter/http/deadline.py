@@ -66,19 +66,17 @@ class Exchange:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._aborted = False
-        self._deadline = self._leave_by = 0.0
+        self._deadline = 0.0
         self._allowance = 0
+        self.leave: Callable[[], None] = lambda: None
+        """To be called right before the first byte of the request is written. If it raises, nothing may be sent."""
         self.restart()
 
-    def begin(self, seconds: float, *, allowance: int, leave_within: float = float("inf")) -> None:
-        """Start an exchange: it ends within `seconds` and receives at most `allowance` bytes, headers included.
-
-        Its request leaves within `leave_within` seconds, or never.
-        """
-        now = self._monotonic()
-        self._deadline = now + seconds
-        self._leave_by = now + leave_within
+    def begin(self, seconds: float, *, allowance: int, leave: Callable[[], None] = lambda: None) -> None:
+        """Start an exchange: it ends within `seconds` and receives at most `allowance` bytes, headers included."""
+        self._deadline = self._monotonic() + seconds
         self._allowance = allowance
+        self.leave = leave
         self.restart()
 
     def restart(self) -> None:
@@ -123,13 +121,7 @@ class Exchange:
         """Note that a connection is being opened. Returns its deadline (monotonic), at most `seconds` from now."""
         self.connected = True
         self.stage = Stage.CONNECT
-        return min(self._deadline, self._leave_by, self._monotonic() + seconds)
-
-    def leave(self) -> None:
-        """To be called right before the request is sent. Raises TimeoutError when it is too late for it."""
-        if self._monotonic() >= self._leave_by:
-            self.stage = Stage.CONNECT  # nothing was sent
-            raise TimeoutError("too late to be sent")
+        return min(self._deadline, self._monotonic() + seconds)
 
     def share(self, until: float, parts: int) -> float:
         """The end (monotonic) of one of `parts` equal shares of the time until `until`."""

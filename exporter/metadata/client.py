@@ -203,13 +203,14 @@ class MetadataClient:
         """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""
         return parse_instance(self._get(self._instance, self._deadline), self._tags)
 
-    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
-        """Approve the event, so that it starts now. Returns on 200 alone; sent exactly once. Raises MetadataError.
+    def approve(self, event_id: str, leave: Callable[[], None] = lambda: None) -> None:
+        """Approve the event, so that it starts now. Returns only on 200; sent at most once. Raises MetadataError.
 
-        It leaves within `leave_within` seconds or, where there is no connection until then, never.
-        Each approval has a connection of its own: on a kept one that the peer is just closing it would be unclear
-        whether the request arrived. Of an answer's body only the beginning of an error is read. May be called from any
-        thread, and from several at once.
+        `leave` is called once there is a connection, right before the first byte is written. If it raises, that is
+        raised and nothing was sent; so also if it was not called.
+        Each approval has its own connection: on a kept one that the peer is just closing it would be unclear whether
+        the request arrived. Of an answer's body only the beginning of an error is read. May be called from any thread,
+        and from several at once.
         """
         try:
             channel = self._idle.pop()
@@ -222,7 +223,7 @@ class MetadataClient:
                 json={"StartRequests": [{"EventId": event_id}]},
                 headers={**_HEADERS, "Connection": "close"},
             )
-            channel.exchange.begin(self._deadline, allowance=_HEADER_BYTES, leave_within=leave_within)
+            channel.exchange.begin(self._deadline, allowance=_HEADER_BYTES, leave=leave)
             self._send(channel, request, max_bytes=None)
         finally:
             self._idle.append(channel)

@@ -59,8 +59,8 @@ class Source(Protocol[T_co]):
     def fetch(self) -> T_co:
         """Read the document."""
 
-    def approve(self, event_id: str, leave_within: float = ..., /) -> None:
-        """Approve an event. The request leaves within so many seconds, or never."""
+    def approve(self, event_id: str, leave: Callable[[], None], /) -> None:
+        """Approve an event, unless `leave` raises right before the first byte is written."""
 
 
 class Recorder:
@@ -235,9 +235,9 @@ class Recorded(Generic[T]):
                 self._recorder.failed(self._now(), failure.reason)
             raise
 
-    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
         """Approve an event, on whichever thread. Raises what the source raises."""
-        self._source.approve(event_id, leave_within)
+        self._source.approve(event_id, leave)
 
 
 def _bounded(values: Mapping[str, Any]) -> Mapping[str, Any]:

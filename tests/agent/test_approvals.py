@@ -29,7 +29,6 @@ from tests.support.agent_world import (
 )
 from tests.support.approval_case import hours
 
-INFINITE = float("inf")
 USER = Rule("user", ("Reboot",), ("User",))
 
 
@@ -162,23 +161,6 @@ def test_hours_that_end_before_the_post_leaves_hold_it(tmp_path: Path, seconds: 
         assert world.reasons()[1:] == (["out-of-hours"] if seconds else [])
 
 
-def test_a_post_leaves_while_the_hours_last_or_never(tmp_path: Path) -> None:
-    """To connect may take seconds: how many are left of the hours goes with it. Without hours it may take its time."""
-    for rule, left in (
-        (ruled(hours=hours("14:13-14:14")), 30.0),
-        (ruled(hours=hours()), INFINITE),
-        (ruled(), INFINITE),
-    ):
-        folder = tmp_path / str(len([*tmp_path.iterdir()]))
-        folder.mkdir()
-        with World(folder, policy(rules=rule)) as world:
-            world.see(document(1), 1)
-            world.clock.go(START + 10 - world.clock.wall)
-            world.source.answer = document(2, event())
-            world.agent.tick()
-            assert world.source.left == [left]
-
-
 def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:
     """The time of day counts, not how long the process has lived."""
     with World(tmp_path, policy(rules=ruled(hours=hours("22:00-05:00")))) as world:
@@ -193,14 +175,44 @@ def test_a_clock_that_is_set_opens_and_closes_the_hours(tmp_path: Path) -> None:
         assert world.reasons() == ["out-of-hours", None, "out-of-hours"]
 
 
-def test_settled_after_good_polling_only(tmp_path: Path) -> None:
-    """`settle` counts seconds of unbroken sight: an outage in between does not count."""
+@pytest.mark.parametrize(
+    ("outage", "changed", "posts"),
+    [(8, False, 1), (50, False, 1), (8, True, 0), (70, False, 0)],
+    ids=["equal-documents", "almost-a-minute", "another-document", "longer-than-a-minute"],
+)
+def test_settle_counts_a_gap_of_up_to_a_minute_between_equal_documents(
+    tmp_path: Path, outage: int, changed: bool, posts: int
+) -> None:
+    """What both documents show was so in between. After a longer gap the event begins to settle anew."""
     with World(tmp_path, policy(rules=ruled(settle=10.0))) as world:
         world.see(document(2, event()), 6)
-        world.see(TIMEOUT, 60)
-        world.see(document(2, event()), 3)
-        assert world.source.posts == []
-        world.live(8)
+        world.see(TIMEOUT, outage)
+        other = [event(FREEZE, "Freeze", "web-2")] if changed else []
+        world.see(document(2 + changed, event(), *other), 3)
+        assert len(world.source.posts) == posts
+        world.live(12)
+        assert len(world.source.posts) == 1
+
+
+def answered_every(world: World, seconds: float, body: bytes, times: int) -> None:
+    """Valid documents that are so far apart, with refusals for want of requests in between."""
+    for _ in range(times):
+        world.see(MetadataError("throttled", "too many requests", status_code=429), seconds - 2)
+        world.see(body, 2)
+
+
+@pytest.mark.parametrize("reason", ["settling", "not-leader", "source-reset"])
+def test_waiting_ends_although_documents_are_far_apart(tmp_path: Path, reason: str) -> None:
+    """Every second answer is a refusal: what counts observed time goes on all the same."""
+    rules = ruled(settle=30.0) if reason == "settling" else ruled()
+    given = event(REBOOT, "Reboot", *(["web-0", NAME] if reason == "not-leader" else [NAME]))
+    with World(tmp_path, policy(rules=rules, takeover_after=30.0)) as world:
+        world.see(document(9), 3)
+        number = 2 if reason == "source-reset" else 10
+        answered_every(world, 8, document(number, given), 1)
+        assert world.reasons() == [reason]
+        answered_every(world, 8, document(number, given), 5)
+        assert world.reasons() == [reason, None]
         assert len(world.source.posts) == 1
 
 
@@ -447,7 +459,7 @@ def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Pa
 
 
 def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path) -> None:
-    """What the file knew counts from when it can be read: nothing is sent for ten seconds and three documents."""
+    """What the file knew counts from when it can be read: nothing is sent before the third document."""
     folder, away = tmp_path / "state", tmp_path / "away"
     with World(tmp_path, path=folder / "outbox.db") as world:
         world.see(document(9), 3)
@@ -457,8 +469,8 @@ def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path
         world.see(document(2, event()), 15)
         folder.unlink()
         away.rename(folder)
-        world.live(8)
+        world.live(2)
         assert world.source.posts == []
         assert world.reasons()[-1] == "source-reset"
-        world.live(8)
+        world.live(3)
         assert len(world.source.posts) == 1

@@ -184,3 +184,23 @@ def test_files_that_hang_take_a_bounded_number_of_threads() -> None:
     assert threading.active_count() - before <= MOST_STUCK
     for event in mounts.hanging.values():
         event.set()
+
+
+def test_threads_that_ask_at_once_each_get_their_own_answer(tmp_path: Path) -> None:
+    """The loop and the threads of POSTs share one checker, and it checks with one thread at a time."""
+    checker = FileChecker(monotonic=lambda: 0.0)
+    paths = [tmp_path / str(number) for number in range(8)]
+    for path in paths[::2]:
+        path.touch()
+    found: dict[str, Presence] = {}
+
+    def ask(path: Path) -> None:
+        for _ in range(50):
+            found.update(checker([str(path)]))
+
+    threads = [threading.Thread(target=ask, args=(path,)) for path in paths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {str(path): Presence(("present", "absent")[place % 2]) for place, path in enumerate(paths)}

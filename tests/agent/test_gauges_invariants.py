@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,9 +65,9 @@ class Watched(Source):
         self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
         return answer
 
-    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
         """A POST, noted on the sheet where it was taken."""
-        super().approve(event_id, leave_within)
+        super().approve(event_id, leave)
         self.sheet.is_accepted(event_id, self.clock.wall)
 
 

@@ -165,7 +165,7 @@ def test_a_time_that_is_not_known_is_within_no_hours() -> None:
     assert told(case) == ""
 
 
-def test_an_explanation_tells_the_local_time_and_when_the_hours_begin_or_end() -> None:
+def test_finding_shows_when_hours_begin_or_end_in_local_time() -> None:
     """With the offset, since the clocks are set back: on the day of the year on which half past two comes twice."""
 
     def finding(now: str) -> str:
@@ -174,11 +174,10 @@ def test_an_explanation_tells_the_local_time_and_when_the_hours_begin_or_end() -
         return next(each.finding for each in explained.conditions if each.reason is Reason.OUT_OF_HOURS)
 
     first, second = "Sun 2026-10-25 02:15+02:00", "Sun 2026-10-25 02:15+01:00"
-    assert finding("2026-10-24T23:00:00Z") == f"Sun 2026-10-25 01:00+02:00 in Europe/Berlin, opens {first}"
-    assert finding("2026-10-25T00:50:00Z") == f"Sun 2026-10-25 02:50+02:00 in Europe/Berlin, opens {second}"
-    assert finding("2026-10-25T01:20:00Z") == (
-        "Sun 2026-10-25 02:20+01:00 in Europe/Berlin, until Sun 2026-10-25 02:45+01:00"
-    )
+    hours_in = "02:15-02:45 in Europe/Berlin until"
+    assert finding("2026-10-24T23:00:00Z") == f"outside {hours_in} {first}"
+    assert finding("2026-10-25T00:50:00Z") == f"outside {hours_in} {second}"
+    assert finding("2026-10-25T01:20:00Z") == f"within {hours_in} Sun 2026-10-25 02:45+01:00"
 
 
 # -- explaining

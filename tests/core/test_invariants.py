@@ -16,7 +16,7 @@ from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.attempts import attempt_due, attempting
+from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted
 from exporter.core.decision import decide, files_to_check
 from exporter.core.document import Document, parse_document
 from exporter.core.folding import folded
@@ -221,11 +221,13 @@ def test_every_decision_is_the_one_of_the_second_reading(  # noqa: PLR0917  # al
     }
     state = replace(state, tracked=tracked, observed_seconds=100.0, reset=Reset(100.0) if past.reset else None)
     policy = policy_of(house)
-    found = {
-        decision.key: (decision.verdict.value, decision.reason.value)
-        for decision in decide(policy, state, situation_of(house, policy, document))
+    decisions = decide(policy, state, situation_of(house, policy, document))
+    found = {decision.key: (decision.verdict.value, decision.reason.value) for decision in decisions}
+    approving = {key for key, (verdict, _) in found.items() if verdict == "approve"}
+    expected = {
+        key: oracle.judge(events, place, house, replace(past, others=bool(approving - {key})))
+        for key, place in places(events).items()
     }
-    expected = {key: oracle.judge(events, place, house, past) for key, place in places(events).items()}
     for _, reason in expected.values():
         seen(reason or "approved")
     assert found == expected
@@ -279,6 +281,7 @@ class Life:
         self.killed_at = self.set_at = -1.0
         self.observed_seconds = 0.0
         self.last_read: tuple[datetime, float, int] | None = None
+        self.last_items: list[str] = []
         self.accounts: dict[str, Account] = {}
         self.approved_ever: set[str] = set()
         self.started_ever: set[str] = set()
@@ -399,14 +402,16 @@ class Life:
 
     def notes(self, items: list[dict[str, Any]], now: Instant) -> None:
         """The test's own simple account of who is there since when, and unchanged since when."""
-        if self.steady(now):
-            assert self.last_read is not None
-            wall = (now.wall - self.last_read[0]).total_seconds()
-            self.observed_seconds += max(0.0, min(wall, (now.mono or 0.0) - self.last_read[1]))
-        if self.last_read is not None and self.number < self.last_read[2]:
+        anew = self.counts_time(items, now)
+        if self.last_read is not None and (self.number < self.last_read[2] or (anew and self.reset is not None)):
             self.reset = (self.observed_seconds, 0)
         elif self.reset is not None:
             self.reset = (self.reset[0], self.reset[1] + 1)
+            over = self.observed_seconds - self.reset[0] >= 10 or self.reset[1] >= 3
+            self.reset = None if over else self.reset
+        if anew:
+            for account in self.accounts.values():
+                account.first_seen = account.unchanged_since = self.observed_seconds
         present = {folded(item["EventId"]): item for item in reversed(items)}
         self.started_ever |= {key for key, item in present.items() if item["EventStatus"] == "Started"}
         for key in set(self.accounts) - set(present):
@@ -420,6 +425,21 @@ class Life:
             if account.whose == "theirs" != whose:  # it comes to name this VM: first seen now
                 account.first_seen = account.unchanged_since = self.observed_seconds
             account.whose, account.last = whose, meaning
+
+    def counts_time(self, items: list[dict[str, Any]], now: Instant) -> bool:
+        """Adds the time since the last document if it was observed, or if both documents agree and are at most a minute
+        apart. Returns whether they are further apart, or it is not known how far: then everything begins anew."""
+        last, self.last_items = self.last_items, sorted(json.dumps(item, sort_keys=True) for item in items)
+        if self.last_read is None:
+            return False
+        wall = (now.wall - self.last_read[0]).total_seconds()
+        if self.restarted:
+            return not 0 <= wall <= 60
+        mono = (now.mono or 0.0) - self.last_read[1]
+        agree = last == self.last_items and self.number == self.last_read[2]
+        if self.steady(now) or (agree and max(wall, mono) <= 60):
+            self.observed_seconds += max(0.0, min(wall, mono))
+        return max(wall, mono) > 60
 
     def whose(self, account: Account, item: dict[str, Any]) -> str:
         """Where that can't be told it is as it was; but what was another's and names somebody else now may be ours."""
@@ -524,17 +544,20 @@ class Life:
     def posts(self, events: list[Any], document: Document, now: Instant, answer: int) -> None:
         """Sends what is approved and due; before each POST the second reading is asked."""
         decisions = decide(self.policy, self.state, situation_of(self.house_now, self.policy, document))
+        approving = {decision.key for decision in decisions if decision.verdict is Verdict.APPROVE}
+        busy = {*approving, *self.approved_ever, *self.doubted_ever, *self.started_ever}
+        for decision in decisions:
+            self.agrees(decision, events, {each.key for each in decisions} & busy - {decision.key})
         for decision in decisions:
             tracked = self.state.tracked[decision.key]
-            self.agrees(decision, events)
             if decision.verdict is not Verdict.APPROVE or not attempt_due(tracked, now, self.start):
                 continue
             self.in_time(decision.key, decision)
             approval = attempting(tracked.approval, now, decision.rule)
-            if answer:  # without one the process died over it
-                unanswered = answer != 200 and (approval.unanswered or answer == 503)
-                accepted_at = now.wall if answer == 200 else None
-                approval = replace(approval, in_flight=False, accepted_at=accepted_at, unanswered=unanswered)
+            if answer == 200:
+                approval = accepted(approval, now.wall)
+            elif answer:  # without one the process died over it
+                approval = not_accepted(approval, f"status-{answer}", answer)
             self.state = with_tracked(self.state, replace(tracked, approval=approval))
             self.posts_ever.setdefault(decision.key, []).append(self.true)
             seen(f"posted {answer} after {len(self.posts_ever[decision.key]) - 1}")
@@ -543,13 +566,14 @@ class Life:
             elif answer != 400:
                 self.doubted_ever.add(decision.key)
 
-    def agrees(self, decision: Decision, events: list[Any]) -> None:
-        """The second reading, with the test's own account of the past, gives the same verdict for the same reason."""
+    def agrees(self, decision: Decision, events: list[Any], others: set[str]) -> None:
+        """The second reading, with the test's own account of the past, gives the same verdict for the same reason.
+        `others` are approved or were Started."""
         account = self.accounts[decision.key]
         known, unchanged = self.observed_seconds - account.first_seen, self.observed_seconds - account.unchanged_since
-        reset = self.reset is not None and (self.observed_seconds - self.reset[0] < 10 or self.reset[1] < 3)
+        reset = self.reset is not None and (self.observed_seconds - self.reset[0] < 10 and self.reset[1] < 3)
         approved, started = decision.key in self.approved_ever, decision.key in self.started_ever
-        past = oracle.Past(approved, known, unchanged, started, reset)
+        past = oracle.Past(approved, known, unchanged, started, reset, bool(others))
         place = places(events)[decision.key]
         seen(f"decided {decision.reason.value or 'approve'}")
         assert (decision.verdict.value, decision.reason.value) == oracle.judge(events, place, self.house_now, past)

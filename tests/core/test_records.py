@@ -252,11 +252,11 @@ def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> N
     watcher.sees(event())
     rule = Rule("nights", ("Reboot",), hours=hours("22:00-05:00", "Sat", timezone="Europe/Berlin"))
     asked = {"between": "22:00-05:00", "days": ["Sat"], "timezone": "Europe/Berlin"}
-    opens = ", which open Sat 2026-11-28 22:00+01:00"
+    opens = "outside 22:00-05:00 in Europe/Berlin until Sat 2026-11-28 22:00+01:00"
     for now, verdict, local, change, message in (
         ("2026-11-28T12:00:30+00:00", "hold", "2026-11-28T13:00+01:00", "2026-11-28T22:00+01:00", opens),
         ("2026-11-28T23:59:00+00:00", "approve", "2026-11-29T00:59+01:00", "2026-11-29T05:00+01:00", "(rule nights)"),
-        (None, "hold", None, None, "hours (rule nights)"),
+        (None, "hold", None, None, "hours (rule nights): the time is not known"),
     ):
         context = DecisionContext("vm-0", now=datetime.fromisoformat(now) if now else None)
         (decision,) = decide(Policy(Mode.ENFORCE, rules=(rule,)), watcher.state, context)

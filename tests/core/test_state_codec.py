@@ -30,7 +30,18 @@ def full() -> State:
     watcher.sees(event("gone", Description="\ud800 ünï\0", More=[1, {"a": None}]), event("z"), event())
     watcher.sees(started("b", Resources=5), event("z"), event(), None, {"EventId": ""}, event("Z"))
     tracked = watcher.state.tracked[KEY]
-    approval = Approval(3, Instant(NOON, 5.0), NOON + timedelta(seconds=1), "all", True, True, "timeout", True, 30.0)
+    approval = Approval(
+        attempts=3,
+        last_attempt=Instant(NOON, 5.0),
+        accepted_at=NOON + timedelta(seconds=1),
+        rule="all",
+        in_flight=True,
+        unanswered=True,
+        last_failure="timeout",
+        failures={"timeout": 2},
+        outdated=True,
+        asked_to_wait=30.0,
+    )
     tracked = replace(
         tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5)
     )

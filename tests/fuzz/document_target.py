@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -88,7 +88,8 @@ class Service:
     def fetch(self) -> Answer:
         return Answer(self.given, self.now().mono or 0.0, 0.0)
 
-    def approve(self, event_id: str, _leave_within: float = 0.0) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+        leave()
         events = json.loads(self.given)["Events"]
         meant = [each for each in events if isinstance(each, dict) and each.get("EventId") == event_id]
         assert len(meant) == 1, "approved what does not stand there once"

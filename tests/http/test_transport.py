@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from exporter.http.deadline import SLICE_SECONDS, Aborted, Disconnected, Exchange, Stage
+from exporter.http.deadline import SLICE_SECONDS, Aborted, Disconnected, Exchange
 from exporter.http.transport import Transport, basic_authorization
 from tests.support.certificates import self_signed
 from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok
@@ -54,9 +54,16 @@ def test_a_connection_is_kept_for_its_own_origin_alone() -> None:
         assert first.connections == 2
 
 
-def test_a_request_that_is_too_late_is_not_sent() -> None:
-    """Also where there is a connection: not a byte of it leaves, and the stage says so."""
+class Unwanted(Exception):
+    """What a caller raises right before its request leaves."""
+
+
+def test_request_that_is_not_wanted_any_more_is_not_sent() -> None:
+    """What `leave` raises is raised although there is a connection, and not a byte is written."""
     heads: list[bytes] = []
+
+    def refuse() -> None:
+        raise Unwanted
 
     def notes(peer: Peer) -> None:
         while head := peer.request():
@@ -65,11 +72,10 @@ def test_a_request_that_is_too_late_is_not_sent() -> None:
 
     with RawServer(notes) as server, transport_of() as (exchange, transport):
         assert get(transport, server.url) == b"1"
-        exchange.begin(30.0, allowance=1 << 20, leave_within=0.0)
-        with pytest.raises(TimeoutError):
+        exchange.begin(30.0, allowance=1 << 20, leave=refuse)
+        with pytest.raises(Unwanted):
             get(transport, server.url)
-        assert exchange.stage is Stage.CONNECT
-        exchange.begin(30.0, allowance=1 << 20, leave_within=30.0)
+        exchange.begin(30.0, allowance=1 << 20)
         assert get(transport, server.url, last="1") == b"1"
     assert [b"last" in head for head in heads] == [False, True]
 

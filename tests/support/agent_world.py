@@ -19,7 +19,7 @@ from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.config.policy_values import policy_values
-from exporter.core.policy import Mode, Policy
+from exporter.core.policy import Mode, Policy, Presence
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption, InterruptionKind, State
@@ -104,8 +104,10 @@ class Source:
     takes: float = 0.0
     """Seconds that an answer is on its way after its last byte was read (for freshness), on both clocks."""
     posts: list[tuple[float, str]] = field(default_factory=list)
-    left: list[float] = field(default_factory=list)
-    """Within how many seconds each of them was to leave."""
+    connects: Callable[[str], float] | None = None
+    """Seconds until the POST of an event has a connection; from five on there is none. As `hangs`, on threads."""
+    disconnected: Failure | None = None
+    """Why POSTs get no connection."""
     failures: int = 0
     asked: Callable[[], None] = lambda: None
     """Called when a POST arrives."""
@@ -130,19 +132,25 @@ class Source:
     def close(self) -> None:
         """Nothing is open."""
 
-    def approve(self, event_id: str, leave_within: float = float("inf")) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+        self.hang(self.connects(event_id) if self.connects else 0.0)
+        if self.disconnected is not None:
+            raise self.disconnected
+        leave()
         self.posts.append((self.clock.wall, event_id))
-        self.left.append(leave_within)
         self.asked()
-        seconds = self.hangs(event_id) if self.hangs else 0.0
+        self.hang(self.hangs(event_id) if self.hangs else 0.0)
+        if self.refusal is not None:
+            raise self.refusal
+
+    def hang(self, seconds: float) -> None:
+        """Wait on the thread of a POST until so many seconds have passed; from five on nothing comes of it."""
         if seconds:
             end = threading.Event()
             self.hanging[end] = self.clock.mono + seconds
             assert end.wait(60), "nobody ended a POST that hangs"
         if seconds >= POST_SECONDS:
             raise MetadataError("timeout", "no answer")
-        if self.refusal is not None:
-            raise self.refusal
 
 
 class Disk(Outbox):
@@ -195,6 +203,7 @@ class World:
         self.stopping = False
         self.threads: list[threading.Thread] = []
         self.no_thread = False
+        self.look: Callable[[Iterable[str]], Mapping[str, Presence]] = check_files
         self.text = io.StringIO()
         self.log = Log(None)
         self.recording = recording
@@ -224,7 +233,7 @@ class World:
         environment = Environment(
             clock=self.clock.instant,
             identity=lambda: self.who,
-            check_files=check_files,
+            check_files=self._check_files,
             interruptions=self._interruptions,
             record_interruption=self.recorder.interrupted,
             record_document=self._keep,
@@ -238,6 +247,9 @@ class World:
         policy = policy_values(self.options.policy)
         self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id, policy)
         self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, environment=environment)
+
+    def _check_files(self, paths: Iterable[str]) -> Mapping[str, Presence]:
+        return self.look(paths)
 
     def _keep(self, body: bytes, read: datetime) -> None:
         self.kept.append(body)
@@ -294,7 +306,7 @@ class World:
         """Runs a POST at once, or until it hangs."""
         if self.no_thread:
             raise RuntimeError("can't start new thread")
-        if self.source.hangs is None:
+        if self.source.hangs is None and self.source.connects is None:
             task()
             return
         hanging = len(self.source.hanging)
@@ -304,9 +316,14 @@ class World:
             thread.join(0.001)
         self.threads.append(thread)
 
-    def _end_posts(self) -> None:
-        """The POSTs whose time is over are answered."""
-        over = [end for end, at in self.source.hanging.items() if at <= self.clock.mono + 1e-6]
+    def end_posts_now(self) -> None:
+        """The POSTs that hang are answered, or have their connection, at once."""
+        self._end_posts(float("inf"))
+
+    def _end_posts(self, until: float | None = None) -> None:
+        """The POSTs whose time is over are answered, or have their connection."""
+        until = self.clock.mono if until is None else until
+        over = [end for end, at in self.source.hanging.items() if at <= until + 1e-6]
         for end in over:
             del self.source.hanging[end]
             end.set()

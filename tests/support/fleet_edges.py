@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -186,11 +186,12 @@ class Source:
         member.lingers()
         return Answer(body, read, 0.01)
 
-    def approve(self, event_id: str, _leave_within: float = 0.0) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
         member = self._member
         member.cross("post")
         if member.answer == "refused":
             raise MetadataError("connect")
+        leave()
         member.posts(event_id)
         member.cross("posted")
         if member.answer == "lost":

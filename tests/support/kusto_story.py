@@ -114,7 +114,8 @@ class Member:
         """Azure accepts its approval, at the second attempt."""
         self._go(moment)
         tracked = self._watcher.state.tracked[folded(event_id)]
-        state = with_tracked(self._watcher.state, replace(tracked, approval=Approval(attempts=1, rule=rule)))
+        failed = Approval(attempts=1, rule=rule, failures={"timeout": 1})
+        state = with_tracked(self._watcher.state, replace(tracked, approval=failed))
         tracked = state.tracked[folded(event_id)]
         self._tell(self._writer.failed(state, tracked, "timeout", None, "no answer in 5 s"))
         tracked = self._watcher.state.tracked[folded(event_id)]

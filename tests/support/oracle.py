@@ -47,6 +47,8 @@ class Past:
     """It was seen Started at some time."""
     reset: bool = False
     """The document's number went down a moment ago."""
+    others: bool = False
+    """Another event of the document was Started before, or this VM approves it or may have approved it."""
 
 
 def read(body: bytes) -> list[Any]:
@@ -298,10 +300,12 @@ def plain(event_id: str) -> bool:
     return event_id.isascii() and event_id[0] not in "._-" and all(it.isalnum() or it in "._-" for it in event_id)
 
 
-def not_quiet(events: list[Any], index: int, house: House, _past: Past) -> bool:
-    """The rule asks for quiet, and another event is more than Scheduled."""
+def not_quiet(events: list[Any], index: int, house: House, past: Past) -> bool:
+    """The rule asks for quiet, and another event is more than Scheduled, or approved and not over."""
     if not (rule_of(events, index, house) or {}).get("when_quiet"):
         return False
+    if past.others:
+        return True
     others = [event for place, event in enumerate(events) if place != index]
     return not all(isinstance(event, dict) and event.get("EventStatus") == "Scheduled" for event in others)
 

@@ -383,7 +383,7 @@ class ReplayEngine:
         self.result.sent(tracked.key, at)
         self._foresee(tracked)
         self._in_flight.add(tracked.key)
-        rule, _ = match(self._policy.rules, tracked.event)
+        rule = match(self._policy.rules, tracked.event)[0]
         self._run(cycle.ApprovalSent(tracked.key, rule.name if rule else ""), at)
         return self._state.history(tracked.key)
 

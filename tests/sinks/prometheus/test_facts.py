@@ -47,7 +47,7 @@ def test_rare_counters_appear_with_their_first_observation_and_alone() -> None:
     """One label set each, and no other beside it."""
     sink = make_sink()
     before = len(samples(sink))
-    sink.observe(ApprovalFailed("timeout"))
+    sink.observe(ApprovalFailed("timeout", "a", 1))
     sink.observe(AnomalyObserved("number-skipped"))
     sink.observe(InterruptionObserved("stall", 0.3))
     assert value(sink, "approval_request_failures_total", reason="timeout") == 1
@@ -172,9 +172,9 @@ def test_facts_bump_their_counters() -> None:
         sink.observe(Polled(0.5, failure))
     sink.observe(DocumentChanged())
     sink.observe(ApprovalRequested("a"))
-    sink.observe(ApprovalFailed("timeout"))
+    sink.observe(ApprovalFailed("timeout", "a", 1))
     sink.observe(ApprovalOutdated())
-    sink.observe(ApprovalPostponed("a"))
+    sink.observe(ApprovalPostponed("a", "held"))
     sink.sent("otlp", 3, 0.02)
     sink.send_failed("otlp", "throttled")
     sink.send_failed("event_hubs", "out of paper")

@@ -1,0 +1,312 @@
+"""POSTs that wait for a connection: sent only if the rules would send them then, and no attempts before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from exporter.agent.files import check_files
+from exporter.core.policy import Presence, Rule
+from exporter.core.records import VmIdentity
+from exporter.metadata.errors import MetadataError
+from tests.support.agent_world import FREEZE, NAME, REBOOT, TIMEOUT, World, document, event, policy, started
+from tests.support.approval_case import hours
+
+CONNECTING: Final = 2.5
+WAITING: Final = 1.5
+BETWEEN_POLLS: Final = 3.2
+"""After the last document that is read before there is a connection."""
+UNREAD: Final = frozenset({"hold-file", "ready-file-removed", "identity-conflict", "hours-are-over", "stopping"})
+"""Changes that no document shows."""
+
+
+def changes() -> dict[str, Callable[[World, Path], None]]:
+    """What may become true while a POST waits for its connection, by name."""
+
+    def shows(number: int, *events: dict[str, Any]) -> Callable[[World, Path], None]:
+        def change(world: World, _folder: Path) -> None:
+            world.source.answer = document(number, *events)
+
+        return change
+
+    def fails(world: World, _folder: Path) -> None:
+        world.source.answer = MetadataError("malformed", "not JSON")
+
+    def is_another_vm(world: World, _folder: Path) -> None:
+        world.who = replace(world.who, conflict=True)
+
+    def stops(world: World, _folder: Path) -> None:
+        world.stopping = True
+
+    def closes(world: World, _folder: Path) -> None:
+        world.clock.wall = datetime(2026, 9, 21, 14, 20, tzinfo=UTC).timestamp()
+
+    given = event()
+    return {
+        "hold-file": lambda _world, folder: (folder / "hold").touch(),
+        "ready-file-removed": lambda _world, folder: (folder / "ready").unlink(),
+        "started": shows(6, started(given)),
+        "more-resources": shows(6, event(REBOOT, "Reboot", "web-0", NAME, "web-2", "web-3")),
+        "resources-unreadable": shows(6, event(Resources=7)),
+        "type-unreadable": shows(6, event(EventType=None)),
+        "another-source": shows(6, event(EventSource="Platform")),
+        "gone": shows(6),
+        "number-went-down": shows(3, given),
+        "another-started": shows(6, given, started(event(FREEZE, "Freeze", "web-2"))),
+        "twin": shows(6, given, given),
+        "identity-conflict": is_another_vm,
+        "hours-are-over": closes,
+        "stopping": stops,
+    }
+
+
+@pytest.mark.parametrize("what", changes())
+def test_post_that_waits_for_a_connection_is_stopped(tmp_path: Path, what: str) -> None:
+    """Whatever makes the rules hold the event in the meantime stops it before its first byte, and it was no attempt."""
+    ready = tmp_path / "ready"
+    ready.touch()
+    rule = Rule("mine", ("Reboot",), ("User",), require_file=str(ready), when_quiet=True, hours=hours("14:00-14:15"))
+    with World(tmp_path, policy(rules=(rule,), hold_file=str(tmp_path / "hold"))) as world:
+        world.clock.go(datetime(2026, 9, 21, 14, 14, tzinfo=UTC).timestamp() - world.clock.wall)
+        world.source.connects = lambda _event_id: CONNECTING
+        world.see(document(4), 2)
+        world.see(document(5, event()), BETWEEN_POLLS if what in UNREAD else WAITING)
+        changes()[what](world, tmp_path)
+        world.live(2.5 if what not in UNREAD else 0.7)
+        assert world.source.posts == []
+        assert world.value("approval_requests_total") == 0
+        assert world.records("approval.failed") == []
+        tracked = world.agent.status.state.history(REBOOT.lower())
+        assert tracked is not None
+        assert tracked.approval.attempts == 0
+        assert not tracked.approval.doubtful
+
+
+def test_post_does_not_leave_while_a_newer_document_is_committed(tmp_path: Path) -> None:
+    """There is a connection just when the disk takes what the document with the start led to."""
+    with World(tmp_path) as world:
+        world.source.connects = lambda _event_id: 4.0
+        world.see(document(2, event()), 2)
+        world.outbox.takes = world.end_posts_now
+        world.see(document(3, started(event())), 3)
+        assert world.source.posts == []
+
+
+@pytest.mark.parametrize("shown", [(), (event(),)], ids=["gone", "unchanged"])
+def test_post_does_not_leave_on_a_decision_that_is_not_the_newest(tmp_path: Path, shown: tuple[Any, ...]) -> None:
+    """A document is read while the files are checked right before the first byte: it decides anew."""
+    here = threading.get_ident()
+    with World(tmp_path, policy(hold_file=str(tmp_path / "hold"))) as world:
+        world.source.connects = lambda _event_id: 0.4
+
+        def check(paths: Iterable[str]) -> Mapping[str, Presence]:
+            found = check_files(paths)
+            if threading.get_ident() != here:
+                world.source.hang(2.0)
+            return found
+
+        world.look = check
+        world.see(document(2, event()), 1.5)
+        world.see(document(3, *shown), 2.2)
+        assert world.source.posts == []
+        assert "reason=decided-anew" in "".join(world.said("approval.postponed")) or not shown
+
+
+def test_post_leaves_when_it_has_a_connection(tmp_path: Path) -> None:
+    """Polls go on while it waits, and it is one attempt, counted from when it left."""
+    with World(tmp_path) as world:
+        world.source.connects = lambda _event_id: CONNECTING
+        world.see(document(2, event()), 2)
+        assert world.source.posts == []
+        assert world.value("approval_requests_total") == 0
+        world.live(2)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        assert world.value("approval_requests_total") == 1
+        assert world.value("approvals_postponed_total") == 0
+        (accepted,) = world.records("approval.accepted")
+        assert accepted.data["attempt"] == 1
+
+
+def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
+    """The service stopped answering polls while the connection was made."""
+    with World(tmp_path) as world:
+        world.source.connects = lambda _event_id: 4.9
+        world.see(document(2, event()), 0.1)
+        world.source.answer = TIMEOUT
+        world.clock.wall += 5
+        world.live(6)
+        assert world.source.posts == []
+        assert "reason=old-document" in world.said("approval.postponed")[0]
+
+
+@pytest.mark.parametrize("outcome", ["canceled", "started"])
+@pytest.mark.parametrize("reason", ["connect", "dns", "tls", "timeout"])
+def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, outcome: str) -> None:
+    """Without a connection nothing was sent: not counted, not in the summary, and no reason to doubt what happened."""
+    with World(tmp_path) as world:
+        world.source.disconnected = MetadataError(reason, "no way there")
+        world.see(document(2, event()), 4)
+        assert world.source.posts == []
+        assert world.value("approval_requests_total") == 0
+        assert world.records("approval.failed") == []
+        lines = world.said("approval.postponed")
+        assert lines
+        assert all(f"reason={reason}" in line and "no way there" in line for line in lines)
+        shown = [] if outcome == "canceled" else [started(event())]
+        world.see(document(3, *shown), 2)
+        world.see(document(4), 2)
+        (closed,) = world.records("canceled", "completed")
+        assert closed.kind == ("canceled" if outcome == "canceled" else "completed")
+        assert closed.data["account"]["approval_attempts"] == 0
+        assert closed.data["account"]["approval_failures"] == {}
+        assert closed.data["account"]["approved_by"] == ("not_us" if outcome == "started" else None)
+
+
+def test_post_that_has_no_connection_yet_does_not_turn_canceled_into_ended(tmp_path: Path) -> None:
+    """The event is canceled while its POST waits: nothing had been sent."""
+    with World(tmp_path) as world:
+        world.source.connects = lambda _event_id: CONNECTING
+        world.see(document(2, event()), WAITING)
+        world.see(document(3), 5)
+        (closed,) = world.records("canceled", "ended")
+        assert closed.kind == "canceled"
+        assert closed.data["account"]["approval_attempts"] == 0
+
+
+def test_post_that_left_stays_in_doubt(tmp_path: Path) -> None:
+    """Azure may have accepted what it did not answer."""
+    with World(tmp_path) as world:
+        world.source.hangs = lambda _event_id: 4.0
+        world.see(document(2, event()), WAITING)
+        world.see(document(3), 5)
+        (closed,) = world.records("canceled", "ended")
+        assert closed.kind == "ended"
+        assert closed.data["account"]["approval_attempts"] == 1
+
+
+@pytest.mark.parametrize(("status", "doubtful"), [(400, False), (404, False), (429, False), (500, True), (503, True)])
+def test_server_error_leaves_an_approval_in_doubt(tmp_path: Path, status: int, doubtful: bool) -> None:
+    """After a 5xx Azure may have accepted it all the same, so an event that disappears is `ended`."""
+    with World(tmp_path) as world:
+        world.source.refusal = MetadataError("other", "no", status_code=status)
+        world.see(document(2, event()), 2)
+        world.see(document(3), 2)
+        (closed,) = world.records("canceled", "ended")
+        assert closed.kind == ("ended" if doubtful else "canceled")
+
+
+# -- one at a time
+
+
+QUIET: Final = Rule("quiet", ("Reboot",), when_quiet=True)
+
+
+def test_approved_event_that_is_not_over_is_not_quiet(tmp_path: Path) -> None:
+    """Of two events of one document the second waits until the first is over, not only until it is Started."""
+    first, second = event(), event("second")
+    with World(tmp_path, policy(rules=(QUIET,))) as world:
+        world.see(document(2, first, second), 20)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        world.see(document(3, started(first), second), 5)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+        found = world.agent.status.decisions["second"]
+        assert (found.reason.value, found.finding) == ("not-quiet", f"Reboot {REBOOT} is Started")
+        world.see(document(4, second), 3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT, "second"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_rule_without_the_condition_goes_first(tmp_path: Path, order: int) -> None:
+    """An event that must be alone waits for one that need not be, whatever their order in the document."""
+    rules = (Rule("any", ("Freeze",)), QUIET)
+    shown = [event(FREEZE, "Freeze"), event()][::order]
+    with World(tmp_path, policy(rules=rules)) as world:
+        world.see(document(2, *shown), 20)
+        assert [event_id for _, event_id in world.source.posts] == [FREEZE]
+        (held,) = [found for found in world.records("approval.decided") if found.subject == REBOOT]
+        assert held.data["decision"]["finding"] == f"Freeze {FREEZE} was approved and is not over"
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_unanswered_approval_is_not_quiet(tmp_path: Path, hangs: bool) -> None:
+    """Whether Azure accepted it is not known yet, or will never be."""
+    with World(tmp_path, policy(rules=(QUIET,))) as world:
+        world.source.hangs = (lambda _event_id: 4.9) if hangs else None
+        world.source.refusal = None if hangs else MetadataError("server-error", "oops", status_code=500)
+        world.see(document(2, event(), event("second")), 3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+
+
+def test_refused_approval_disturbs_no_other(tmp_path: Path) -> None:
+    """Azure did not accept the first one, and it would be held now."""
+    with World(tmp_path, policy(rules=(QUIET,))) as world:
+        world.source.refusal = MetadataError("status-400", "no", status_code=400)
+        world.see(document(2, event(), event("second")), 3)
+        world.source.refusal = None
+        world.see(document(3, event(EventSource="Platform", EventType="Freeze"), event("second")), 3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT, "second"]
+
+
+# -- what it waits for, and what Azure answers
+
+
+def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
+    """The file that is missing is named; a finding that changes makes no new record, and the status has the newest."""
+    rule = Rule("mine", ("Reboot",), settle=30.0, require_file=str(tmp_path / "ready" / "{event_id}"))
+    with World(tmp_path, policy(rules=(rule,))) as world:
+        world.see(document(2, event("a-1")), 12)
+        assert world.agent.status.decisions["a-1"].finding == "unchanged for 12 s of 30 s"
+        world.live(25)
+        settling, unprepared = world.records("approval.decided")
+        assert settling.data["decision"]["finding"] == "unchanged for 0 s of 30 s"
+        missing = f"{tmp_path}/ready/a-1"
+        finding = f"it is not known whether {missing} exists"
+        assert unprepared.data["decision"]["finding"] == finding
+        assert unprepared.data["message"].endswith(f"(rule mine): {finding}")
+        (tmp_path / "ready").mkdir()
+        world.live(3)
+        assert len(world.records("approval.decided")) == 2
+        assert world.agent.status.decisions["a-1"].finding == f"{missing} does not exist"
+        assert f'finding="{finding}"' in world.said("approval.decided")[1]
+
+
+def test_identity_is_in_the_finding(tmp_path: Path) -> None:
+    """A name that only the settings give is named as not confirmed."""
+    with World(tmp_path) as world:
+        world.who = VmIdentity(world.who.vm, confirmed=False)
+        world.see(document(2, event()), 2)
+        assert world.agent.status.decisions[REBOOT.lower()].finding == f"{NAME} is not confirmed"
+
+
+def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) -> None:
+    """Azure's answer is in every line; the closing record has the number of failures by reason."""
+    with World(tmp_path) as world:
+        refused = MetadataError("status-400", "HTTP 400 no such event", status_code=400)
+        world.source.refusal = refused
+        world.see(document(2, event()), 20)
+        world.source.refusal = MetadataError("server-error", "HTTP 503 busy", status_code=503)
+        world.live(30)
+        world.source.refusal = refused
+        world.live(70)
+        attempts = len(world.source.posts)
+        assert attempts >= 5
+        lines = world.said("approval.failed")
+        assert [f"attempt={number} " in line for number, line in enumerate(lines, 1)] == [True] * attempts
+        assert all("status_code=400" in line or "status_code=503" in line for line in lines)
+        assert sum("HTTP 400 no such event" in line for line in lines) >= 3
+        failed = world.records("approval.failed")
+        assert [(found.data["reason"], found.data["count"]) for found in failed] == [
+            ("status-400", 1),
+            ("server-error", 1),
+        ]
+        world.see(document(3), 2)
+        (closed,) = world.records("ended")
+        counts = closed.data["account"]["approval_failures"]
+        assert sum(counts.values()) == attempts
+        assert set(counts) == {"status-400", "server-error"}
