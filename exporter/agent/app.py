@@ -143,7 +143,7 @@ class App:
             self.sink.config_reload_failures = lambda: config.reload_failures
         self.web = WebServer(settings.web.listen_address, self, web_config=self._web_config, log=log)
         self._agent: Agent | None = None
-        self._client = MetadataClient(settings.source.url, settings.source.api_version)
+        self._client = MetadataClient(settings.source.url, settings.source.api_version, waiting=self._while_polling)
         tags = settings.source.tags
         self._identity_client = MetadataClient(settings.source.url, settings.source.api_version, tags=tags)
         self._identity = Identity(
@@ -249,6 +249,10 @@ class App:
         folder = Folder(settings.path, settings.mode_bits, owner.user, owner.group)
         rules = self._settings.approval.rules
         return EventFiles(folder, rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
+
+    def _while_polling(self) -> None:
+        if self._agent is not None:
+            self._agent.while_polling()
 
     def _notify_deliveries(self) -> None:
         for delivery in self._deliveries:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from exporter.agent.approvals import Approvals
 from exporter.agent.log_fields import about, fields_of
@@ -20,12 +21,15 @@ from exporter.core.cycle import Context, Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.folding import folded
-from exporter.core.outage import UNAVAILABLE_SECONDS, seconds_until_recorded
+from exporter.core.outage import UNAVAILABLE_SECONDS
 from exporter.core.records import APPROVAL_FAILED, Record, VmIdentity
 from exporter.core.snapshot import Status
 from exporter.core.state import EMPTY, Instant, Interruption
 from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
 from exporter.log.protocol import Logger
+
+SLOW_POLL_SECONDS: Final = 1.0
+"""What is observed while a poll takes longer than this does not wait for its end."""
 
 
 class Agent:
@@ -40,7 +44,7 @@ class Agent:
         self._log = log
         self._environment = environment
         self._started = environment.clock()
-        self._due = self._started.monotonic
+        self._due = self._polling = self._started.monotonic
         self._last: tuple[bytes, Document] | None = None
         self._random_key = str(uuid.uuid4())
         self._facts: list[Fact] = []
@@ -70,13 +74,11 @@ class Agent:
         self._persistence.notify_deliveries()
         self._publish()
         mono = self._environment.clock().monotonic
-        outage = seconds_until_recorded(self._persistence.state, mono)
-        waits = (self._due - mono, self._due - mono if outage is None else outage, self._approvals.wait())
-        return max(0.0, min(waits))
+        return max(0.0, min(self._due - mono, self._seconds_until_due(mono), self._approvals.wait()))
 
     def _poll(self, began: Instant) -> None:
         """Read the document and run the cycle on it, or on the failure."""
-        start = began.monotonic
+        self._polling = start = began.monotonic
         self._due = start + self._options.poll_interval
         try:
             answer = self._source.fetch()
@@ -99,7 +101,8 @@ class Agent:
             self._persistence.save_heartbeat(read)
 
     def _interruptions(self, read: datetime | None) -> tuple[Interruption, ...]:
-        """The interruptions up to now, recorded as those that are attributed with the document read then."""
+        """The interruptions up to now, recorded as those that are attributed at that time, with the document read then
+        if there is one."""
         interruptions = tuple(self._environment.interruptions())
         for interruption in interruptions:
             self._environment.record_interruption(interruption, read)
@@ -118,7 +121,7 @@ class Agent:
             observation = cycle.PollFailed(cycle.MALFORMED, failure.detail, began, failure.reason)
         else:
             observation = cycle.PollFailed(failure.reason, failure.detail, began)
-        self._run(observation, now)
+        self._run(replace(observation, interruptions=self._interruptions(now.wall)), now)
         self._due = now.monotonic + self._delay(failure)
         self._approvals.check_files()  # the gauge of the hold file stays current
 
@@ -129,10 +132,26 @@ class Agent:
         return SOURCE_BACKOFF.after(self._persistence.state.process.malformed)
 
     def _idle(self, now: Instant) -> None:
-        """Between two polls: record an outage that has become old enough."""
-        left = seconds_until_recorded(self._persistence.state, now.monotonic)
-        if left is not None and left <= 0:
-            self._run(cycle.TimePassed(), now)
+        """Between two polls: record what waits for no document. While the source fails, none may come for long."""
+        failing = self._persistence.state.outage is not None
+        interruptions = self._interruptions(now.wall) if failing else ()
+        if interruptions or self._seconds_until_due(now.monotonic) <= 0:
+            self._run(cycle.TimePassed(interruptions), now)
+
+    def while_polling(self) -> None:
+        """To be called now and then while `tick` waits for an answer of the source, on the same thread: an outage and
+        an interruption are recorded in time, however long it takes."""
+        now = self._environment.clock()
+        if now.monotonic - self._polling < SLOW_POLL_SECONDS:
+            return
+        interruptions = self._interruptions(now.wall)
+        if interruptions or self._seconds_until_due(now.monotonic) <= 0:
+            self._run(cycle.TimePassed(interruptions), now)
+            self._persistence.notify_deliveries()
+            self._publish()
+
+    def _seconds_until_due(self, mono: float) -> float:
+        return cycle.seconds_until_due(self._persistence.state, mono, self._options.poll_interval)
 
     def _run(self, observation: Observation, at: Instant | None = None, document: Document | None = None) -> Outcome:
         """Run the cycle on one observation and make the outcome durable."""

@@ -90,16 +90,11 @@ def reset_after(state: State, document: Document, continuity: Continuity) -> Res
     lower = state.document is not None and document.incarnation < state.document.incarnation
     if lower or (state.reset is not None and continuity.anew):
         return Reset(continuity.observed_seconds)
-    return aged(state.reset, continuity.observed_seconds, 1)
-
-
-def aged(reset: Reset | None, observed_seconds: float, documents: int) -> Reset | None:
-    """The reset after so many more good documents, at that `State.observed_seconds`; None once it is over."""
-    if reset is None:
+    if state.reset is None:
         return None
-    older = replace(reset, documents=reset.documents + documents)
-    over = older.documents >= RESET_DOCUMENTS or observed_seconds - reset.observed_seconds >= RESET_SECONDS
-    return None if over else older
+    older = replace(state.reset, documents=state.reset.documents + 1)
+    passed = continuity.observed_seconds - older.observed_seconds
+    return None if older.documents >= RESET_DOCUMENTS or passed >= RESET_SECONDS else older
 
 
 def same(one: Document, other: Document) -> bool:

@@ -34,7 +34,7 @@ from exporter.core.facts import (
     Polled,
     UnknownValueObserved,
 )
-from exporter.core.interruption import WINDOW_BEFORE_POLLS, attribute, with_interruption
+from exporter.core.interruption import WINDOW_POLLS, attribute, with_interruption
 from exporter.core.lifecycle import HISTORY_BYTES, advance
 from exporter.core.memory import memory_full, with_tracked
 from exporter.core.policy import NOT_PUBLISHED, Decision, DecisionContext, Policy, Presence, Reason, Verdict
@@ -43,6 +43,7 @@ from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, DOCUMENT_REJECTE
 from exporter.core.scope import ScopedStep, apply_scope
 from exporter.core.state import (
     EMPTY,
+    PREVIOUS_RUN,
     Approval,
     Instant,
     Interruption,
@@ -89,7 +90,7 @@ class DocumentRead:
     document: Document
     duration: float = 0.0
     interruptions: tuple[Interruption, ...] = ()
-    """Observed since the last good document."""
+    """Observed since the last observation that had some."""
     unsent: tuple[DueApproval, ...] = ()
     """Approvals that were due and were not sent: they are decided and marked again on this document."""
 
@@ -105,11 +106,16 @@ class PollFailed:
     detail: str
     began: Instant
     document_fault: str = ""
+    interruptions: tuple[Interruption, ...] = ()
+    """Observed since the last observation that had some."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing was read. An outage may have become old enough to be recorded."""
+    """Nothing was read. An outage may have become old enough to be recorded, or an interruption."""
+
+    interruptions: tuple[Interruption, ...] = ()
+    """As in `PollFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,7 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
         case PollFailed():
             cycle.poll_failed(observation)
         case TimePassed():
-            cycle.record_outage()
+            cycle.time_passed(observation)
         case ApprovalSent():
             cycle.approval_sent(observation)
         case ApprovalUnsent():
@@ -253,7 +259,15 @@ def decision_context(context: Context, state: State) -> DecisionContext:
 
 def interruption_patience(poll_interval: float) -> float:
     """Seconds for which an interruption waits for an event that may explain it: two polls, and one second."""
-    return WINDOW_BEFORE_POLLS * poll_interval + 1.0
+    return WINDOW_POLLS * poll_interval + 1.0
+
+
+def seconds_until_due(state: State, mono: float, poll_interval: float) -> float:
+    """Seconds until `TimePassed` has something to record: an outage, or an interruption; infinity for never."""
+    pending = state.process.pending if state.process.announced else ()  # else they wait for the identity
+    patience = interruption_patience(poll_interval)
+    expiring = (interruption.at.monotonic + patience - mono for interruption in pending)
+    return min((outages.seconds_until_recorded(state, mono), *expiring))
 
 
 def fresh_state(state: State, now: Instant, boot_id: str) -> State:
@@ -264,6 +278,13 @@ def fresh_state(state: State, now: Instant, boot_id: str) -> State:
     """
     process = replace(state.process, announced=False, evidence=EMPTY, decisions=EMPTY)
     return State(birth=now.wall, boot_id=boot_id, process=process)
+
+
+_ENDED: Final[Mapping[str, str]] = {
+    "stopped": "; its last run was stopped",
+    "killed": "; its last run was killed",
+    "with-machine": "; its last run ended with the machine",
+}
 
 
 class _Cycle:
@@ -313,11 +334,9 @@ class _Cycle:
         self._record_step(step, scoped)
         # An event may have started with this document, or in the gap before it.
         gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is Kind.STARTED]
-        self._attribute(
-            self._process.pending,
-            unobserved=max(gaps, default=0.0),
-            patience=interruption_patience(self._context.poll_interval),
-        )
+        unobserved = max(gaps, default=0.0)
+        self._attribute(self._process.pending, unobserved, interruption_patience(self._context.poll_interval))
+        self._explain(unobserved)
         if step.changed:
             self._reconsider_approved()
         self._mark_due(self._decide())
@@ -438,16 +457,26 @@ class _Cycle:
             source=outages.source_failed(process.source, self._now, observed.reason),
             malformed=process.malformed + bool(observed.document_fault),
         )
-        state = outages.began(self._state, observed.began, observed.reason)
-        if state is not self._state:
-            self._become(state)
+        before = self._state.outage
+        outage = outages.failed(before, observed.began, observed.reason)
+        self._state = replace(self._state, outage=outage)
+        self._changed = self._changed or not outages.is_noted(before, outage)
         fault = observed.document_fault
         if fault and self._state.document_rejected != fault and self._ensure_started_record():
             message = f"An answer of the metadata service is no document: {observed.detail}"
             data = {"reason": fault, "error": observed.detail}
             self._record(self._factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data))
             self._become(replace(self._state, document_rejected=fault))
+        self.time_passed(TimePassed(observed.interruptions))
+
+    def time_passed(self, observed: TimePassed) -> None:
+        """Record what does not wait for a document: an outage, and interruptions that have waited long enough."""
         self.record_outage()
+        interruptions = (*self._process.pending, *observed.interruptions)
+        if interruptions and self._ensure_started_record():
+            self._attribute(interruptions, patience=interruption_patience(self._context.poll_interval))
+        elif observed.interruptions:
+            self._remember(pending=interruptions[-PENDING_INTERRUPTIONS:])
 
     def record_outage(self) -> None:
         """Record an outage once, after the source has failed for 10 s in this process."""
@@ -471,7 +500,7 @@ class _Cycle:
             return
         self._become(replace(self._state, outage=None))
         if outage.recorded:
-            self._record(self._factory.recovered(self._state, outage, outage.lasted(self._now)))
+            self._record(self._factory.recovered(self._state, outage, outages.absent_until(outage, self._now)))
 
     # -- interruptions
 
@@ -487,7 +516,7 @@ class _Cycle:
         for interruption in interruptions:
             tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
             waited = self._now.monotonic - interruption.at.monotonic
-            if tracked is None and interruption.seconds > 0 and waited <= patience:
+            if tracked is None and interruption.seconds > 0 and waited < patience:
                 pending.append(interruption)
                 continue
             if tracked is not None:
@@ -498,12 +527,24 @@ class _Cycle:
             self._remember(pending=tuple(pending[-PENDING_INTERRUPTIONS:]))
 
     def _record_interruption(self, interruption: Interruption, tracked: Tracked | None) -> None:
-        kind, seconds = interruption.kind.value, interruption.seconds
+        kind, seconds, failing = interruption.kind.value, interruption.seconds, self._state.outage is not None
+        if tracked is None and failing and seconds > 0:
+            unexplained = (*self._process.unexplained, interruption)
+            self._remember(unexplained=unexplained[-PENDING_INTERRUPTIONS:])
         closed = tracked is not None and tracked.closed_at is not None  # its account is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
-            record = self._factory.interruption(self._state, kind, seconds, interruption.at.wall, tracked)
-            self._record(record)
+            self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
         self._facts.append(InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
+
+    def _explain(self, unobserved: float) -> None:
+        """Count interruptions that were recorded while the source failed for the event that was Started then: only the
+        document after the outage may show it. `unobserved` is as in `_attribute`."""
+        for interruption in self._process.unexplained:
+            tracked = attribute(self._state, self._vm, interruption, self._context.poll_interval, unobserved)
+            if tracked is not None:
+                self._history(with_interruption(tracked, interruption))
+        if self._process.unexplained:
+            self._remember(unexplained=())
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
         process, mono = self._process, self._now.monotonic
@@ -521,13 +562,17 @@ class _Cycle:
 
     def agent_started(self, observed: AgentStarted) -> None:
         """Note what is known about the time between two processes: whether the VM has booted in between."""
-        before, boot_id = self._state.boot_id, observed.boot_id
+        state, before, boot_id = self._state, self._state.boot_id, observed.boot_id
         evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
-        self._state = replace(self._state, boot_id=boot_id)
-        self._remember(announced=False, evidence=evidence)
+        stopped, killed, with_machine = PREVIOUS_RUN
+        previous = (with_machine if evidence["rebooted"] else killed) if evidence else ""
+        self._remember(announced=False, evidence=evidence, previous_run=stopped if state.stopped else previous)
+        self._state = replace(state, boot_id=boot_id, stopped=False)
+        self._changed = state.stopped  # what is on disk must not make a kill of this process an end in good order
 
     def agent_stopped(self, observed: AgentStopped) -> None:
         """Write the last records; interruptions that are still pending are attributed to no event."""
+        self._become(replace(self._state, stopped=True))
         if not self._ensure_started_record():
             return
         self._attribute((*self._process.pending, *observed.interruptions), patience=-1.0)
@@ -553,8 +598,9 @@ class _Cycle:
         if not self._process.announced:
             self._remember(announced=True)
             version, mode = self._context.version, self._policy.mode.value
-            data = {"version": version, "mode": mode, **self._factory.evidence}
-            message = f"The agent {version} has started in mode {mode}"
+            previous = self._process.previous_run
+            data = {"version": version, "mode": mode, "previous_run": previous or None, **self._factory.evidence}
+            message = f"The agent {version} has started in mode {mode}{_ENDED.get(previous, '')}"
             self._record(self._factory.about_vm(self._state, AGENT_STARTED, "INFO", message, data))
         return True
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from exporter.core.continuity import RESET_DOCUMENTS, RESET_SECONDS
-from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Document, Event
+from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, VITAL, Document, Event
 from exporter.core.folding import folded
 from exporter.core.hours import Hours, shown
 from exporter.core.lifecycle import phase_of
@@ -35,7 +35,10 @@ from exporter.core.policy import (
     prepared_path,
 )
 from exporter.core.state import Phase, Reset, State, Tracked
+from exporter.core.strict_json import encodable
 
+SAYS_ALL: Final = frozenset({Reason.OUTBOX_UNWRITABLE, Reason.DRY_RUN})
+"""Reasons to which a finding would add nothing."""
 MAX_FINDING: Final = 500
 """Characters of `Decision.finding`: a rule may have any number of names, and a path any length."""
 
@@ -95,7 +98,7 @@ def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: 
         verdict=Verdict.APPROVE if reason is Reason.NONE else Verdict.HOLD,
         reason=reason,
         rule=rule.name if rule else "",
-        finding=finding[:MAX_FINDING],
+        finding=encodable(finding)[:MAX_FINDING],
         approved_now=context.approved_now,
         fields={
             "EventType": event.event_type,
@@ -135,7 +138,7 @@ def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked
     if event.names(context.vm_name) is False:
         return Reason.NOT_THIS_VM, ""
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
-        return Reason.MALFORMED, f"{', '.join(event.faults) or 'NotBefore'} can't be read"
+        return Reason.MALFORMED, f"{', '.join(sorted(VITAL.intersection(event.faults))) or 'NotBefore'} can't be read"
     return Reason.NONE, ""
 
 
@@ -161,7 +164,10 @@ def _after_a_rule(  # noqa: PLR0917  # the same arguments as `conditions`
     policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
 ) -> tuple[Reason, str]:
     asked = conditions(policy, state, context, document, tracked, rule)
-    return next(((condition.reason, condition.finding) for condition in asked if not condition.met), (Reason.NONE, ""))
+    unmet = next((condition for condition in asked if not condition.met), None)
+    if unmet is None:
+        return Reason.NONE, ""
+    return unmet.reason, "" if unmet.reason in SAYS_ALL else unmet.finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +295,8 @@ def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str
             return None, Reason.MALFORMED, f"{trial.field} can't be read, which rule {trial.rule.name} asks for"
         if trial.outcome is Outcome.MATCHES:
             return trial.rule, Reason.NONE, ""
-        differs.append(f"{trial.rule.name} ({trial.field})")
-    return None, Reason.NO_RULE, f"no match: {', '.join(differs)}" if differs else "there are no rules"
+        differs.append(f"{trial.field}{'' if differs else ' differs'} in {trial.rule.name}")
+    return None, Reason.NO_RULE, ", ".join(differs) or "there are no rules"
 
 
 @dataclass(frozen=True, slots=True)

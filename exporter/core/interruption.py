@@ -16,31 +16,33 @@ from exporter.core.state import Instant, Interruption, InterruptionKind, Interru
 
 THRESHOLD_SECONDS: Final = 0.2
 """Shorter interruptions are not reported: the worst noise under load was 82 ms."""
-WINDOW_AFTER_SECONDS: Final = 30.0
-WINDOW_BEFORE_POLLS: Final = 2
+CORRECTED_LATE_SECONDS: Final = 30.0
+"""How long after a pause the host may correct the time of day."""
+WINDOW_POLLS: Final = 2
 WINDOW_BEFORE_LONGEST: Final = 30.0
 
 
 def attribute(
     state: State, vm: Vm, interruption: Interruption, poll_interval: float, unobserved: float = 0.0
 ) -> Tracked | None:
-    """The event of this VM that was Started during the interruption: from two polls before it was first seen so until
-    30 s after it was gone; the one that started last where there are several. None for a step backwards.
+    """The event of this VM that was Started during the interruption: from two polls before it was first seen Started
+    until it was gone, and two polls more; until 30 s more for a clock step, which the host may correct late. The one
+    that started last where there are several. None for a step backwards.
 
     `unobserved` is how many seconds before the current document were not observed. An event that started in that gap
     may have started at its beginning, so the window reaches as far back, but at most 30 s.
     """
     if interruption.seconds <= 0 or not vm.name:
         return None
-    early = max(WINDOW_BEFORE_POLLS * poll_interval, min(unobserved, WINDOW_BEFORE_LONGEST))
+    polls = WINDOW_POLLS * poll_interval
+    early = max(polls, min(unobserved, WINDOW_BEFORE_LONGEST))
+    late = polls if interruption.kind is InterruptionKind.STALL else max(polls, CORRECTED_LATE_SECONDS)
     fitting: list[tuple[bool, float, int, Tracked]] = []
     for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
         if tracked.started is None or not tracked.event.names(vm.name):
             continue
         into = interruption.at.minus(tracked.started)
-        if into >= -early and (
-            tracked.closed is None or _since_end(interruption, tracked.closed) <= WINDOW_AFTER_SECONDS
-        ):
+        if into >= -early and (tracked.closed is None or _since_end(interruption, tracked.closed) <= late):
             fitting.append((tracked.closed is None, -into, -place, tracked))
     return max(fitting)[-1] if fitting else None
 

@@ -10,23 +10,39 @@ from exporter.core.state import Instant, Outage, SourceStatus, State
 UNAVAILABLE_SECONDS: Final = 10.0
 SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
 """Azure switches the service off for the VM after 24 hours without a request [Enabling and disabling]."""
+NOTED_SECONDS: Final = 10.0
 
 
-def began(state: State, at: Instant, reason: str) -> State:
-    """The state after a poll that began `at` has failed: with an outage, which this process observes from then on."""
-    outage = state.outage
+def failed(outage: Outage | None, at: Instant, reason: str) -> Outage:
+    """The outage after a poll that began `at` has failed."""
     if outage is None:
-        return replace(state, outage=Outage(at, reason))
-    if outage.known_since.mono is None:
-        return replace(state, outage=replace(outage, first_failure_here=at))
-    return state
+        return Outage(at, reason, at)
+    if outage.last_failure.mono is None:  # of an earlier process
+        return replace(outage, last_failure=at, absent=absent_until(outage, at), first_failure_here=at)
+    return replace(outage, last_failure=at, silent=outage.silent + at.minus(outage.last_failure))
 
 
-def seconds_until_recorded(state: State, mono: float) -> float | None:
-    """Seconds until an outage that this process observes has to be recorded; None when there is none."""
+def is_noted(before: Outage | None, after: Outage) -> bool:
+    """Whether `before`, the outage that `after` continues, need not be written anew yet: a restart is to know until
+    when the source was silent, to within `NOTED_SECONDS`."""
+    if before is None or before.first_failure_here != after.first_failure_here:
+        return False
+    return before.silent // NOTED_SECONDS == after.silent // NOTED_SECONDS
+
+
+def absent_until(outage: Outage, now: Instant) -> float | None:
+    """For how many seconds of the outage no agent polled, by a poll `now`; None where it is not known."""
+    if outage.last_failure.mono is not None:
+        return outage.absent
+    away = now.since(outage.last_failure)
+    return None if away is None or outage.absent is None else outage.absent + away
+
+
+def seconds_until_recorded(state: State, mono: float) -> float:
+    """Seconds until an outage that this process observes has to be recorded; infinity when there is none."""
     outage = state.outage
     if outage is None or outage.recorded or outage.known_since.mono is None:
-        return None
+        return float("inf")
     return outage.known_since.mono + UNAVAILABLE_SECONDS - mono
 
 

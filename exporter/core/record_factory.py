@@ -37,7 +37,7 @@ from exporter.core.records import (
     timestamp,
     vm_data,
 )
-from exporter.core.state import CLOSING, Kind, Outage, Phase, Rejection, State, Tracked, Transition
+from exporter.core.state import CLOSING, Interruption, Kind, Outage, Phase, Rejection, State, Tracked, Transition
 from exporter.core.strict_json import encodable
 
 NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
@@ -175,29 +175,32 @@ class RecordFactory:
         return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", message, data)
 
     def interruption(
-        self, state: State, kind: str, seconds: float, noticed: datetime, tracked: Tracked | None
+        self, state: State, interruption: Interruption, tracked: Tracked | None, *, failing: bool = False
     ) -> tuple[State, Record]:
-        """`interruption.observed`, with the event that it is attributed to, if any.
+        """`interruption.observed` at the time of observation, with the event that it is attributed to, if any.
 
-        `seconds` is negative if the clock was set back.
+        `failing`: the metadata service gave no document then, so that an event may have started unseen.
         """
+        kind, seconds = interruption.kind.value, interruption.seconds
+        factory = replace(self, now=interruption.at.wall)
         data = {
             "kind": kind,
             "seconds": rounded(seconds),
-            "noticed_at": timestamp(noticed),
+            "noticed_at": timestamp(interruption.at.wall),
             "attributed": tracked is not None,
         }
         if tracked is None:
-            message = f"Interruption of {seconds:.1f} s observed ({kind}) while no event of this VM was Started"
+            known = "while the metadata service did not answer" if failing else "while no event of this VM was Started"
+            what = f"Interruption of {seconds:.1f} s observed ({kind})"
             if kind == "clock_step":
-                way = "back" if seconds < 0 else "forward"
-                message = f"The clock of this VM was set {way} by {abs(seconds):.1f} s while no event of it was Started"
-            return self.about_vm(state, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
+                what = f"The clock of this VM was set {'back' if seconds < 0 else 'forward'} by {abs(seconds):.1f} s"
+            message = f"{what} {known}"
+            return factory.about_vm(state, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
         totals = tracked.interruptions
         data["count"], data["total_seconds"] = totals.count, rounded(totals.total)
         data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.announced_seconds
         message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
-        return self.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
+        return factory.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
         """`source.unavailable`: the source has failed for `lasted` seconds, the last time for this reason."""
@@ -205,11 +208,19 @@ class RecordFactory:
         data = {"reason": reason, "since": timestamp(outage.since.wall)}
         return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", message, data)
 
-    def recovered(self, state: State, outage: Outage, lasted: float | None) -> tuple[State, Record]:
-        """`source.recovered`, after `lasted` seconds; None where that is not known."""
-        known = "a time that is not known: the clock was set back" if lasted is None else f"{lasted:.0f} s"
-        message = f"The metadata service answers again, after {known}"
-        data = {"reason": outage.reason, "since": timestamp(outage.since.wall), "gap_seconds": rounded(lasted)}
+    def recovered(self, state: State, outage: Outage, absent: float | None) -> tuple[State, Record]:
+        """`source.recovered`, after the service was silent for `outage.silent` seconds, and no agent polled for
+        `absent` seconds; None where that is not known."""
+        away = f"; the agent did not run for {absent:.0f} s in between" if absent else ""
+        if absent is None:
+            away = "; the agent did not run in between, for a time that is not known: the clock was set back"
+        message = f"The metadata service answers again, after {outage.silent:.0f} s without an answer{away}"
+        data = {
+            "reason": outage.reason,
+            "since": timestamp(outage.since.wall),
+            "gap_seconds": rounded(outage.silent),
+            "absent_seconds": rounded(absent),
+        }
         return self.about_vm(state, SOURCE_RECOVERED, "INFO", message, data)
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
@@ -280,7 +291,7 @@ def account(
         "approved_at": optional_timestamp(tracked.approval.accepted_at),
         "rule": tracked.approval.rule or None,
         "approval_attempts": tracked.approval.attempts,
-        "approval_failures": dict(tracked.approval.failures),
+        "approval_failures": [{"reason": each, "count": n} for each, n in tracked.approval.failures.items()],
         "waited_seconds": rounded(tracked.waited_seconds),
         "started_at": optional_timestamp(tracked.started_at),
         "started_seconds": rounded(tracked.started_seconds),

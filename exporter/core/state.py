@@ -57,6 +57,10 @@ class StartedBy(StrEnum):
     UNKNOWN = "unknown"
 
 
+PREVIOUS_RUN: Final = ("stopped", "killed", "with-machine")
+"""How an agent's process ended, as published: in good order, without the machine, or with it."""
+
+
 class Whose(StrEnum):
     """Whose an event is, as last known: OURS if `Resources` names this VM, MAYBE where that is not known."""
 
@@ -245,15 +249,21 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The source has failed since `since`.
+    """The source has failed from the poll at `since` to the poll at `last_failure`.
 
     `recorded`: `source.unavailable` was written; `warned`: the anomaly `switch-off-near` was.
     """
 
     since: Instant
     reason: str
+    last_failure: Instant
     recorded: bool = False
     warned: bool = False
+    silent: float = 0.0
+    """Seconds between failed polls of one process each."""
+    absent: float | None = 0.0
+    """Seconds between the last failed poll of one process and the first poll of the next. None where it is not known:
+    the clock was set back in between."""
     first_failure_here: Instant | None = field(default=None, metadata=IN_MEMORY)
     """The first failure in this process, of an outage that began in an earlier one."""
 
@@ -261,11 +271,6 @@ class Outage:
     def known_since(self) -> Instant:
         """When it began for this process."""
         return self.first_failure_here or self.since
-
-    def lasted(self, now: Instant) -> float | None:
-        """Seconds since it began. None where it is not known: the clock was set back between two processes."""
-        earlier, here = self.known_since.since(self.since), now.since(self.known_since)
-        return None if earlier is None or here is None else earlier + here
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,11 +313,16 @@ class ProcessMemory:
     """Whether `agent.started` was recorded; True where it is not to be recorded."""
     evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     """Until the first good document: what is known about the time before this process (`rebooted`)."""
+    previous_run: str = ""
+    """How the process before this one ended: `PREVIOUS_RUN`; empty where there was none, or it is not known."""
     source: SourceStatus = SourceStatus()
     malformed: int = 0
     """Answers in a row that were no document."""
     pending: tuple[Interruption, ...] = ()
     """Interruptions without an event so far, whose event may be in one of the next documents."""
+    unexplained: tuple[Interruption, ...] = ()
+    """Interruptions that were recorded without an event while the source failed, whose event its next document may
+    show."""
     attributed_at: tuple[float, ...] = ()
     """Monotonic seconds of the last records of interruptions with an event."""
     unattributed_at: tuple[float, ...] = ()
@@ -339,6 +349,8 @@ class State:
     evictions: int = 0
     numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
     rejected: frozenset[str] = frozenset()
+    stopped: bool = False
+    """The process that wrote this ended in good order."""
     last_good: Instant | None = None
     observed_seconds: float = 0.0
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stops in a gap."""

@@ -63,8 +63,10 @@ class Exchange:
     answer), `connected` (a connection was opened for it) and `ended` (the peer closed its side) are for the caller.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], waiting: Callable[[], None] = lambda: None) -> None:
+        """`waiting` is called after each slice of a wait in which nothing came, on the thread of the exchange."""
         self._monotonic = monotonic
+        self.waiting = waiting
         self._aborted = False
         self._deadline = 0.0
         self._allowance = 0
@@ -180,6 +182,7 @@ class Dialer:
             code = sock.connect_ex(address)
             while code in _PENDING:
                 if not _ready(sock, selectors.EVENT_WRITE, self._exchange.slice(until)):
+                    self._exchange.waiting()
                     continue
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -199,6 +202,7 @@ class Dialer:
             self._lookup = _Lookup(self._resolve, host, port)
         while self._lookup.is_alive():
             self._lookup.join(self._exchange.slice(until))
+            self._exchange.waiting()
         lookup, self._lookup = self._lookup, None
         return lookup.result()
 
@@ -247,7 +251,7 @@ class TcpStream:
             try:
                 return self._sock.recv(_READ_BYTES)
             except TimeoutError:
-                continue  # one slice is over; the next `slice` raises at the deadline
+                self._exchange.waiting()  # one slice is over; the next `slice` raises at the deadline
 
     def send(self, data: bytes) -> None:
         """See `Stream`."""
@@ -257,7 +261,7 @@ class TcpStream:
             try:
                 rest = rest[self._sock.send(rest) :]
             except TimeoutError:
-                continue
+                self._exchange.waiting()
 
     def is_readable(self) -> bool:
         """See `Stream`."""

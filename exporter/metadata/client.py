@@ -129,7 +129,7 @@ class MetadataClient:
     `first_deadline` seconds, since the first request enables the service; afterwards `deadline`. After each hour
     without any answer one poll may take `first_deadline` again: Azure disables the service after a day without
     requests, and enabling it again must not be cut off every time. `tags` are the names of the VM's tags that
-    `instance` returns.
+    `instance` returns. `waiting` is called about four times a second while a GET waits for the service, on its thread.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class MetadataClient:
         first_deadline: float = FIRST_DEADLINE_SECONDS,
         max_bytes: int = BODY_BYTES,
         tags: Sequence[str] = (),
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
         self._monotonic = monotonic
         self._clock = clock
@@ -155,7 +156,7 @@ class MetadataClient:
         self._max_bytes = max_bytes
         self._tags = tuple(tags)
         self._aborted = False
-        self._polling = self._new_channel()
+        self._polling = self._new_channel(waiting)
         self._posting: list[_Channel] = []
         self._idle = [self._new_posting_channel()]
         base = url.rstrip("/") + "/metadata/"
@@ -241,8 +242,8 @@ class MetadataClient:
         for channel in self._posting:
             channel.transport.close()
 
-    def _new_channel(self) -> _Channel:
-        exchange = Exchange(self._monotonic)
+    def _new_channel(self, waiting: Callable[[], None] = lambda: None) -> _Channel:
+        exchange = Exchange(self._monotonic, waiting)
         return _Channel(
             exchange, Transport(exchange, connect_seconds=self._deadline, resolve=self._resolve, tls=self._tls)
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exporter.core.cycle import INTERRUPTION_RECORDS_AN_HOUR
+from exporter.core.cycle import INTERRUPTION_RECORDS_AN_HOUR, interruption_patience
 from exporter.core.records import Record
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
@@ -140,24 +140,73 @@ def test_an_event_that_shows_only_in_the_next_document(world: World) -> None:
     assert found["attributed"] is True
 
 
-def test_an_event_that_started_while_the_service_was_silent(world: World) -> None:
-    """A host that is busy moving us does not answer either: what was noticed meanwhile is that event's."""
+def test_event_that_started_while_the_service_was_silent_has_it_in_its_summary(world: World) -> None:
+    """A host that moves the VM does not answer either. The record does not wait for the document that shows the start;
+    the event's closing record counts it."""
     world.see(document(2, MIGRATION), 60)
     world.source.answer = MetadataError("timeout", "no answer")
     world.live(1)
     notice(world, 5.0, STEP)
-    world.live(14)
+    observed = world.clock.utc()
+    world.live(5)
+    (record,) = world.records("interruption.observed")
+    assert record.time == observed
+    assert record.data["interruption"]["attributed"] is False
+    assert record.data["message"].endswith("while the metadata service did not answer")
+    world.live(9)
     world.see(document(3, started(MIGRATION)), 12)
-    (found,) = told(world)
-    assert found["attributed"] is True
+    world.see(document(4), 3)
+    assert (account(world)["interruptions_observed"], account(world)["interruption_seconds"]) == (1, 5.0)
+    assert len(told(world)) == 1
+
+
+@pytest.mark.parametrize("started_before", [True, False])
+def test_interruption_is_on_disk_within_its_patience_while_the_service_is_silent(
+    world: World, started_before: bool
+) -> None:
+    """With failed polls too, under the time of observation; a killed process loses nothing of it."""
+    world.see(document(2, MIGRATION), 60)
+    if started_before:
+        world.see(document(3, started(MIGRATION)), 5)
+    world.source.answer = MetadataError("timeout", "no answer")
+    world.live(20)
+    notice(world, 5.0, STEP)
+    observed = world.clock.utc()
+    world.live(interruption_patience(1.0) + 0.1)
+    world.restart(60)
+    world.live(20)
+    (record,) = world.records("interruption.observed")
+    assert record.time == observed
+    assert record.data["interruption"]["attributed"] is started_before
+    assert counted(world, STEP, started_before) == (0, 0)  # counted by the process before
+
+
+def test_interruption_during_a_poll_that_hangs_does_not_wait_for_its_end(world: World) -> None:
+    """The answer takes as long as the first one ever may; meanwhile outage and interruption are recorded."""
+    world.see(document(2, MIGRATION), 5)
+    world.see(document(3, started(MIGRATION)), 5)
+
+    def hang() -> None:
+        for second in range(120):
+            world.clock.go(1.0)
+            if second == 40:
+                notice(world, 5.0, STEP)
+            world.agent.while_polling()
+            if second == 43:
+                assert [found["attributed"] for found in told(world)] == [True]
+        raise MetadataError("timeout", "no answer")
+
+    world.source.polling = hang
+    world.live(1)
+    assert len(told(world)) == 1
 
 
 @pytest.mark.parametrize(
     ("seconds", "kind", "sentence"),
     [
         (5.0, STALL, "Interruption of 5.0 s observed (stall) while no event of this VM was Started"),
-        (5.0, STEP, "The clock of this VM was set forward by 5.0 s while no event of it was Started"),
-        (-3600.0, STEP, "The clock of this VM was set back by 3600.0 s while no event of it was Started"),
+        (5.0, STEP, "The clock of this VM was set forward by 5.0 s while no event of this VM was Started"),
+        (-3600.0, STEP, "The clock of this VM was set back by 3600.0 s while no event of this VM was Started"),
     ],
 )
 def test_of_no_event(world: World, seconds: float, kind: InterruptionKind, sentence: str) -> None:

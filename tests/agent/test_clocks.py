@@ -124,8 +124,8 @@ def test_an_outage_is_as_long_as_it_was(tmp_path: Path, step: float) -> None:
         assert said.startswith("The metadata service has not answered properly for 1")
 
 
-def test_an_outage_over_a_restart_and_a_clock_set_back_is_of_unknown_length(tmp_path: Path) -> None:
-    """Nobody knows how long the agent was away: no number is made up, and none is negative."""
+def test_absence_over_a_clock_that_was_set_back_is_not_known(tmp_path: Path) -> None:
+    """No number is made up, and none is negative; the silence that was observed is known all the same."""
     with World(tmp_path) as world:
         world.see(TIMEOUT, 20)
         world.clock.wall -= 3600
@@ -133,15 +133,16 @@ def test_an_outage_over_a_restart_and_a_clock_set_back_is_of_unknown_length(tmp_
         world.live(20)
         world.see(document(1), 3)
         found = only(world, "source.recovered")
-        assert found["gap_seconds"] is None
-        assert found["message"] == (
-            "The metadata service answers again, after a time that is not known: the clock was set back"
+        assert found["absent_seconds"] is None
+        assert found["gap_seconds"] == pytest.approx(36, abs=5)
+        assert found["message"].endswith(
+            "; the agent did not run in between, for a time that is not known: the clock was set back"
         )
 
 
 @STEPS
-def test_an_outage_over_a_restart_counts_what_this_process_lived_through(tmp_path: Path, step: float) -> None:
-    """Until the restart by the wall clock, from then on by the one that can't be set."""
+def test_silence_over_a_restart_is_measured_apart_from_the_absence(tmp_path: Path, step: float) -> None:
+    """The silence by the clock that can't be set, from one failed poll to the next; the absence by the wall clock."""
     with World(tmp_path) as world:
         world.see(TIMEOUT, 20)
         world.restart(100)
@@ -149,7 +150,9 @@ def test_an_outage_over_a_restart_counts_what_this_process_lived_through(tmp_pat
         world.clock.wall += step
         world.live(20)
         world.see(document(1), 3)
-        assert only(world, "source.recovered")["gap_seconds"] == pytest.approx(160, abs=10)
+        found = only(world, "source.recovered")
+        assert found["gap_seconds"] == pytest.approx(55, abs=5)
+        assert found["absent_seconds"] == pytest.approx(105, abs=8)
 
 
 @pytest.mark.parametrize("mono", [0.0, 1_000.0])
@@ -370,7 +373,7 @@ def test_the_age_of_what_is_shown_is_its_age(tmp_path: Path, step: float) -> Non
 def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
     tmp_path: Path, step: float, kind: InterruptionKind
 ) -> None:
-    """While an event is Started, and half a minute after it; later it is nobody's."""
+    """While an event is Started, and a clock step for half a minute after it."""
     with World(tmp_path, policy(mode="dry-run")) as world:
         world.see(document(1), 5)
         freeze = event(FREEZE, "Freeze")
@@ -381,7 +384,7 @@ def test_an_interruption_belongs_to_its_event_whatever_the_clock_says(
             world.felt.append(Interruption(kind, 2.0, world.clock.instant()))
             world.live(5)
         told = [record.data["interruption"]["attributed"] for record in world.records("interruption.observed")]
-        assert told == [True, True, False]
+        assert told == [True, kind is InterruptionKind.CLOCK_STEP, False]
 
 
 # -- how soon it looks again

@@ -59,7 +59,8 @@ def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
         world.live(50)
         world.see(document(1), 12)
         (recovered,) = world.records("source.recovered")
-        assert recovered.data["gap_seconds"] == pytest.approx(172, abs=11)
+        assert recovered.data["gap_seconds"] == pytest.approx(159, abs=5)
+        assert recovered.data["absent_seconds"] == pytest.approx(11, abs=3)
         assert len(world.records("source.unavailable")) == 1
         assert world.value("up") == 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pytest
 from hypothesis import example, given
@@ -448,21 +448,28 @@ assert STARTED_AT is not None
 START = (STARTED_AT - NOON).total_seconds()
 END = START + 60
 
+BOTH: Final = (STALL, STEP)
 WINDOW = [
-    (SCHEDULED, START - 1, False, "not started"),
-    (STARTED, START - 2, True, "two polls before it was seen Started"),
-    (STARTED, START - 2.1, False, "before that"),
-    (STARTED, START + 3600, True, "while it is Started"),
-    (GONE, END + 1, True, "just after it was gone"),
-    (GONE, END + 35, True, "began 30 s after it was gone"),
-    (GONE, END + 35.1, False, "began later"),
+    (SCHEDULED, START - 1, (), "not started"),
+    (STARTED, START - 2, BOTH, "two polls before it was seen Started"),
+    (STARTED, START - 2.1, (), "before that"),
+    (STARTED, START + 3600, BOTH, "while it is Started"),
+    (GONE, END + 1, BOTH, "just after it was gone"),
+    (GONE, END + 7, BOTH, "began two polls after it was gone"),
+    (GONE, END + 7.1, (STEP,), "began later"),
+    (GONE, END + 25, (STEP,), "began 20 s after it was gone"),
+    (GONE, END + 30, (STEP,), "30 s after it was gone"),
+    (GONE, END + 35.1, (), "later than that"),
 ]
 
 
-@pytest.mark.parametrize(("state", "wall", "ours", "_case"), WINDOW, ids=[case[-1] for case in WINDOW])
-def test_the_window(state: State, wall: float, ours: bool, _case: str) -> None:
-    """From two polls before Started was first seen until 30 s after the event was gone."""
-    assert (attribute(state, VM, noticed(wall), 1.0) is not None) is ours
+@pytest.mark.parametrize(
+    ("state", "wall", "attributed", "_case"), WINDOW, ids=[case[-1].replace(" ", "-") for case in WINDOW]
+)
+def test_window_of_each_kind(state: State, wall: float, attributed: tuple[InterruptionKind, ...], _case: str) -> None:
+    """From two polls before Started was first seen until two polls after the end; a step until 30 s after it."""
+    found = [kind for kind in BOTH if attribute(state, VM, noticed(wall, 5.0, kind), 1.0) is not None]
+    assert found == list(attributed)
 
 
 def test_a_step_is_held_against_the_clock_as_it_was() -> None:

@@ -21,7 +21,7 @@ from exporter.core.memory import with_tracked
 from exporter.core.policy import DecisionContext, Mode, Policy, Rule
 from exporter.core.record_factory import NAMESPACE, RecordFactory, account
 from exporter.core.records import DEPTH, KINDS, Record, Vm, timestamp
-from exporter.core.state import Approval, InterruptionTotals, Rejection, State
+from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, Rejection, State
 from exporter.core.strict_json import encodable
 from tests.support.approval_case import hours
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
@@ -302,7 +302,8 @@ def test_a_writer_never_fails_on_what_it_is_told(name: str, key: str, error: str
     writer = RecordFactory(Vm(name=name), NOON)
     state, unavailable = writer.about_vm(state, "source.unavailable", "ERROR", error, {"error": error})
     state, rejected = writer.rejection(state, Rejection(error, {error: [error, seconds]}))
-    state, felt = writer.interruption(state, "stall", seconds, NOON, None)
+    stall = Interruption(InterruptionKind.STALL, seconds, Instant(NOON))
+    state, felt = writer.interruption(state, stall, None)
     for record in (unavailable, rejected, felt):
         assert Record.from_json(record.to_json()) == record
         assert record.subject

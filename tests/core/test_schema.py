@@ -22,7 +22,18 @@ from exporter.core.memory import with_tracked
 from exporter.core.policy import DecisionContext, Mode, Policy, Reason
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import KINDS, Record, Vm
-from exporter.core.state import Approval, InterruptionTotals, Kind, Rejection, Seen, StartedBy, State
+from exporter.core.state import (
+    Approval,
+    Instant,
+    Interruption,
+    InterruptionKind,
+    InterruptionTotals,
+    Kind,
+    Rejection,
+    Seen,
+    StartedBy,
+    State,
+)
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 from tests.support.records_reading import unknown_words
 
@@ -93,10 +104,14 @@ EXAMPLES: Final[Mapping[str, Callable[[], Told]]] = {
         lambda writer, state: writer.outdated(state, state.tracked[KEY], "no-rule")
     ),
     "interruption.observed": lambda: with_approval(
-        lambda writer, state: writer.interruption(state, "clock_step", 2.0, NOON, state.tracked[KEY])
+        lambda writer, state: writer.interruption(
+            state, Interruption(InterruptionKind.CLOCK_STEP, 2.0, Instant(NOON)), state.tracked[KEY]
+        )
     ),
     "source.unavailable": lambda: of_vm("source.unavailable", "ERROR", reason="timeout", since=SINCE),
-    "source.recovered": lambda: of_vm("source.recovered", "INFO", reason="timeout", since=SINCE, gap_seconds=12.0),
+    "source.recovered": lambda: of_vm(
+        "source.recovered", "INFO", reason="timeout", since=SINCE, gap_seconds=12.0, absent_seconds=None
+    ),
     "source.anomaly": lambda: RecordFactory(VM, NOON, 2).anomaly(State(NOON, vm_key="k"), "number-restarted"),
     "document.rejected": lambda: of_vm("document.rejected", "WARN", reason="empty", error="the body is empty"),
     "event.rejected": lambda: RecordFactory(VM, NOON, 2).rejection(

@@ -127,6 +127,7 @@ def test_an_event_is_told_with_its_decision() -> None:
         "decision": "approve",
         "reason": None,
         "rule": "short-freeze",
+        "finding": None,
         "mode": "enforce",
         "why": "a rule matches (rule short-freeze)",
     }

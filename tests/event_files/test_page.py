@@ -52,7 +52,9 @@ def test_the_example_is_what_an_agent_writes(service: MetadataService, tmp_path:
     folder.mkdir()
     shown = block("json")
     config = tmp_path / "config.toml"
-    ready = json.loads(shown)["ready_file"].rpartition("/")[0]
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    shown = shown.replace(json.loads(shown)["ready_file"].rpartition("/")[0], str(ready))
     config.write_text(
         '[approval]\nmode = "enforce"\n'
         f'rules = [{{ name = "prepared", event_type = ["Reboot"], require_file = "{ready}/{{event_id}}" }}]\n'

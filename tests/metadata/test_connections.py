@@ -59,6 +59,30 @@ def test_post_without_a_connection_never_leaves() -> None:
     assert asked == []
 
 
+@pytest.mark.parametrize("where", ["connect", "answer", "lookup"])
+def test_caller_is_called_while_a_poll_waits(where: str) -> None:
+    """So that what it observes meanwhile does not wait for the end; on its own thread, and not for approvals."""
+    calls: list[int] = []
+    names = Names()
+    with ExitStack() as stack:
+        url = "http://nowhere.test"
+        if where == "connect":
+            url = stack.enter_context(black_hole())
+        elif where == "answer":
+            url = stack.enter_context(RawServer(silent)).url
+        client = stack.enter_context(
+            client_of(
+                url, **{**CUT, "deadline": QUICK}, resolve=names, waiting=lambda: calls.append(threading.get_ident())
+            )
+        )
+        assert failure(client.fetch).reason == "timeout"
+        assert set(calls) == {threading.get_ident()}
+        calls.clear()
+        assert failure(lambda: client.approve("A")).reason == "timeout"
+        assert calls == []
+        names.answer.set()
+
+
 class Names:
     """A resolver: no such name, a stuck server until `answer` is set, or several addresses of which one works."""
 

@@ -112,6 +112,7 @@ def test_an_event_has_all_that_is_known_of_it() -> None:
             "decision": "hold",
             "reason": "dry-run",
             "rule": "short-freeze",
+            "finding": None,
             "mode": "dry-run",
             "why": "it would be approved, but the mode is dry-run (rule short-freeze)",
         },

@@ -45,7 +45,9 @@ def test_the_worst_event_is_the_headline() -> None:
     reboot, freeze = page.all("article")
     assert terms(freeze)["Not before"] == "2025-11-21 12:15:00 UTC (in 14 min 53 s)"
     assert terms(freeze)["Decision"] == "Held: it would be approved, but the mode is dry-run (rule short-freeze)"
-    assert terms(reboot)["Decision"] == "Held: no rule matches"
+    assert terms(reboot)["Decision"] == (
+        "Held: no rule matches: EventSource differs in user-initiated, EventType in short-freeze"
+    )
     assert terms(reboot)["Interruption"] == "Azure does not say"
     assert terms(reboot)["Touches"] == "this VM, shop-web_1"
     assert "The document also holds 1 further event of other VMs." in page.text

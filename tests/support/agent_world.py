@@ -117,8 +117,12 @@ class Source:
     """Until when each POST that hangs does."""
     polls: list[float] = field(default_factory=list)
 
+    polling: Callable[[], None] = lambda: None
+    """Called during each poll."""
+
     def fetch(self) -> Answer:
         self.polls.append(self.clock.mono)
+        self.polling()
         if isinstance(self.answer, Failure):
             self.failures += 1
             if isinstance(self.answer, MetadataError):

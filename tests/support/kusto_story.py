@@ -17,7 +17,7 @@ from exporter.core.memory import with_tracked
 from exporter.core.policy import DecisionContext, Mode, Policy
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, Record, Vm
-from exporter.core.state import Approval, InterruptionTotals, State
+from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, State
 from tests.support.core_documents import Watcher
 
 SUBSCRIPTION: Final = "8d10da13-8125-4ba9-a717-bf7490507b3d"
@@ -131,7 +131,8 @@ class Member:
         totals = InterruptionTotals(before.count + 1, before.total + seconds, max(before.longest, seconds))
         state = with_tracked(self._watcher.state, replace(tracked, interruptions=totals))
         told = state.tracked[folded(event_id)]
-        self._tell(self._writer.interruption(state, "clock_step", seconds, moment, told))
+        step = Interruption(InterruptionKind.CLOCK_STEP, seconds, Instant(moment))
+        self._tell(self._writer.interruption(state, step, told))
 
     @property
     def _writer(self) -> RecordFactory:

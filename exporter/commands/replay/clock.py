@@ -29,10 +29,6 @@ class Clock:
         self._stepped += sum(step.seconds for step in self._stepping)
         self._stepping = self._steps.get(index, ())
 
-    def set_at(self, index: int) -> bool:
-        """Whether the clock was set just before the entry at this index."""
-        return index in self._steps
-
     def advance_to(self, at: datetime) -> Instant:
         """Both clocks at a moment of the recording, at the earliest the last one."""
         self._mono = max(self._mono, self._of(at))

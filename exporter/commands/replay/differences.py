@@ -240,14 +240,11 @@ def _side(name: str, decided: Moment | None, nothing: str) -> Iterator[str]:
 
 
 def _findings(decided: Moment) -> Iterator[str]:
-    """What a decision rests on: the condition that is not met, the rule that matches, or why no rule does."""
+    """The rule that matches, or why no rule does."""
     explanation = decided.explanation
     event = explanation.decision.event
-    if not decided.approves:
-        for condition in explanation.conditions:
-            if not condition.met and condition.reason is explanation.decision.reason:
-                yield condition.finding
-                return
+    if explanation.conditions and not decided.approves:
+        return  # the condition that is not met is in the verdict
     for evaluation in explanation.evaluations:
         if evaluation.outcome is Outcome.MATCHES or explanation.decision.rule == "":
             yield f"rule {evaluation.rule.name}: {rule_finding(evaluation, event)}"

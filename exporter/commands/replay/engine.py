@@ -34,7 +34,6 @@ from exporter.commands.replay.plans import ReplayPlan
 from exporter.commands.replay.result import Moment, ReplayResult
 from exporter.config.policy_values import PolicyRead
 from exporter.core import cycle
-from exporter.core.continuity import aged
 from exporter.core.cycle import Context, Observation
 from exporter.core.decision import explain_decision, files_to_check, match, turning_points
 from exporter.core.document import Document, DocumentError, parse_document
@@ -106,6 +105,8 @@ class ReplayEngine:
         self._clock = Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
         self._interruptions: list[Interruption] = []
+        self._spacing = options.poll_interval
+        """Seconds between two documents of a steady stretch."""
         self._handled_ahead: set[int] = set()
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
@@ -120,6 +121,9 @@ class ReplayEngine:
             if isinstance(entry, Reading | Steady):
                 if self._repeats(entry):
                     continue
+                self._spacing = self._options.poll_interval
+                if isinstance(entry, Steady) and entry.times:
+                    self._spacing = (entry.at - self._last_time()).total_seconds() / entry.times
                 found = self._found_with(place, entry)
                 self._take_ahead(place, entry)
                 self._handle(entry)
@@ -140,8 +144,10 @@ class ReplayEngine:
         if not isinstance(entry, Reading | Steady | Unreadable):
             self._settle_identity()
         # How long the process lived before a restart is not known.
-        if not isinstance(entry, Unreadable | Began) and entry.at is not None:
-            self._record_outage(entry.at)
+        if not isinstance(entry, Unreadable | Began | Steady) and entry.at is not None:
+            self._record_what_is_due(entry.at)
+        if isinstance(entry, Reading | Ended) and entry.at is not None:
+            self._fail_until(entry.at - timedelta(seconds=self._options.poll_interval))
         match entry:
             case Reading():
                 self._read(entry)
@@ -290,31 +296,30 @@ class ReplayEngine:
         last, document = self._state.last_good, self._state.document
         if self._state.outage is not None or document is None or last is None or last.mono is None:
             return
-        pending = tuple(self._pending_until(last, self._state.observed_seconds))
         left = MOST_MARKS
         while last is not None and until > last.wall:
             left -= 1
             begin = self._state.observed_seconds
             end = begin + max(0.0, self._clock.instant_of(until).monotonic - last.monotonic)
             # Again after each: the hours of a rule open and close many times while nothing else changes.
-            marks = (*turning_points(self._policy, self._state, self._identity.vm.name), *pending)
+            marks = turning_points(self._policy, self._state, self._identity.vm.name)
+            if self._state.reset is not None:  # which ends after some documents
+                marks = (*marks, begin + self._spacing)
             mark = min((mark for mark in marks if begin < mark < end), default=end) if left else end
             at = until if mark == end else min(until, last.wall + timedelta(seconds=mark - begin))
+            self._record_what_is_due(at)
             # The same state as if every poll until then had been run; only the last one is.
-            polls = int((mark - begin) / self._options.poll_interval) - 1
-            reset = aged(self._state.reset, mark, polls)
-            self._state = replace(self._state, last_good=self._clock.advance_to(at), observed_seconds=mark, reset=reset)
+            self._state = replace(self._state, last_good=self._clock.advance_to(at), observed_seconds=mark)
             self._good(document, at)
             last = self._state.last_good
 
-    def _pending_until(self, last: Instant, begin: float) -> Iterator[float]:
-        """When pending interruptions stop waiting for an event, in `State.observed_seconds`."""
+    def _record_what_is_due(self, until: datetime) -> None:
+        """Record an outage, and interruptions that no event explains, at the moment when they were old enough."""
         patience = cycle.interruption_patience(self._options.poll_interval)
         for interruption in self._state.process.pending:
-            yield begin + interruption.at.monotonic - last.monotonic + patience + 0.001
-
-    def _record_outage(self, until: datetime) -> None:
-        """Record an outage at the moment when it was old enough, before the next entry."""
+            at = interruption.at.wall + timedelta(seconds=patience, milliseconds=1)
+            if at <= until:
+                self._run(cycle.TimePassed(), at)
         for mark in (UNAVAILABLE_SECONDS, SWITCH_OFF_NEAR_SECONDS):
             outage = self._state.outage
             if outage is None or (outage.warned if mark > UNAVAILABLE_SECONDS else outage.recorded):
@@ -323,6 +328,12 @@ class ReplayEngine:
             at = outage.known_since.wall + timedelta(seconds=mark, milliseconds=1)
             if at <= until:
                 self._run(cycle.TimePassed(), at)
+
+    def _fail_until(self, last: datetime) -> None:
+        """Poll in vain until then, during an outage: not every poll that fails has an entry."""
+        outage = self._state.outage
+        if outage is not None and outage.last_failure.mono is not None and last > outage.last_failure.wall:
+            self._run(cycle.PollFailed(outage.reason, "as recorded", self._clock.advance_to(last)), last)
 
     def _restart(self, entry: Began) -> None:
         # What the next process loads.
@@ -423,19 +434,16 @@ class ReplayEngine:
             following = self._plan.entries[later]
             if not isinstance(following, Interrupted) or entry.at is None:
                 return
-            if following.read_at != entry.at and (following.at > entry.at or self._clock.set_at(later)):
+            if following.read_at != entry.at:
                 return
             self._add_interruption(following)
             self._handled_ahead.add(later)
 
     def _interrupted(self, entry: Interrupted) -> None:
-        """An interruption that no document followed closely: the next poll read the same document again."""
-        interruption = self._add_interruption(entry)
-        document = self._state.document
-        if interruption is None or document is None or self._state.outage is not None:
-            return
-        self._pass_time(entry.at)
-        self._good(document, max(entry.at, self._last_time()), self._take_interruptions())
+        """An interruption that the agent handled without a document, or at its end."""
+        self._add_interruption(entry)
+        if entry.read_at is not None:
+            self._run(cycle.TimePassed(self._take_interruptions()), entry.read_at)
 
     def _add_interruption(self, entry: Interrupted) -> Interruption | None:
         if entry.kind not in list(InterruptionKind):

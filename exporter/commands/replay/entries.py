@@ -31,9 +31,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Until then the document was read repeatedly, without a gap, and had not changed."""
+    """Until then the document was read repeatedly, without a gap, and had not changed.
+
+    `times` is how often; None where the input does not say: once each poll interval.
+    """
 
     at: datetime
+    times: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

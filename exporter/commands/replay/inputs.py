@@ -173,8 +173,13 @@ def _entry(parsed: Any, text: bytes, where: str) -> Entry:
     if at is None:
         return Unreadable(where, "its time can't be read")
     if "read_at" in parsed:
-        return Steady(at) if "same" in parsed else _reading(parsed, at, where)
+        return Steady(at, _times(parsed["same"])) if "same" in parsed else _reading(parsed, at, where)
     return _noted(parsed, at) or Unreadable(where, "not a line of a recording")
+
+
+def _times(value: object) -> int | None:
+    """How often a document was read again; None for no such number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _reading(line: Mapping[str, Any], at: datetime, where: str) -> Entry:

@@ -230,7 +230,8 @@ def compared(records: Sequence[Record]) -> list[tuple[Any, ...]]:
     """
     found = []
     for record in records:
-        data = {name: value for name, value in record.data.items() if name not in ("gap_seconds", "error", "message")}
+        spans = ("gap_seconds", "absent_seconds")
+        data = {name: value for name, value in record.data.items() if name not in (*spans, "error", "message")}
         if "account" in data:
             data["account"] = {**data["account"], "gaps": None, "gap_seconds": None}
         found.append((record.kind, record.subject, record.severity, data))
