@@ -1,8 +1,9 @@
 """The notes of a release: `python -m deploy.notes` (`make notes`) prints the version's section of CHANGELOG.md.
 
-The version is that of `exporter/__init__.py`. Before anything is printed it is checked that it can be released: three
-numbers, a section with a date and with text, and, where RELEASE_TAG is set in the environment, the tag `vVERSION`. The
-tag comes by environment and is only compared, so that no name of a tag is ever a command.
+The version is that of `exporter/__init__.py`. Nothing is printed unless it can be released: three numbers, exactly one
+section with a date and with text, no text in a section above it or under `[Unreleased]`, which no release would ever
+contain, and, if RELEASE_TAG is set in the environment, the tag `vVERSION`. The tag comes by environment and is only
+compared, so that no name of a tag is ever a command.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 CHANGELOG: Final = ROOT / "CHANGELOG.md"
-_RELEASED: Final = re.compile(r"^## \[(?P<version>[^\]\n]+)\] - (?P<date>\S+)$", re.MULTILINE)
-
-_NEXT: Final = re.compile(r"^## |^\[[^\]\n]+\]: ", re.MULTILINE)
-"""Where a section ends: at the next, or at the targets of the headings' links."""
+_RELEASED: Final = re.compile(r"\[(?P<version>[^\]]+)\] - (?P<date>\S+)")
+_TARGETS: Final = re.compile(r"(?:^\[[^\]\n]+\]: .*\n|\s)+\Z", re.MULTILINE)
+"""The targets of the headings' links, at the end of the last section."""
 
 
 class NotReleasable(Exception):
@@ -54,17 +54,38 @@ def notes(changelog: str, version: str, *, tag: str = "") -> str:
         raise NotReleasable(f"{version} is not three numbers: only final versions are released")
     if tag and tag != f"v{version}":
         raise NotReleasable(f"the tag is {tag!r}, but exporter/__init__.py says {version}")
-    heading = next((one for one in _RELEASED.finditer(changelog) if one["version"] == version), None)
-    if heading is None:
-        raise NotReleasable(f"CHANGELOG.md has no section: ## [{version}] - YYYY-MM-DD")
+    sections = _sections(changelog)
+    places = [place for place, (heading, _) in enumerate(sections) if _released(heading)[0] == version]
+    if len(places) != 1:
+        raise NotReleasable(f"CHANGELOG.md has {len(places)} sections ## [{version}] - YYYY-MM-DD, not one")
+    for place, (heading, text) in enumerate(sections):
+        if text and (place < places[0] or "unreleased" in heading.lower()):
+            raise NotReleasable(
+                f"CHANGELOG.md's section {heading} has text that release {version} would leave out: move it to "
+                f"## [{version}]"
+            )
+    heading, text = sections[places[0]]
     try:
-        date.fromisoformat(heading["date"])
+        date.fromisoformat(_released(heading)[1])
     except ValueError as error:
-        raise NotReleasable(f"CHANGELOG.md's section [{version}] has no date: {heading['date']}") from error
-    text = _NEXT.split(changelog[heading.end() :], maxsplit=1)[0].strip()
+        raise NotReleasable(f"CHANGELOG.md's section {heading} has no date") from error
     if not text:
-        raise NotReleasable(f"CHANGELOG.md's section [{version}] is empty")
+        raise NotReleasable(f"CHANGELOG.md's section {heading} is empty")
     return text
+
+
+def _sections(changelog: str) -> list[tuple[str, str]]:
+    """Each section's heading, without its marks, and its text."""
+    parts = re.split(r"^##[ \t]+(.*)\n", f"{changelog}\n", flags=re.MULTILINE)[1:]
+    return [
+        (heading.strip(), _TARGETS.sub("", text).strip()) for heading, text in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def _released(heading: str) -> tuple[str, str]:
+    """The version and the date of a release's heading; empty if it is another."""
+    found = _RELEASED.fullmatch(heading)
+    return (found["version"], found["date"]) if found else ("", "")
 
 
 if __name__ == "__main__":

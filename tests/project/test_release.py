@@ -25,9 +25,6 @@ CHANGELOG: Final = """\
 
 ## [Unreleased]
 
-### Added
-- Not yet out.
-
 ## [1.2.0] - 2026-01-31
 
 ### Added
@@ -43,9 +40,14 @@ CHANGELOG: Final = """\
 
 
 def test_the_notes_are_the_section_of_the_version() -> None:
-    """From the heading to the next one, or to the targets of the links, without both."""
+    """From the heading to the next one, or to the link targets at the end, without both."""
     assert notes.notes(CHANGELOG, "1.2.0", tag="v1.2.0") == "### Added\n- One thing.\n  ## not a heading"
-    assert notes.notes(CHANGELOG, "1.1.0") == "- Another."
+    last = CHANGELOG.replace("1.2.0", "1.0.0").replace("[Unreleased]\n", "[1.2.0] - 2026-01-31\n\n- New.\n")
+    assert notes.notes(last, "1.2.0") == "- New."
+    only = (
+        "## [1.2.0] - 2026-01-31\n\n- [One]\n\n[One]: https://example.com\n\n- Two.\n\n[1.2.0]: https://example.com\n"
+    )
+    assert notes.notes(only, "1.2.0") == "- [One]\n\n[One]: https://example.com\n\n- Two."
 
 
 @pytest.mark.parametrize(
@@ -53,10 +55,12 @@ def test_the_notes_are_the_section_of_the_version() -> None:
     [
         (CHANGELOG, "1.2.0", "v1.2.1", "the tag is 'v1.2.1', but exporter/__init__.py says 1.2.0"),
         (CHANGELOG, "1.2.0", "1.2.0", "the tag is '1.2.0'"),
-        (CHANGELOG, "1.3.0", "", r"has no section: ## \[1.3.0\]"),
+        (CHANGELOG, "1.3.0", "", r"has 0 sections ## \[1.3.0\]"),
         (CHANGELOG, "1.2.0rc1", "v1.2.0rc1", "only final versions"),
-        (CHANGELOG.replace("2026-01-31", "2026-02-31"), "1.2.0", "", "has no date: 2026-02-31"),
-        (CHANGELOG.replace("- Another.", ""), "1.1.0", "", "is empty"),
+        (CHANGELOG.replace("2026-01-31", "2026-02-31"), "1.2.0", "", r"\[1.2.0\] - 2026-02-31 has no date"),
+        (CHANGELOG.partition("### Added")[0], "1.2.0", "", "is empty"),
+        (CHANGELOG, "1.1.0", "", r"section \[1.2.0\] - 2026-01-31 has text that release 1.1.0 would leave out"),
+        (CHANGELOG.replace("1.1.0", "1.2.0"), "1.2.0", "", r"has 2 sections ## \[1.2.0\]"),
     ],
 )
 def test_what_does_not_agree_is_not_released(changelog: str, version: str, tag: str, why: str) -> None:
@@ -65,16 +69,75 @@ def test_what_does_not_agree_is_not_released(changelog: str, version: str, tag: 
         notes.notes(changelog, version, tag=tag)
 
 
+@pytest.mark.parametrize(
+    "unreleased",
+    [
+        "## [Unreleased]\n\n- New.\n\n",
+        "## [Unreleased]\n\n### Added\n- New.\n\n",
+        "## [unreleased]\nnew\n",
+        "## Unreleased\n\n- New.\n\n",
+        "##  [Unreleased] \n\n- New.\n\n",
+        "## [Unreleased] - 2026-02-01\n\n- New.\n\n",
+        "## Next\n\n- New.\n\n",
+    ],
+)
+@pytest.mark.parametrize("tag", ["", "v1.2.0"])
+def test_text_that_no_release_would_contain_is_not_left_behind(unreleased: str, tag: str) -> None:
+    """Text under `[Unreleased]`, in any spelling, or in any section above the version's stops the release."""
+    text = CHANGELOG.replace("## [Unreleased]\n", unreleased)
+    with pytest.raises(notes.NotReleasable, match=r"has text that release 1\.2\.0 would leave out: move it to ## \[1"):
+        notes.notes(text, "1.2.0", tag=tag)
+
+
+def test_text_under_unreleased_below_the_version_stops_the_release() -> None:
+    """Wherever that section is."""
+    with pytest.raises(notes.NotReleasable, match=r"section \[Unreleased\] has text"):
+        notes.notes(CHANGELOG.replace("[1.1.0] - 2025-12-01", "[Unreleased]"), "1.2.0")
+
+
+def checkout(folder: Path, changelog: str) -> Path:
+    """What `make notes` needs of a checkout, with this CHANGELOG."""
+    for name in ("Makefile", "deploy/__init__.py", "deploy/notes.py", "exporter/__init__.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    (folder / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
+    return folder
+
+
+def make_notes(folder: Path, tag: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "RELEASE_TAG": tag, "PYTHON": sys.executable}
+    command = ["make", "--silent", "notes"]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+
+
 def test_make_notes_prints_those_of_this_version(tmp_path: Path) -> None:
-    """The CHANGELOG has this version's section, and the name of a tag is compared, never run."""
+    """Of a CHANGELOG with this version's section; the name of a tag is compared, never run."""
     hostile = f"$(touch {tmp_path}/run)`touch {tmp_path}/run`"
+    folder = checkout(tmp_path / "checkout", CHANGELOG.replace("1.2.0", __version__))
     for tag, code in (("", 0), (f"v{__version__}", 0), (hostile, 2)):
-        command = ["make", "--silent", "notes"]
-        environ = {**os.environ, "RELEASE_TAG": tag, "PYTHON": sys.executable}
-        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        done = make_notes(folder, tag)
         assert done.returncode == code, done.stderr
         assert bool(done.stdout.strip()) is (code == 0)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("tag", ["", f"v{__version__}"])
+def test_make_notes_fails_while_unreleased_has_text(tmp_path: Path, tag: str) -> None:
+    """With a sentence, and without any notes: the text would be in no release's notes."""
+    changelog = CHANGELOG.replace("1.2.0", __version__).replace("[Unreleased]\n", "[Unreleased]\n\n- Not yet out.\n")
+    done = make_notes(checkout(tmp_path, changelog), tag)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"section [Unreleased] has text that release {__version__} would leave out" in done.stderr
+
+
+def test_the_changelog_can_become_that_of_a_release(tmp_path: Path) -> None:
+    """With what is unreleased moved, or if there is none as it is, the repository's own CHANGELOG has notes."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    done = make_notes(
+        checkout(tmp_path, re.sub(r"^## \[Unreleased\]\n.*?(?=^## )", "", text, flags=re.DOTALL | re.M)), ""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 def test_the_version_stands_in_one_place() -> None:
