@@ -139,6 +139,57 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def group(workflow: str, **github: str) -> str | None:
+    """The concurrency group of a run of this workflow, by what is in `github`; None: it has none."""
+    concurrency = loaded(GITHUB / "workflows" / f"{workflow}.yml").get("concurrency")
+
+    def value(match: re.Match[str]) -> str:
+        for choice in match[1].split("||"):
+            *conditions, last = (part.strip() for part in choice.split("&&"))
+            sides = [condition.split(" == ") for condition in conditions]
+            if all(github[name.removeprefix("github.")] == word.strip("'") for name, word in sides):
+                return github[last.removeprefix("github.")]
+        raise AssertionError(f"{match[0]} has no value")
+
+    return None if concurrency is None else re.sub(r"\$\{\{(.*?)\}\}", value, concurrency["group"])
+
+
+def a_run(event_name: str, ref: str, run_id: str) -> dict[str, str]:
+    """What is in `github` of a run of one commit."""
+    return {"event_name": event_name, "ref": ref, "sha": "5" * 40, "run_id": run_id}
+
+
+def test_every_push_to_main_is_tested() -> None:
+    """GitHub cancels a group's pending run when a third one comes, so only runs of one pull request share a group."""
+    workflow: dict[Any, Any] = loaded(GITHUB / "workflows" / "ci.yml")
+    assert workflow[True]["push"] == {"branches": ["main"]}
+    main, tag = "refs/heads/main", "refs/tags/v1.0.0"
+    events = [("push", main), ("push", main), ("schedule", main), ("workflow_dispatch", main), ("push", tag)]
+    for name in ("ci", "nightly", "windows"):
+        groups = [group(name, **a_run(event, ref, str(number))) for number, (event, ref) in enumerate(events)]
+        assert groups == [None] * 5 or len(set(groups)) == 5, name
+    numbers = enumerate((7, 7, 8))
+    one, same, other = (group("ci", **a_run("pull_request", f"refs/pull/{pr}/merge", str(run))) for run, pr in numbers)
+    assert one == same != other
+
+
+def test_only_a_pull_requests_runs_are_canceled() -> None:
+    """A newer commit of a pull request ends the run of the older one. No other run is ended by another."""
+    concurrency = {path.stem: loaded(path).get("concurrency") for path in WORKFLOWS}
+    assert {name: one["cancel-in-progress"] for name, one in concurrency.items() if one} == {
+        "ci": "${{ github.event_name == 'pull_request' }}",
+        "release": False,
+    }
+
+
+def test_a_trial_of_a_release_never_cancels_the_release() -> None:
+    """Runs that publish one tag exclude each other. A run that is started by hand, even on that tag, is in another group."""
+    one, same = (group("release", **a_run("push", "refs/tags/v1.0.0", number)) for number in "12")
+    by_hand = {group("release", **a_run("workflow_dispatch", "refs/tags/v1.0.0", number)) for number in "34"}
+    assert one == same
+    assert len(by_hand | {one}) == 3
+
+
 def test_no_job_may_do_more_than_it_needs() -> None:
     """Each workflow's token reads the repository; only the jobs that publish may write, each its own."""
     for path in WORKFLOWS:
