@@ -183,7 +183,7 @@ def test_only_a_pull_requests_runs_are_canceled() -> None:
 
 
 def test_a_trial_of_a_release_never_cancels_the_release() -> None:
-    """Runs that publish one tag exclude each other. A run that is started by hand, even on that tag, is in another group."""
+    """Runs that publish one tag exclude each other. A run that is started by hand, even on that tag, is alone."""
     one, same = (group("release", **a_run("push", "refs/tags/v1.0.0", number)) for number in "12")
     by_hand = {group("release", **a_run("workflow_dispatch", "refs/tags/v1.0.0", number)) for number in "34"}
     assert one == same

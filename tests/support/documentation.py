@@ -18,6 +18,7 @@ from exporter.cli import main
 from exporter.config.schema import settings_table
 from exporter.sinks.prometheus.catalogue import metrics_table
 from tests.support.event_files import EVENT_FILE_SCHEMA, STATUS_FILE_SCHEMA
+from tests.support.shipped_settings import shipped_settings_table
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = tuple(
@@ -178,6 +179,7 @@ def costs_tables() -> str:
 
 
 GENERATED: Final = {
+    ("docs/approvals.md", "shipped settings"): shipped_settings_table,
     ("docs/architecture.md", "layers"): layers,
     ("docs/settings.md", "settings"): settings_table,
     ("docs/fleet.md", "costs"): costs_tables,

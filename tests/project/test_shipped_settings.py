@@ -1,0 +1,244 @@
+"""The settings that the project ships: the real `check` reads them, and what a page states about them is true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from exporter.config.policy_values import read_policy
+from exporter.core.decision import match
+from exporter.core.policy import Mode, Policy
+from tests.support.core_documents import one
+from tests.support.documentation import prose
+from tests.support.shipped_settings import DEPLOY, ROOT, SHIPPED, checked, hold_file
+
+pytestmark = pytest.mark.linux("starts `check` on files of Linux' packages")
+
+PACKAGES: Final = ("deb, rpm", "cloud-init", "deb, rpm, drop-in for Event Hubs")
+"""Who installs the systemd unit, and with it the folders of event files and ready files."""
+ENFORCING: Final = "compose file"
+"""Approves, since its agent reaches no other metadata service than the simulator beside it."""
+RUN: Final = "/run/azure-scheduled-events-exporter"
+
+
+def settings(name: str) -> Any:
+    return checked(name)["settings"]
+
+
+def policy(name: str) -> Policy:
+    """The policy that `check` prints."""
+    read = read_policy(settings(name)["approval"])
+    assert read.faults == ()
+    return read.policy
+
+
+def rule_for(name: str, **fields: Any) -> str | None:
+    """The rule of these settings that an event with these fields matches; None: no rule, so that it is held."""
+    rule, _ = match(policy(name).rules, one(**fields))
+    return rule.name if rule is not None else None
+
+
+# -- what is shipped
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_settings_are_valid_and_approve_nothing(name: str) -> None:
+    """`check` finds no error, and no doubt but that of the emulator; only the compose file's agent sends approvals."""
+    assert [text for text in checked(name)["warnings"] if "emulator" not in text and "PrivateTmp" not in text] == []
+    assert settings(name)["source"]["url"] == (
+        "http://simulator:8080" if name == ENFORCING else "http://169.254.169.254"
+    )
+    assert (policy(name).mode is Mode.ENFORCE) == (name == ENFORCING)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_each_way_to_install_a_package_brings_the_same_settings(name: str) -> None:
+    """Only where records are sent differs. cloud-init's file replaces the package's, so it has all of it."""
+    package = {section: values for section, values in settings("deb, rpm").items() if section != "event_hubs"}
+    assert {section: values for section, values in settings(name).items() if section != "event_hubs"} == package
+
+
+def test_no_file_with_settings_is_forgotten() -> None:
+    """Each file below deploy/ that sets something for an agent is among those that these tests read."""
+    sets = re.compile(
+        r"^\s*(?:- name: |Environment=)?SCHEDULED_EVENTS_[A-Z_]+(?:[=:]|$)|^\s*\[approval\]", re.MULTILINE
+    )
+    files = [
+        path
+        for path in DEPLOY.rglob("*")
+        if path.is_file() and path.suffix in {"", ".yaml", ".toml", ".conf", ".service", ".env", ".sh"}
+    ]
+    found = {path.relative_to(DEPLOY).as_posix() for path in files if sets.search(path.read_text(encoding="utf-8"))}
+    chart = {
+        name for name in found if name.startswith("helm/")
+    }  # rendered with its values: tests/project/test_chart.py
+    callers = {"image-test", "standalone-test", "packages/scripts/common.sh"}  # start an agent, or `check` of its file
+    assert found - chart - callers == {
+        "azure/cloud-init.yaml",
+        "compose/compose.yaml",
+        "kubernetes/base/daemonset.yaml",
+        "kubernetes/components/event-hubs/daemonset.yaml",
+        "systemd/azure-scheduled-events-exporter.service",
+        "systemd/config.toml",
+        "systemd/event-hubs.conf",
+    }
+
+
+# -- what pages state about it
+
+
+def by_default() -> bool:
+    """What an agent without any settings does, as the container image has it."""
+    return settings("container image")["approval"]["mode"] == "dry-run"
+
+
+def begins_quietly() -> bool:
+    found = checked("deb, rpm")
+    listens = settings("deb, rpm")["web"]["listen_address"].endswith(":10169")
+    return policy("deb, rpm").mode is Mode.DRY_RUN and not {"event_hubs", "otlp"} & set(found["summary"]) and listens
+
+
+def cloud_init_is_the_package() -> bool:
+    sections = ("approval", "event_files")
+    return all(settings("cloud-init")[section] == settings("deb, rpm")[section] for section in sections)
+
+
+def two_rules_approve_at_once() -> bool:
+    users = [rule_for("cloud-init", EventType=kind, EventSource="User") for kind in ("Reboot", "Redeploy")]
+    freezes = [
+        rule_for("cloud-init", EventType="Freeze", EventSource="Platform", DurationInSeconds=seconds)
+        for seconds in (0, 8)
+    ]
+    first = policy("cloud-init").rules[:2]
+    at_once = not any(rule.require_file or rule.settle or rule.when_quiet or rule.hours for rule in first)
+    return at_once and set(users + freezes) == {rule.name for rule in first}
+
+
+def others_wait(*names: str) -> bool:
+    """Freezes of more than 8 s or of unknown length, and the platform's reboots, match the last rule, which waits."""
+    kinds = [{"EventType": kind} for kind in ("Reboot", "Redeploy")]
+    kinds += [{"EventType": "Freeze", "DurationInSeconds": seconds} for seconds in (9, 3600, -1)]
+    for name in names:
+        *others, last = policy(name).rules
+        waits = last.name == "prepared" and last.require_file == f"{RUN}/ready/{{event_id}}"
+        matching = {rule_for(name, **{"EventSource": "Platform", **fields}) for fields in kinds}
+        if not waits or any(rule.require_file for rule in others) or matching != {"prepared"}:
+            return False
+    return True
+
+
+def all_else_is_held() -> bool:
+    kinds = ("Preempt", "Terminate", "Defragment", "")
+    return {
+        rule_for("cloud-init", EventType=kind, EventSource=source) for kind in kinds for source in ("User", "Platform")
+    } == {None}
+
+
+def event_files_are_written(*names: str) -> bool:
+    return all(settings(name)["event_files"]["path"] == f"{RUN}/events" for name in names)
+
+
+def windows_waits_for_nothing() -> bool:
+    rules = [(rule.name, rule.require_file) for rule in policy("Windows: MSI, zip, pip").rules]
+    return not settings("Windows: MSI, zip, pip")["event_files"]["path"] and rules == [
+        ("user-initiated", ""),
+        ("short-freeze", ""),
+    ]
+
+
+CLAIMS: Final[list[tuple[str, str, Callable[[], bool]]]] = [
+    ("README.md", "It sends nothing by default. The mode is `dry-run`", by_default),
+    ("docs/approvals.md", "`dry-run` (default)", by_default),
+    (
+        "docs/approvals.md",
+        "`rules = []` holds every event",
+        lambda: read_policy({**settings("cloud-init")["approval"], "rules": []}).policy.rules == (),
+    ),
+    ("docs/installation.md", "Start with the default mode `dry-run`", by_default),
+    (
+        "docs/installation.md",
+        "It begins in `dry-run`, without a destination, with metrics on port 10169.",
+        begins_quietly,
+    ),
+    (
+        "docs/installation.md",
+        "hold file, ready files | `/etc/azure-scheduled-events-exporter/hold`",
+        lambda: {hold_file(name) for name in PACKAGES} == {"/etc/azure-scheduled-events-exporter/hold"},
+    ),
+    (
+        "docs/installation.md",
+        "with approvals off: AKS' own agent",
+        lambda: policy("Helm chart, kustomize base").mode is Mode.OFF,
+    ),
+    ("docs/kubernetes.md", "Approvals are off", lambda: policy("Helm chart, kustomize base").mode is Mode.OFF),
+    ("docs/kubernetes.md", "`approval.mode` is `off`", lambda: policy("Helm chart, kustomize base").mode is Mode.OFF),
+    ("docs/azure.md", "Approvals stay `dry-run`.", lambda: policy("cloud-init").mode is Mode.DRY_RUN),
+    (
+        "docs/azure.md",
+        "`fleet.toml` has the mode, the rules, the hold file, and the event files of the package",
+        cloud_init_is_the_package,
+    ),
+    (
+        "docs/azure.md",
+        "In `enforce` the first two rules approve at once: reboots and redeployments of users, and freezes of up to 8",
+        two_rules_approve_at_once,
+    ),
+    (
+        "docs/azure.md",
+        "Other freezes, reboots, and redeployments wait for their ready file",
+        lambda: others_wait("cloud-init"),
+    ),
+    ("docs/azure.md", "Everything else is held.", all_else_is_held),
+    (
+        "docs/handshake.md",
+        "the agent writes [event files](event-files.md), and the rule `prepared` waits for ready files.",
+        lambda: event_files_are_written(*PACKAGES) and others_wait(*PACKAGES),
+    ),
+    (
+        "docs/handshake.md",
+        "Of the shipped rules that is the last one: a Reboot or Redeploy of the platform, and a Freeze of more than "
+        "8 s or of unknown length.",
+        lambda: others_wait(*PACKAGES),
+    ),
+    (
+        "docs/handshake.md",
+        "A reboot that a user asked for and a short freeze are approved by the rules before it at once",
+        two_rules_approve_at_once,
+    ),
+    (
+        "docs/handshake.md",
+        "The settings that the service was installed with write no event files and wait for no ready file.",
+        windows_waits_for_nothing,
+    ),
+    (
+        "docs/fleet.md",
+        "in `enforce` the default rules approve reboots and redeployments of users at once, and freezes of up to 8 s.",
+        lambda: two_rules_approve_at_once() and windows_waits_for_nothing(),
+    ),
+    (
+        "docs/fleet.md",
+        "other freezes, reboots, and redeployments are approved once their ready file exists. Everything else is held",
+        lambda: others_wait(*PACKAGES) and all_else_is_held(),
+    ),
+    (
+        "docs/windows.md",
+        "a hold file is set, all else is a comment",
+        lambda: bool(settings("Windows: MSI, zip, pip")["approval"]["hold_file"]) and windows_waits_for_nothing(),
+    ),
+]
+"""What a page states about shipped settings, and whether `check` finds it so."""
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "is_true"), CLAIMS, ids=[f"{page}: {sentence[:40]}" for page, sentence, _ in CLAIMS]
+)
+def test_what_a_page_states_about_shipped_settings_is_true(
+    page: str, sentence: str, is_true: Callable[[], bool]
+) -> None:
+    """The sentence is on the page, and the settings are as it says."""
+    text = re.sub(r"\s+", " ", prose(ROOT / page)).replace("**", "")
+    assert sentence in text, f"{page} has another sentence now: adapt the claim to it"
+    assert is_true()

@@ -1,0 +1,166 @@
+"""The settings that the project ships, by who installs them, and what the real `check` says that each of them does."""
+
+from __future__ import annotations
+
+import functools
+import json
+import ntpath
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import yaml
+
+from exporter.commands.service.template import config_template
+
+ROOT: Final = Path(__file__).parents[2]
+DEPLOY: Final = ROOT / "deploy"
+CONFIG_FILE: Final = "SCHEDULED_EVENTS_CONFIG_FILE"
+PREFIX: Final = "SCHEDULED_EVENTS_"
+PROGRAM_DATA: Final = r"C:\ProgramData\azure-scheduled-events-exporter"
+CONNECTION_STRING: Final = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b"
+PLACES: Final = {"@NAMESPACE@": "example.servicebus.windows.net", "@EVENT_HUB@": "scheduled-events"}
+"""What a reader fills in."""
+
+
+def one(path: Path) -> Any:
+    """The only document of a YAML file."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _variables(text: str) -> dict[str, str]:
+    """The settings among the lines NAME=VALUE, as a systemd unit or an EnvironmentFile has them."""
+    found = re.findall(rf"^(?:Environment=)?({PREFIX}\w+)=(.*)$", text, re.MULTILINE)
+    return {name: " ".join(shlex.split(value)) for name, value in found}
+
+
+def _unit(folder: Path) -> dict[str, str]:
+    unit = (DEPLOY / "systemd" / "azure-scheduled-events-exporter.service").read_text(encoding="utf-8")
+    (folder / "config.toml").write_bytes((DEPLOY / "systemd" / "config.toml").read_bytes())
+    variables = _variables(unit)
+    assert variables.pop(CONFIG_FILE) == "/etc/azure-scheduled-events-exporter/config.toml"
+    return {**variables, CONFIG_FILE: str(folder / "config.toml")}
+
+
+def _drop_in(folder: Path) -> dict[str, str]:
+    """The same with the drop-in that hands over the connection string."""
+    (folder / "event-hubs").write_text(f"{CONNECTION_STRING};EntityPath=scheduled-events")
+    text = (DEPLOY / "systemd" / "event-hubs.conf").read_text(encoding="utf-8")
+    return {**_unit(folder), **_variables(text.replace("%d/", f"{folder}/"))}
+
+
+def _cloud_init(folder: Path) -> dict[str, str]:
+    """The unit's settings, the `environment` that beats them, and the file that it names."""
+    content = {}
+    for entry in one(DEPLOY / "azure" / "cloud-init.yaml")["write_files"]:
+        for place, value in PLACES.items():
+            content[entry["path"]] = content.get(entry["path"], entry["content"]).replace(place, value)
+    variables = {**_unit(folder), **_variables(content["/etc/azure-scheduled-events-exporter/environment"])}
+    (folder / "fleet.toml").write_text(content[variables[CONFIG_FILE]], encoding="utf-8")
+    return {**variables, CONFIG_FILE: str(folder / "fleet.toml")}
+
+
+def _windows(folder: Path) -> dict[str, str]:
+    """With a folder of this system in the place of ProgramData."""
+    lines = config_template(PROGRAM_DATA, usual=True).splitlines()
+    here = [line.replace("\\", "/") if PROGRAM_DATA in line else line for line in lines]
+    text = "\n".join(here).replace(PROGRAM_DATA.replace("\\", "/"), folder.as_posix())
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+    return {CONFIG_FILE: str(folder / "config.toml")}
+
+
+def _image(folder: Path) -> dict[str, str]:  # noqa: ARG001  # it has no file
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert not re.search(rf"^(?:ENV)?\s+{PREFIX}", text, re.MULTILINE)
+    return {}
+
+
+def _of_a_container(container: Mapping[str, Any]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+
+
+def _base(folder: Path) -> dict[str, str]:  # noqa: ARG001  # it has no file
+    (container,) = one(DEPLOY / "kubernetes" / "base" / "daemonset.yaml")["spec"]["template"]["spec"]["containers"]
+    return _of_a_container(container)
+
+
+def _event_hubs_component(folder: Path) -> dict[str, str]:
+    (folder / "connection-string").write_text(f"{CONNECTION_STRING};EntityPath=scheduled-events")
+    patch = one(DEPLOY / "kubernetes" / "components" / "event-hubs" / "daemonset.yaml")
+    (container,) = patch["spec"]["template"]["spec"]["containers"]
+    added = {
+        name: value.replace("/run/secrets/event-hubs", str(folder))
+        for name, value in _of_a_container(container).items()
+    }
+    return {**_base(folder), **added}
+
+
+def _compose(folder: Path) -> dict[str, str]:  # noqa: ARG001  # it has no file
+    environment: dict[str, str] = one(DEPLOY / "compose" / "compose.yaml")["services"]["agent"]["environment"]
+    return environment
+
+
+SHIPPED: Final[Mapping[str, Callable[[Path], dict[str, str]]]] = {
+    "deb, rpm": _unit,
+    "cloud-init": _cloud_init,
+    "Windows: MSI, zip, pip": _windows,
+    "container image": _image,
+    "Helm chart, kustomize base": _base,
+    "compose file": _compose,
+    "deb, rpm, drop-in for Event Hubs": _drop_in,
+    "kustomize, component for Event Hubs": _event_hubs_component,
+}
+"""Makes the environment of an agent with these settings, and its files in a folder."""
+
+
+@functools.cache
+def checked(name: str, mode: str = "") -> dict[str, Any]:
+    """What `check --format json` prints for these settings, in another mode if one is given. They have to be valid."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = SHIPPED[name](Path(folder))
+        environ = {"PATH": os.environ.get("PATH", ""), "HOME": folder, **variables}
+        command = [
+            sys.executable,
+            "-m",
+            "exporter",
+            "check",
+            "--format",
+            "json",
+            *(["--approval.mode", mode] if mode else []),
+        ]
+        done = subprocess.run(command, cwd=ROOT, env=environ, text=True, capture_output=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed: dict[str, Any] = json.loads(done.stdout)
+        return printed
+
+
+def hold_file(name: str) -> str:
+    """Where its hold file is, on the system that it is for."""
+    path: str = checked(name)["settings"]["approval"]["hold_file"]
+    if not name.startswith("Windows"):
+        return path
+    return ntpath.join(PROGRAM_DATA, *PurePosixPath(path).parts[-2:])
+
+
+def shipped_settings_table() -> str:
+    """What the settings of each way to install do about approvals, as a Markdown table."""
+    head = ("installed by", "`approval.mode`", "rules, in this order", "hold file", "event files")
+    lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --- |"]
+    for name in SHIPPED:
+        if "for Event Hubs" in name:  # the same with a destination
+            continue
+        settings, enforced = checked(name)["settings"], checked(name, "enforce")["summary"]
+        cells = [
+            f"`{settings['approval']['mode']}`",
+            "; ".join(text for line, text in enforced.items() if line.startswith("rule")),
+            f"`{hold_file(name)}`" if settings["approval"]["hold_file"] else "none",
+            f"`{settings['event_files']['path']}`" if settings["event_files"]["path"] else "none",
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
