@@ -92,7 +92,7 @@ def test_no_file_with_settings_is_forgotten() -> None:
 
 def by_default() -> bool:
     """What an agent without any settings does, as the container image has it."""
-    return settings("container image")["approval"]["mode"] == "dry-run"
+    return policy("container image").mode is Mode.DRY_RUN
 
 
 def begins_quietly() -> bool:
@@ -119,7 +119,7 @@ def two_rules_approve_at_once() -> bool:
 
 def others_wait(*names: str) -> bool:
     """Freezes of more than 8 s or of unknown length, and the platform's reboots, match the last rule, which waits."""
-    kinds = [{"EventType": kind} for kind in ("Reboot", "Redeploy")]
+    kinds: list[dict[str, Any]] = [{"EventType": kind} for kind in ("Reboot", "Redeploy")]
     kinds += [{"EventType": "Freeze", "DurationInSeconds": seconds} for seconds in (9, 3600, -1)]
     for name in names:
         *others, last = policy(name).rules

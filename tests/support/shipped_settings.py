@@ -57,7 +57,7 @@ def _drop_in(folder: Path) -> dict[str, str]:
 
 def _cloud_init(folder: Path) -> dict[str, str]:
     """The unit's settings, the `environment` that beats them, and the file that it names."""
-    content = {}
+    content: dict[str, str] = {}
     for entry in one(DEPLOY / "azure" / "cloud-init.yaml")["write_files"]:
         for place, value in PLACES.items():
             content[entry["path"]] = content.get(entry["path"], entry["content"]).replace(place, value)
