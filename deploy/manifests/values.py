@@ -1,7 +1,8 @@
 """values.yaml read with its comments: each key's description, default and JSON Schema.
 
 A comment above a key is its description. In it a line `@schema {…}` adds to the schema that follows from the default: a
-mapping has the keys that it shows and no others, everything else has the default's type.
+mapping has the keys that it shows and no others, everything else has the default's type. `{is: …}` in it names one of
+Kubernetes' own grammars instead, for what becomes a part of an object.
 """
 
 from __future__ import annotations
@@ -34,6 +35,21 @@ SET_BY_THE_CHART: Final = frozenset(
     }
 )
 """Settings that are no part of `settings`: other values say them, and the environment beats the file."""
+_NAME: Final = {"type": "string", "maxLength": 253, "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"}
+_LABEL: Final = {"type": "string", "maxLength": 63, "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"}
+_IN_A_SECRET: Final = {"type": "string", "maxLength": 253, "pattern": "^[-A-Za-z0-9_]([-A-Za-z0-9_.]*[-A-Za-z0-9_])?$"}
+GRAMMARS: Final[dict[str, dict[str, Any]]] = {
+    "name": _NAME,
+    "labels": {"type": "object", "additionalProperties": _LABEL},
+    "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+    "secret": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"name": _NAME, "key": _IN_A_SECRET},
+    },
+}
+"""Kubernetes' own grammars, by the word in `@schema {is: …}`. The templates check keys: Helm prints one that the schema
+refuses, and it may be a secret."""
 _TYPES: Final = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -73,7 +89,8 @@ def _value(key: yaml.ScalarNode, node: yaml.Node, lines: list[str], prefix: str)
     own_line = not lines[key.start_mark.line][: key.start_mark.column].strip()
     description, extra = _comment(lines, key.start_mark.line, path) if own_line else ("", {})
     default = yaml.safe_load(yaml.serialize(node))
-    inside = isinstance(node, yaml.MappingNode) and not {"properties", "additionalProperties", "settings"} & set(extra)
+    whole = {"properties", "additionalProperties", "settings", "is"} & set(extra)
+    inside = isinstance(node, yaml.MappingNode) and not whole
     children = _children(node, lines, f"{path}.") if inside and isinstance(node, yaml.MappingNode) else ()
     return Value(path, default, description, extra, children, not getattr(node, "flow_style", False))
 
@@ -124,7 +141,8 @@ def _schema_of(value: Value) -> dict[str, Any]:
     extra = dict(value.extra)
     if extra.pop("settings", False):
         return {**described, "type": "object", **_settings(), **extra}
-    made: dict[str, Any] = {**described, "type": _TYPES[type(value.default)]}
+    grammar = GRAMMARS[extra.pop("is")] if "is" in extra else {"type": _TYPES[type(value.default)]}
+    made: dict[str, Any] = {**described, **grammar}
     if value.children:
         made |= {
             "additionalProperties": False,

@@ -19,8 +19,8 @@
 
 {{/* What pods are known by: two releases, each for its own node pools, are two things. */}}
 {{- define "agent.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "agent.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "agent.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 
@@ -99,6 +99,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* What no schema can say: values that contradict each other. */}}
 {{- define "agent.check" -}}
+{{- include "agent.checkSecrets" . -}}
+{{- if regexMatch `(^|/)\.\.(/|$)` .Values.outbox.hostPath -}}
+{{- fail "outbox.hostPath: write the path without .." -}}
+{{- end -}}
+{{- if regexMatch `^/((s?bin|boot|dev|etc|home|lib(32|64)?|media|mnt|opt|proc|root|run|srv|sys|tmp|usr|var)?$|(boot|dev|etc|proc|sys|usr)/|var/(cache|lib|lock|log|mail|run|spool|tmp)$|var/lib/(cni|containerd|docker|etcd|kubelet|private|systemd|waagent)(/|$))` (clean .Values.outbox.hostPath) -}}
+{{- fail "outbox.hostPath: this is a folder of the node's system, and an init container would give it to the agent: name a folder for the agent only, such as /var/lib/azure-scheduled-events-exporter" -}}
+{{- end -}}
 {{- with .Values.web -}}
 {{- if and (or .tls .password .clientCertificate) (not .configSecret.name) -}}
 {{- fail "web.tls, web.password and web.clientCertificate say what the web-config file asks for: name the Secret that holds it in web.configSecret.name" -}}
@@ -160,6 +167,7 @@ Argo CD, which merge lists by name, take both away when one of them goes: so a h
 {{- fail (printf "extraEnv: %s is set by %s already: of two, an upgrade that takes one away takes both" .name (get $seen .name)) -}}
 {{- end -}}
 {{- $_ := set $seen .name "extraEnv" -}}
+{{- include "agent.checkVariable" . -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
 {{- if has .name (list "hold" "outbox" "ready" "event-files" "settings" "web" "web-credentials" "event-hubs") -}}
@@ -171,10 +179,18 @@ Argo CD, which merge lists by name, take both away when one of them goes: so a h
 {{- fail (printf "extraVolumeMounts: %s is where the chart itself mounts: it would be hidden" .mountPath) -}}
 {{- end -}}
 {{- end -}}
-{{- range $where, $labels := dict "labels" .Values.labels "podLabels" .Values.podLabels "podMonitor.labels" .Values.podMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboards.labels" .Values.dashboards.labels -}}
+{{- $labels := dict "labels" .Values.labels "podLabels" .Values.podLabels "podMonitor.labels" .Values.podMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboards.labels" .Values.dashboards.labels -}}
+{{- range $where, $own := $labels -}}
 {{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
-{{- if hasKey ($labels | default dict) . -}}
+{{- if hasKey ($own | default dict) . -}}
 {{- fail (printf "%s: %s is the chart's own: pods are selected by it" $where .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $where, $own := merge (dict "podAnnotations" .Values.podAnnotations "serviceAccount.annotations" .Values.serviceAccount.annotations "dashboards.annotations" .Values.dashboards.annotations "nodeSelector" .Values.nodeSelector "windows.nodeSelector" .Values.windows.nodeSelector) $labels -}}
+{{- range $key, $_ := $own -}}
+{{- if not (regexMatch `^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$` $key) -}}
+{{- fail (printf "%s: has a key that Kubernetes refuses: letters, digits, - _ and . are allowed, and a domain with / in front" $where) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -208,7 +224,7 @@ exec:
     {{- end }}
 {{- else -}}
 httpGet:
-  path: {{ .path }}
+  path: {{ .path | quote }}
   port: metrics
   {{- if not (has $web.host (list "0.0.0.0" "::")) }}
   host: {{ $web.host | quote }}
