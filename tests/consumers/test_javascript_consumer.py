@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from azure.eventhub import EventData
+from azure.eventhub.amqp import AmqpAnnotatedMessage
 
+from deploy.consumers.python.accounts.record import Fact, Unreadable, read
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
-from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, SendingFleet, every_kind, facts, former
+from tests.support.eventhubs_client import producer, send
+from tests.support.fleet_records import HUB, ROOT, SendingFleet, every_kind, facts, former
+from tests.support.hostile_messages import hostile, mutants
 from tests.support.javascript_consumer import FOLDER, installed, started
 from tests.support.node import node_binary, node_environment, run_node
 from tests.support.peers import until
 
 pytestmark = [*FORGETFUL, pytest.mark.linux("starts processes and kills them"), pytest.mark.peer("node")]
+OUTCOMES: Final = {"completed", "canceled", "ended"}
+LINE: Final = {"id", "source", "kind", "time", "event_id", "event_type", "vm", "severity", "message"}
+SUMMARY: Final = {
+    *("first_seen", "seen_before", "notice_seconds", "documented_minimum_notice_seconds", "approved_by", "approved_at"),
+    *("rule", "approval_attempts", "waited_seconds", "started_at", "started_seconds", "gone_at", "last_status"),
+    *("last_not_before", "unseen", "updates", "updates_while_started", "gaps", "gap_seconds"),
+    *("announced_duration_seconds", "interruptions_observed", "interruption_seconds", "interruption_longest_seconds"),
+}
 broker = pytest.fixture(running_broker)
 _collected = pytest.fixture(autouse=True)(collected)
 
@@ -46,10 +59,13 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     return counts
 
 
-def deliver(broker: Broker, bodies: Sequence[bytes]) -> None:
+def deliver(broker: Broker, *batches: Sequence[bytes | AmqpAnnotatedMessage]) -> None:
+    """Each batch at once, one after the other."""
+
     async def sending() -> None:
         async with producer(broker.connection_string(HUB)) as client:
-            await send(client, [event(body.decode()) for body in bodies])
+            for batch in batches:
+                await send(client, [EventData(body) if isinstance(body, bytes) else body for body in batch])
 
     asyncio.run(sending())
 
@@ -94,6 +110,37 @@ def test_with_events_it_tells_how_each_ended(tmp_path: Path, broker: Broker, pro
     assert last == {fact.event_id: fact.kind for fact in best}
 
 
+@pytest.mark.parametrize("flags", [[], ["--events"]], ids=["records", "events"])
+def test_a_hostile_message_is_counted_and_passed_over(
+    tmp_path: Path, broker: Broker, program: Path, flags: list[str]
+) -> None:
+    """Between records that are told: it neither stops the program nor is met again by the next one."""
+    state, path, bad = tmp_path / "positions.json", tmp_path / "lines.jsonl", list(hostile().values())
+    no_bytes = [AmqpAnnotatedMessage(value_body={"a": 1}), AmqpAnnotatedMessage(sequence_body=[["a"], [1, None]])]
+    deliver(broker, former()[:5], *([body] for body in bad), no_bytes, former()[5:])
+    with path.open("a", encoding="utf-8") as output:
+        counts = finished(started(program, broker, state, output, "--once", *flags))
+        assert finished(started(program, broker, state, output, "--once", *flags))["received"] == 0
+    assert counts["received"] == len(bad) + len(former()) + 2
+    assert sum(counts["skipped"].values()) >= 20
+    assert "unexpected" not in counts["skipped"]
+    ids = {line["event_id"] if flags else line["id"] for line in lines(path)}
+    closed = {fact.event_id for fact in facts(former()) if fact.kind in OUTCOMES}
+    assert ids >= (closed if flags else {json.loads(body)["id"] for body in former()})
+    assert "stolen" not in {str(ids), *ids}
+
+
+def test_what_was_skipped_is_reported_while_it_runs(tmp_path: Path, broker: Broker, program: Path) -> None:
+    """Not only at the end: the counts, after the first message that is no record, then once a minute if they change."""
+    deliver(broker, [b"nonsense"])
+    process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE)
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert json.loads(said)["skipped"] == {"not-json": 1}
+
+
 def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker, program: Path) -> None:
     """Nobody waits for messages that are passed over."""
     deliver(broker, former())
@@ -129,27 +176,111 @@ def test_bad_usage_is_a_sentence(program: Path, flags: list[str], connection_str
     assert "hunter2" not in done.stderr
 
 
+def javascript(bodies: Sequence[bytes], tmp_path: Path, *, events: bool = False) -> list[dict[str, Any]]:
+    """What the JavaScript consumer makes of each message, one after the other: `line`, `skipped`."""
+    script = tmp_path / "reads.mjs"
+    script.write_text(
+        f"import {{ Reader }} from {json.dumps(str(FOLDER / 'reader.mjs'))};\n"
+        "import { readFileSync } from 'node:fs';\n"
+        f"const reader = new Reader({json.dumps(events)});\n"
+        "for (const text of readFileSync(0, 'utf8').trimEnd().split('\\n')) {\n"
+        "  reader.counts.skipped = {};\n"
+        "  const line = reader.line(Buffer.from(text, 'base64'));\n"
+        "  console.log(JSON.stringify({ line, skipped: Object.keys(reader.counts.skipped)[0] ?? null }));\n"
+        "}\n"
+        "if (Object.keys(Object.prototype).length > 0 || {}.event_id) throw new Error('the prototype has a member');\n"
+    )
+    given = "\n".join(base64.b64encode(body).decode() for body in bodies)
+    return [json.loads(line) for line in run_node(script, given=given).splitlines()]
+
+
+def read_by_python(body: bytes) -> Fact | str:
+    """What the Python consumer makes of it, or why it is none."""
+    try:
+        return read(body)
+    except Unreadable as error:
+        return error.reason
+
+
 def test_both_consumers_agree_on_every_record(tmp_path: Path) -> None:
-    """JavaScript's `read` finds the same kind, id, VM and event as Python's, and refuses the same."""
+    """JavaScript finds the same kind, id, VM and event as Python, and refuses the same."""
     good = [*every_kind().values(), *former()]
     sent = json.loads(good[0])
     odd: list[dict[str, Any]] = [{"id": 7}, {"data": []}, {"type": "azure_scheduled_event.x.v1"}, {"specversion": 1}]
-    bad = [{**sent, **members} for members in odd]
-    bodies = [*(body.decode() for body in good), *map(json.dumps, bad)]
-    script = tmp_path / "reads.mjs"
-    script.write_text(
-        f"import {{ read }} from {json.dumps(str(FOLDER / 'record.mjs'))};\n"
-        "import { readFileSync } from 'node:fs';\n"
-        "for (const line of readFileSync(0, 'utf8').trimEnd().split('\\n'))\n"
-        "  console.log(JSON.stringify(read(Buffer.from(line))));\n"
-    )
-    read = [json.loads(line) for line in run_node(script, given="\n".join(bodies)).splitlines()]
-    assert [one["skipped"] for one in read[len(good) :]] == [
+    bad = [json.dumps({**sent, **members}).encode() for members in odd]
+    found = javascript([*good, *bad], tmp_path)
+    assert [one["skipped"] for one in found[len(good) :]] == [
         "wrong-type",
         "wrong-type",
         "unknown-kind",
         "not-cloudevents",
     ]
-    expected = [(fact.kind, fact.source, fact.id, fact.event_id, fact.vm) for fact in facts(good)]
-    about_events = [one for one in read[: len(good)] if one["event_id"] is not None]
-    assert [(one["kind"], one["source"], one["id"], one["event_id"], one["vm"]) for one in about_events] == expected
+    agree(good, found[: len(good)])
+
+
+def agree(bodies: Sequence[bytes], found: Sequence[Mapping[str, Any]]) -> None:
+    """Each line that JavaScript wrote has what Python took out of the same message."""
+    for body, one in zip(bodies, found, strict=True):
+        fact = read_by_python(body)
+        if one["line"] is None or isinstance(fact, str):
+            continue
+        line = json.loads(one["line"])
+        assert line.keys() == LINE
+        named = (fact.kind, fact.source, fact.id, fact.event_id, fact.vm)
+        assert tuple(whole(line[key]) for key in ("kind", "source", "id", "event_id", "vm")) == named
+
+
+def whole(text: str | None) -> str | None:
+    """As the Python consumer keeps a text: without half characters."""
+    return text if text is None else text.encode("utf-8", "replace").decode()
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_no_message_gets_past_what_is_checked(tmp_path: Path, events: bool) -> None:
+    """Of hostile messages and 3,000 mutants of records: a line of the known members and their types, or none."""
+    bodies = [*hostile().values(), *mutants(3_000)]
+    found = javascript(bodies, tmp_path, events=events)
+    assert sum(one["line"] is not None for one in found) > (100 if events else 1_000)
+    assert "unexpected" not in {one["skipped"] for one in found}
+    if not events:
+        agree(bodies, found)
+    for body, one in zip(bodies, found, strict=True):
+        if one["line"] is not None and events:
+            line, fact = json.loads(one["line"]), read_by_python(body)
+            assert line.keys() == {"event_id", "event_type", "told_by", "outcome", *SUMMARY}, body[:300]
+            if not isinstance(fact, str):
+                assert (line["event_id"], whole(line["told_by"]), line["outcome"]) == (
+                    fact.event_id,
+                    fact.vm,
+                    fact.kind,
+                )
+            for value in line.values():
+                assert isinstance(value, str | int | float | None) or all(isinstance(word, str) for word in value)
+
+
+REFUSED_BY_JAVASCRIPT: Final[dict[str, str | None]] = {
+    "deep summary": None,
+    "deep list in the summary": "wrong-type",
+    "deep known member": "wrong-type",
+    "deep event": None,
+    "deep VM": None,
+    "deep text": "wrong-type",
+    "deep attribute": None,
+    "number of many digits": None,
+}
+"""What Python can't read as JSON, or only some versions of it, and JavaScript can."""
+
+
+def test_the_consumers_refuse_the_same(tmp_path: Path) -> None:
+    """With the same reason, but for what only one of them can read."""
+    found = javascript(list(hostile().values()), tmp_path)
+    told = {name: one["skipped"] for name, one in zip(hostile(), found, strict=True)}
+    ours = {name: read_by_python(body) for name, body in hostile().items() if name not in REFUSED_BY_JAVASCRIPT}
+    expected = {name: one if isinstance(one, str) else None for name, one in ours.items()}
+    assert told == expected | REFUSED_BY_JAVASCRIPT
+
+
+def test_a_line_of_an_event_has_the_summarys_members() -> None:
+    """Those of the schema, and `outcome` from the kind."""
+    schema = json.loads((ROOT / "exporter" / "schema" / "record.v1.json").read_text("utf-8"))
+    assert {*schema["$defs"]["account"]["properties"]} - {"outcome"} == SUMMARY

@@ -8,19 +8,25 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pytest
+from azure.eventhub import EventData
+from azure.eventhub.amqp import AmqpAnnotatedMessage
 
 from deploy.consumers.python.accounts.consumer import Consumer, Options
+from deploy.consumers.python.accounts.join import account
+from deploy.consumers.python.accounts.record import Unreadable, read
 from deploy.consumers.python.accounts.store import Store
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, ROOT, SendingFleet, accounts, every_kind, former, last_lines
+from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, accounts, every_kind, former, last_lines
+from tests.support.hostile_messages import hostile, mutants
 from tests.support.peers import until
 
 pytestmark = [*FORGETFUL, pytest.mark.linux("starts processes and kills them")]
@@ -103,6 +109,51 @@ def test_hostile_messages_are_counted_and_passed_over(tmp_path: Path, broker: Br
     }  # fmt: skip
     assert counts["received"] == len(good) + len(bad)
     assert last_lines(path.read_text()) == accounts(good)
+
+
+def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None:
+    """Nested without end, with another's members, without bytes: counted and passed over, also by the next one."""
+    bad = list(hostile().values())
+    no_bytes = [AmqpAnnotatedMessage(value_body={"a": 1}), AmqpAnnotatedMessage(sequence_body=[["a"], [1, None]])]
+
+    async def sending() -> None:
+        async with producer(broker.connection_string(HUB)) as client:
+            for body in bad:
+                await send(client, [EventData(body)])
+            await send(client, no_bytes)
+            await send(client, [EventData(body) for body in former()])
+
+    asyncio.run(sending())
+    state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
+    with path.open("a", encoding="utf-8") as output:
+        counts = finished(started(broker, state, output, "--once"))
+        assert finished(started(broker, state, output, "--once"))["received"] == 0
+    assert counts["received"] == len(bad) + len(former()) + 2
+    assert set(counts["skipped"]) == {"not-json", "wrong-type"}
+    found = last_lines(path.read_text())
+    assert found.items() >= accounts(former()).items()
+    assert "stolen" not in json.dumps(list(found))
+
+
+def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
+    """Of hostile messages and 3,000 mutants of records, each is refused with a reason, or has an account."""
+    store = Store(tmp_path / "accounts.db")
+    kept = Counter[str]()
+    for body in (*hostile().values(), *mutants(3_000)):
+        try:
+            fact = read(body)
+        except Unreadable as error:
+            kept[error.reason] += 1
+            continue
+        kept["read"] += 1
+        if fact.event_id is not None:
+            store.add([fact])
+            found = account(store.facts(fact.event_id), NOW, 86_400.0)
+            assert found["event_id"] == fact.event_id
+            json.loads(json.dumps(found, allow_nan=False))
+    store.close()
+    assert kept["read"] > 1_000
+    assert kept["wrong-type"] > 500
 
 
 def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broker) -> None:

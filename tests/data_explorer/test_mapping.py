@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -12,6 +13,7 @@ import pytest
 from exporter.core.records import KINDS, Record
 from exporter.sinks.event_hubs.messages import message
 from tests.core.test_schema import EXAMPLES, cloudevent
+from tests.support.hostile_messages import hostile
 from tests.support.kusto import ENQUEUED, TYPES, Database, tables
 
 pytestmark = pytest.mark.linux("what runs the queries is tried on Linux")
@@ -171,6 +173,44 @@ def test_what_is_no_record_leaves_no_row(database: Database) -> None:
     ]
     assert stored(database, *strangers) == []
     assert len(stored(database, *strangers, record)) == 1
+
+
+def test_no_message_is_of_another_kind_than_its_type(database: Database) -> None:
+    """Neither `data.kind` nor the case of the event's id counts. A later version and a type in capitals have no row."""
+    record = cloudevent("scheduled")
+    event_id = record["data"]["event_id"]
+    shouted = {**record, "data": {**record["data"], "kind": "completed", "event_id": event_id.upper()}}
+    others = [
+        record | {"type": "azure_scheduled_event.scheduled.v2"},
+        record | {"type": "azure_scheduled_event.scheduled"},
+        record | {"type": "AZURE_SCHEDULED_EVENT.scheduled.v1"},
+        record | {"type": "azure_scheduled_event..v1"},
+    ]
+    (row,) = stored(database, shouted, *others)
+    assert (row["Kind"], row["EventId"]) == ("scheduled", event_id)
+
+
+def test_a_hostile_message_leaves_the_rows_of_the_others_as_they_are(database: Database) -> None:
+    """It leaves no row, or one about an event of its own with the kind of its type."""
+    before = {row["Kind"]: row for row in stored(database, *(cloudevent(kind) for kind in KINDS))}
+    messages = list(readable_messages())
+    rows = stored(database, *messages)
+    ids = {row["Id"] for row in before.values()}
+    assert {row["Kind"]: row for row in rows if row["Id"] in ids} == before
+    kinds = {one["id"]: one["type"].removeprefix("azure_scheduled_event.") for one in messages if isinstance(one, dict)}
+    others = [row for row in rows if row["Id"] not in ids]
+    assert len(others) > 5
+    for row in others:
+        assert f"{row['Kind']}.v1" == kinds[row["Id"]]
+        assert row["EventId"] != "stolen"
+
+
+def readable_messages() -> Iterator[Any]:
+    """The hostile messages that are JSON for DuckDB too."""
+    for name, body in hostile().items():
+        if not name.startswith("deep") and name not in {"half a character", "huge number", "no number"}:
+            with contextlib.suppress(ValueError):
+                yield json.loads(body)
 
 
 @pytest.mark.parametrize("found", [None, "text", 7, ["anything", None], {"EventId": 7, "DurationInSeconds": "soon"}])

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from azure.eventhub import EventData
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
+from azure.eventhub.amqp import AmqpAnnotatedMessage
 
 from exporter.simulator.event_hubs.amqp import Described, Symbol, UInt, ULong, encode
 from exporter.simulator.event_hubs.frames import (
@@ -49,7 +50,9 @@ def producer(connection_string: str, **options: Any) -> EventHubProducerClient:
     return EventHubProducerClient.from_connection_string(connection_string, **settings)
 
 
-async def send(client: EventHubProducerClient, events: Iterable[EventData], **where: Any) -> None:
+async def send(
+    client: EventHubProducerClient, events: Iterable[EventData | AmqpAnnotatedMessage], **where: Any
+) -> None:
     """Sends one batch and waits for its acknowledgement."""
     batch = await client.create_batch(**where)
     for data in events:

@@ -6,11 +6,10 @@
 import { EventHubConsumerClient, earliestEventPosition, latestEventPosition } from "@azure/event-hubs";
 import { closeSync, fsyncSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { read } from "./record.mjs";
+import { Reader } from "./reader.mjs";
 
 const VARIABLE = "EVENT_HUBS_CONNECTION_STRING";
-const REMEMBERED = 100_000; // ids and events; a copy comes within minutes of the first
-const OUTCOMES = ["completed", "canceled", "ended"]; // the best first: what the best witness saw
+const REPORT_MS = 60_000;
 
 /** Positions in a JSON file, for one process: it owns every partition. */
 class PositionsFile {
@@ -60,58 +59,6 @@ class PositionsFile {
 
 const keyOf = (place) =>
   [place.fullyQualifiedNamespace, place.eventHubName, place.consumerGroup, place.partitionId].join("\n");
-
-/** The newest keys with a value each; the oldest are forgotten. */
-class Recent {
-  #values = new Map();
-
-  get(key) {
-    return this.#values.get(key);
-  }
-
-  set(key, value) {
-    this.#values.set(key, value);
-    if (this.#values.size > REMEMBERED) this.#values.delete(this.#values.keys().next().value);
-  }
-}
-
-/** Takes messages and makes lines. */
-class Reader {
-  counts = { received: 0, copies: 0, skipped: {} };
-  #events;
-  #ids = new Recent();
-  #told = new Recent();
-
-  constructor(events) {
-    this.#events = events;
-  }
-
-  /** The line for a message's body, without its newline; null where there is none to write. */
-  line(body) {
-    this.counts.received += 1;
-    const fact = read(body);
-    if (fact.skipped) {
-      this.counts.skipped[fact.skipped] = (this.counts.skipped[fact.skipped] ?? 0) + 1;
-      return null;
-    }
-    const key = `${fact.source}\n${fact.id}`;
-    if (this.#ids.get(key)) {
-      this.counts.copies += 1;
-      return null;
-    }
-    this.#ids.set(key, true);
-    const { account, ...line } = fact;
-    return JSON.stringify(this.#events ? this.#closing(line, account) : line) ?? null;
-  }
-
-  /** One line for an event: of the first witness that closed it, and again where a later one saw more. */
-  #closing(line, account) {
-    const rank = OUTCOMES.indexOf(line.kind);
-    if (rank < 0 || line.event_id === null || rank >= (this.#told.get(line.event_id) ?? OUTCOMES.length)) return undefined;
-    this.#told.set(line.event_id, rank);
-    return { event_id: line.event_id, event_type: line.event_type, told_by: line.vm, ...account, outcome: line.kind };
-  }
-}
 
 const write = (text) => new Promise((done, failed) => process.stdout.write(text, (error) => (error ? failed(error) : done())));
 
@@ -165,6 +112,8 @@ if (!options.state) refuse("give --state FILE: where the positions are kept");
 if (options.from !== "start" && options.from !== "now") refuse("--from takes start or now");
 
 const reader = new Reader(options.events);
+let reported = JSON.stringify(reader.counts);
+let reasons = 0; // why messages were skipped so far: a new reason is reported at once
 const positions = new PositionsFile(options.state);
 const client = await clientOf(options, positions);
 let failure = null;
@@ -195,6 +144,7 @@ const subscription = client.subscribe(
         const lines = events.map((event) => reader.line(event.body)).filter((line) => line !== null);
         if (lines.length > 0) await write(lines.join("\n") + "\n");
         await context.updateCheckpoint(events.at(-1));
+        if (Object.keys(reader.counts.skipped).length > reasons) report();
         isAt(context.partitionId, events.at(-1).sequenceNumber);
       });
       await working.catch(stop); // the SDK would go on after it
@@ -215,6 +165,16 @@ const subscription = client.subscribe(
     maxWaitTimeInSeconds: 1, // a batch that is not full waits no longer
   },
 );
+
+/** The counts on standard error, if they have changed. */
+function report() {
+  const text = JSON.stringify(reader.counts);
+  if (text !== reported) console.error(text);
+  reported = text;
+  reasons = Object.keys(reader.counts.skipped).length;
+}
+
+setInterval(report, REPORT_MS).unref();
 
 async function stop(error) {
   if (failure || stopping) return;

@@ -1,7 +1,10 @@
 // One message as a fact: everything is checked, whoever may have sent it. Members that are not known are ignored.
 
 export const MAX_BODY = 1 << 20; // bytes; the largest message of Event Hubs' Standard tier
-const MAX_TEXT = 4096;
+const MAX_KEY = 2048; // characters of an id, a source, a subject or a name
+const MAX_TEXT = 4096; // characters of a message
+const MAX_WORDS = 16;
+const MAX_NUMBER = 2 ** 53; // what a double holds exactly
 const PREFIX = "azure_scheduled_event.";
 const CLOSING = ["completed", "canceled", "ended"];
 const KINDS = new Set([
@@ -23,6 +26,33 @@ const KINDS = new Set([
   "agent.stopped",
 ]);
 
+/** The members of a closing record's summary that are told, and what each has to be if it is not null. */
+const SUMMARY = {
+  first_seen: isTime,
+  seen_before: isKey,
+  notice_seconds: isNumber,
+  documented_minimum_notice_seconds: isNumber,
+  approved_by: isKey,
+  approved_at: isTime,
+  rule: isKey,
+  approval_attempts: isInteger,
+  waited_seconds: isNumber,
+  started_at: isTime,
+  started_seconds: isNumber,
+  gone_at: isTime,
+  last_status: isKey,
+  last_not_before: isTime,
+  unseen: isWords,
+  updates: isInteger,
+  updates_while_started: isInteger,
+  gaps: isInteger,
+  gap_seconds: isNumber,
+  announced_duration_seconds: isInteger,
+  interruptions_observed: isInteger,
+  interruption_seconds: isNumber,
+  interruption_longest_seconds: isNumber,
+};
+
 /** A to Z in lower case and everything else as it is: ids that differ in no more are the same. */
 export const lower = (text) => text.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
 
@@ -32,7 +62,7 @@ export function read(body) {
   if (body.length > MAX_BODY) return { skipped: "too-large" };
   let content;
   try {
-    content = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
+    content = JSON.parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body));
   } catch {
     return { skipped: "not-json" };
   }
@@ -48,30 +78,70 @@ export function read(body) {
 
 function checked(content, kind) {
   const { id, source, subject, time, data } = content;
-  if (![id, source, subject, time].every(isText) || Number.isNaN(Date.parse(time)) || !isObject(data)) return null;
-  if (!isObject(data.vm) || !isText(data.message) || !isText(data.severity)) return null;
-  const closing = CLOSING.includes(kind);
-  if (closing && !isObject(data.account)) return null;
+  if (![id, source, subject].every(isKey) || !isTime(time) || !isObject(data)) return null;
+  if (!isObject(data.vm) || !isText(data.message) || !isKey(data.severity)) return null;
+  if (![data.vm.name, data.event_id].every((value) => value == null || value === "" || isKey(value))) return null;
+  const summary = CLOSING.includes(kind) ? summaryOf(data.account) : null;
+  if (summary === undefined) return null;
   return {
     id,
     source,
     kind,
     time,
     event_id: eventId(data, subject),
-    event_type: isText(data.event?.EventType) ? data.event.EventType : null,
-    vm: isText(data.vm.name) ? data.vm.name : source,
+    event_type: isKey(data.event?.EventType) ? data.event.EventType : null,
+    vm: data.vm.name || source,
     severity: data.severity,
     message: data.message,
-    account: closing ? data.account : null,
+    summary,
   };
+}
+
+/** The known members of a summary; undefined where one of them is of another type. Only these become a part of a line. */
+function summaryOf(given) {
+  if (!isObject(given)) return undefined;
+  const found = {};
+  for (const [name, isRight] of Object.entries(SUMMARY)) {
+    const value = Object.hasOwn(given, name) ? given[name] : null;
+    if (value !== null && !isRight(value)) return undefined;
+    found[name] = value;
+  }
+  return found;
 }
 
 /** `data.event_id`; in records of former versions the subject, where that is the event's own id. */
 function eventId(data, subject) {
-  if ("event_id" in data) return isText(data.event_id) ? lower(data.event_id) : null;
+  if (Object.hasOwn(data, "event_id")) return data.event_id ? lower(data.event_id) : null;
   const own = data.event?.EventId;
-  return isText(own) && lower(own) === lower(subject) ? lower(subject) : null;
+  return isKey(own) && lower(own) === lower(subject) ? lower(subject) : null;
 }
 
-const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
-const isText = (value) => typeof value === "string" && value.length > 0 && value.length <= MAX_TEXT;
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function isText(value, most = MAX_TEXT) {
+  return typeof value === "string" && value.length > 0 && value.length <= most;
+}
+
+function isKey(value) {
+  return isText(value, MAX_KEY);
+}
+
+/** RFC 3339: with a date, a time and a zone. */
+function isTime(value) {
+  const form = /^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$/;
+  return typeof value === "string" && form.test(value) && !Number.isNaN(Date.parse(value));
+}
+
+function isNumber(value) {
+  return typeof value === "number" && Math.abs(value) < MAX_NUMBER;
+}
+
+function isInteger(value) {
+  return Number.isSafeInteger(value);
+}
+
+function isWords(value) {
+  return Array.isArray(value) && value.length <= MAX_WORDS && value.every(isKey);
+}
