@@ -19,8 +19,7 @@ from tests.support.dashboards_lives import Felt, Life, scrapes
 
 LENGTH: Final = 7200
 """Seconds that a story lasts. Backfilled series have no stale marks and linger for five minutes: whatever vanishes in
-a story does so earlier than that. Prometheus is asked some time after the end, on a busy machine minutes after: no
-story hangs on that."""
+a story does so earlier than that. Prometheus is asked about the end, whatever the time is then."""
 
 MOMENTS: Final = (*range(-LENGTH, -1800, 120), *range(-1800, 1, 60))
 FREEZE: Final = {"EventType": "Freeze", "DurationInSeconds": 5}

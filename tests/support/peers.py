@@ -164,8 +164,12 @@ def prometheus(
     rules: Sequence[Path] = (),
     alertmanager_address: str = "",
     interval: str = "250ms",
+    receives: bool = False,
 ) -> Daemon:
-    """A Prometheus with these `scrape_configs`. Its first scrape comes up to 5 s after its start."""
+    """A Prometheus with these `scrape_configs`. Its first scrape comes up to 5 s after its start.
+
+    One that `receives` takes samples by remote write.
+    """
     config: dict[str, object] = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
         "rule_files": [str(path) for path in rules],
@@ -182,6 +186,7 @@ def prometheus(
         "--web.listen-address=127.0.0.1:0",
         "--rules.alert.resend-delay=1s",
         "--enable-feature=exemplar-storage",
+        *(["--web.enable-remote-write-receiver"] if receives else []),
     ]
     return Daemon(arguments, folder)
 
