@@ -37,7 +37,7 @@ def policy(name: str) -> Policy:
 
 def rule_for(name: str, **fields: Any) -> str | None:
     """The rule of these settings that an event with these fields matches; None: no rule, so that it is held."""
-    rule, _ = match(policy(name).rules, one(**fields))
+    rule = match(policy(name).rules, one(**fields))[0]
     return rule.name if rule is not None else None
 
 
