@@ -90,7 +90,7 @@ def open_folder(path: Path) -> str:
             if readers := access.others_with_access(path):
                 return (
                     f"what is made in {path} can be read by {', '.join(readers)}: take another folder, or close this "
-                    f"one with {access.closing_command(path, access.FULL, folder=True)}"
+                    f"one with {access.closing_commands(path, access.FULL, folder=True)}"
                 )
             if owner := access.strange_owner(path):  # everybody may make a folder in ProgramData
                 return f"{path} belongs to {owner}, who may open it to others at any time: take another folder"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from exporter.core.policy import Presence
+from exporter.windows import access
 from exporter.windows.places import FILE_NOT_FOUND, is_not_found, is_own_name
 
 PATIENCE_SECONDS: Final = 0.5
@@ -26,19 +27,24 @@ def check_files(paths: Iterable[str]) -> dict[str, Presence]:
     return {path: presence(path) for path in paths}
 
 
-def presence(path: str, platform: str = sys.platform) -> Presence:
+def presence(
+    path: str, platform: str = sys.platform, is_exposed: Callable[[str], bool] = access.is_exposed
+) -> Presence:
     """Whether there is a file at `path`. A link is not ABSENT, and PRESENT if it leads to a regular file.
 
     ABSENT is "no such file" (`is_absence`) in a folder that exists before the check and is the same one after it. A
     missing folder, mount, drive or share is UNKNOWN: systems have different error numbers for these, and Python raises
     FileNotFoundError for most of them. So is what is no absolute path of this system, as a Windows path is on
-    Linux the name of another file, and on Windows a name that means another file than the one a person makes.
+    Linux the name of another file, and on Windows a name that means another file than the one a person makes. On
+    Windows a file is UNTRUSTED if a stranger may decide what is there (`access.intruder`).
     """
     if not (is_own_name(path) if platform == "win32" else posixpath.isabs(path)):
         return Presence.UNKNOWN
     folder = os.path.dirname(path) or os.curdir
     try:
         before = _folder(folder)
+        if is_exposed(path):
+            return Presence.UNTRUSTED
         try:
             os.lstat(path)
         except FileNotFoundError as error:

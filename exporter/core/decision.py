@@ -363,6 +363,8 @@ def _whether(presence: Presence, path: str) -> str:
     """Whether a file exists, as a clause."""
     if presence is Presence.UNKNOWN:
         return f"it is not known whether {path} exists"
+    if presence is Presence.UNTRUSTED:
+        return f"{path} does not count: others than administrators can change its folder"
     return f"{path} {'exists' if presence is Presence.PRESENT else 'does not exist'}"
 
 

@@ -30,11 +30,15 @@ class Coordination(StrEnum):
 
 
 class Presence(StrEnum):
-    """Whether there is a file at a path. Only a clear "no such file" is ABSENT, only a regular file is PRESENT."""
+    """Whether there is a file at a path. Only a clear "no such file" is ABSENT, only a regular file is PRESENT.
+
+    UNTRUSTED: an account that is no administrator may decide what is there. It holds as UNKNOWN does.
+    """
 
     PRESENT = "present"
     ABSENT = "absent"
     UNKNOWN = "unknown"
+    UNTRUSTED = "untrusted"
 
 
 class Verdict(StrEnum):

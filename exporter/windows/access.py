@@ -17,9 +17,11 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from exporter.windows.places import is_link
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,13 @@ _ALLOW, _DENY = 0, 1
 _OBJECT_INHERIT, _INHERIT_ONLY = 0x1, 0x8
 _READS: Final = 0x1 | 0x40000 | 0x80000 | 0x10000000 | 0x80000000
 """FILE_READ_DATA, WRITE_DAC, WRITE_OWNER, GENERIC_ALL, GENERIC_READ: who has one of them can read, or can see to it."""
+_REPLACES: Final = 0x40 | 0x10000 | 0x40000 | 0x80000 | 0x10000000
+"""FILE_DELETE_CHILD, DELETE, WRITE_DAC, WRITE_OWNER, GENERIC_ALL: a holder can put another folder in the place of this
+one or of one in it."""
+ADDS: Final = 0x2
+"""FILE_ADD_FILE, to make files in a folder."""
+_FILLS: Final = _REPLACES | ADDS | 0x40000000
+"""Also GENERIC_WRITE: a holder can make or remove files in the folder."""
 _FILE_PERSISTENT_ACLS: Final = 0x8
 
 
@@ -65,6 +74,15 @@ NO_OTHERS: Final = frozenset(
     {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, CREATOR_OWNER, OWNER_RIGHTS, service_sid(SERVICE_NAME)}
 )
 """Who may read what is private: the system, its administrators, who owns it, and the service of this program."""
+_GROUPS_OF_ALL: Final = frozenset(
+    {
+        EVERYONE,
+        *("S-1-2-0", "S-1-2-1", "S-1-5-2", "S-1-5-3", "S-1-5-4", "S-1-5-7", "S-1-5-11", "S-1-5-15", "S-1-5-113"),
+        *("S-1-5-32-545", "S-1-5-32-546", "S-1-5-32-555"),
+    }
+)
+"""Groups that any user may be in: Everyone, those by the way of logging on, Authenticated Users, Users, Guests."""
+_DOMAIN_USERS: Final = "-513"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +106,50 @@ class AccessList:
     entries: tuple[Ace, ...] | None
 
 
-def others(found: AccessList, user: str) -> list[str]:
-    """The SIDs of those that may read, but for `NO_OTHERS`, the owner and `user`; "" for an entry that is not known.
+def others(found: AccessList, user: str, rights: int = _READS, *, files: bool = True) -> list[str]:
+    """The SIDs of those that have one of the `rights`, by default to read, but for `NO_OTHERS`, the owner and `user`;
+    "" for an entry that is not known.
 
-    Of a folder also those that may read the files that are made in it. What a group is denied is not taken from its
-    members' own entries: this never finds fewer than there are.
+    Of a folder also those that have it for the `files` that are made in it. What a group is denied is not taken from
+    its members' own entries: this never finds fewer than there are.
     """
     if found.entries is None:
         return [EVERYONE]
     denied: dict[str, int] = {}
-    readers: dict[str, None] = {}
+    holders: dict[str, None] = {}
     for entry in found.entries:
-        if entry.flags & _INHERIT_ONLY and not entry.flags & _OBJECT_INHERIT:
+        if entry.flags & _INHERIT_ONLY and not (files and entry.flags & _OBJECT_INHERIT):
             continue
         if entry.type == _DENY and not entry.flags:
             denied[entry.sid] = denied.get(entry.sid, 0) | entry.mask
-        elif entry.type != _DENY and entry.mask & _READS & ~denied.get(entry.sid, 0) & ~denied.get(EVERYONE, 0):
-            readers[entry.sid] = None
-    return [sid for sid in readers if sid not in {*NO_OTHERS, found.owner, user}]
+        elif entry.type != _DENY and entry.mask & rights & ~denied.get(entry.sid, 0) & ~denied.get(EVERYONE, 0):
+            holders[entry.sid] = None
+    return [sid for sid in holders if sid not in {*NO_OTHERS, found.owner, user}]
+
+
+def intruder(
+    path: str, user: str, read: Callable[[str], AccessList], is_link: Callable[[str], bool]
+) -> tuple[str, str] | None:
+    """The folder on the way to a file in which a stranger decides what the file is, and that account's SID.
+
+    A stranger is an owner that `is_strange`, and a group of all users that may make or remove files in the file's own
+    folder, or put another folder in the place of one above it. A link is one too, with "" for the SID: what it leads to
+    is not judged. None if administrators decide alone. Raises what `read` and `is_link` raise.
+    """
+    folder, rights = os.path.dirname(os.path.normpath(path)), _FILLS
+    while True:
+        if is_link(folder):
+            return folder, ""
+        found = read(folder)
+        if is_strange(found.owner, user):
+            return folder, found.owner
+        for sid in others(found, user, rights, files=rights == _FILLS):
+            if sid in _GROUPS_OF_ALL or sid.endswith(_DOMAIN_USERS):
+                return folder, sid
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder, rights = above, _REPLACES
 
 
 def list_text(entries: Sequence[Entry], *, folder: bool) -> str:
@@ -127,18 +171,19 @@ def entries_of(text: str) -> list[Entry]:
     return [(sid, int(rights, 16)) for rights, sid in re.findall(r"\(A;[A-Z]*;(0x[0-9a-f]+);;;(S-[0-9-]+)\)", text)]
 
 
-def closing_command(path: str | Path, rights: int, *, folder: bool, user: str = "") -> str:
-    """The command that gives a file or a folder to SYSTEM, Administrators, and with `rights` to our service and `user`.
+def closing_commands(path: str | Path, rights: int, *, folder: bool, accounts: Iterable[str] = ()) -> str:
+    """The commands that give a file or a folder to SYSTEM, Administrators, and with `rights` to these accounts.
 
-    `user` is a SID, "" for the user of this process. By SIDs, since the names of accounts are translated [icacls].
-    Raises OSError.
+    `accounts` are SIDs, by default those of our service and of the user of this process: the names of accounts are
+    translated. The first command takes away the entries that are there, which /grant would leave [icacls]. Each can be
+    typed in PowerShell as in cmd. Raises OSError.
     """
     letters = {READ: "RX" if folder else "R", MODIFY: "M", FULL: "F"}
     inherited = "(OI)(CI)" if folder else ""
-    grants = {SYSTEM: FULL, ADMINISTRATORS: FULL, service_sid(SERVICE_NAME): rights}
-    grants.setdefault(user or current_user(), rights)
-    texts = (f"*{sid}:{inherited}{letters[given]}" for sid, given in grants.items())
-    return f'icacls "{path}" /inheritance:r /grant:r {" ".join(texts)}'
+    granted = dict.fromkeys(accounts or (service_sid(SERVICE_NAME), current_user()), rights)
+    granted |= {SYSTEM: FULL, ADMINISTRATORS: FULL}
+    texts = " ".join(f'"*{sid}:{inherited}{letters[given]}"' for sid, given in granted.items())
+    return f'`icacls "{path}" /reset`, then `icacls "{path}" /inheritance:r /grant:r {texts}`'
 
 
 def protect_file(path: str | Path, entries: Sequence[Entry] = ()) -> None:
@@ -196,6 +241,19 @@ def strange_owner(path: str | Path) -> str:
     """Who owns the file or folder, named as `others_with_access` does, where `is_strange`; else "". Raises OSError."""
     owner = access_list(path).owner
     return _named(owner) if keeps_lists(path) and is_strange(owner, current_user()) else ""
+
+
+def is_exposed(path: str) -> bool:
+    """Whether a stranger may decide what the file is (`intruder`). Raises OSError. Elsewhere than on Windows: False."""
+    return sys.platform == "win32" and intruder(path, current_user(), access_list, is_link) is not None
+
+
+def exposure(path: str) -> str:
+    """The same as a clause about the folder concerned, "" for none. Raises OSError."""
+    if sys.platform != "win32" or (found := intruder(path, current_user(), access_list, is_link)) is None:
+        return ""
+    folder, sid = found
+    return f"{folder} can be changed by {_named(sid)}" if sid else f"{folder} is a link to another folder"
 
 
 def is_private(path: str | Path) -> bool:

@@ -11,11 +11,38 @@ import pytest
 
 from exporter.agent.files import MOST_STUCK, FileChecker, is_absence, presence
 from exporter.core.policy import Presence
+from exporter.windows import access
 
 
 def test_absent_is_no_such_file_in_a_folder_that_is_there(tmp_path: Path) -> None:
     """The one clear answer that lets an approval go."""
     assert presence(str(tmp_path / "hold")) is Presence.ABSENT
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_a_stranger_decides_on_is_neither_present_nor_absent(tmp_path: Path, is_there: bool) -> None:
+    """A ready file of theirs releases nothing, and a hold file that they took away holds."""
+    if is_there:
+        (tmp_path / "hold").touch()
+    assert presence(str(tmp_path / "hold"), is_exposed=lambda _: True) is Presence.UNTRUSTED
+
+
+def test_a_folder_whose_list_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    def refused(_: str) -> bool:
+        raise PermissionError(errno.EACCES, "Access is denied")
+
+    assert presence(str(tmp_path / "hold"), is_exposed=refused) is Presence.UNKNOWN
+
+
+@pytest.mark.windows
+def test_on_windows_files_in_a_folder_that_everybody_may_write_to_are_untrusted(tmp_path: Path) -> None:
+    folder = tmp_path / "ready"
+    folder.mkdir()
+    access.protect_folder(folder, [(access.current_user(), access.FULL)])
+    assert presence(str(folder / "event")) is Presence.ABSENT
+    access.protect_folder(folder, [(access.current_user(), access.FULL), (access.EVERYONE, access.MODIFY)])
+    (folder / "event").touch()
+    assert presence(str(folder / "event")) is Presence.UNTRUSTED
 
 
 def test_a_file_is_present(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_folder_that_others_may_read_is_told_with_the_command_that_closes_it(t
     (note,) = outbox.notes
     assert note.startswith(f"what is made in {folder} can be read by ")
     assert "(S-1-1-0)" in note
-    assert f'icacls "{folder}" /inheritance:r /grant:r *S-1-5-18:(OI)(CI)F' in note
+    assert f'`icacls "{folder}" /reset`, then `icacls "{folder}" /inheritance:r /grant:r "*S-1-5-80-' in note
     outbox.commit(STATE, [a_record(1)])
     assert access.is_private(folder / "o.db")
     outbox.close()

@@ -116,14 +116,89 @@ def test_an_entry_that_is_not_known_counts_as_another() -> None:
     assert found(Ace("", 1)) == [""]
 
 
-def test_the_command_of_an_administrator_names_no_account_in_one_language() -> None:
+def test_commands_that_close_a_path_reset_it_first_and_name_no_account_in_one_language() -> None:
+    """/grant leaves explicit entries of other accounts; parentheses without quotes mean something to PowerShell."""
     service = service_sid(SERVICE_NAME)
-    assert access.closing_command(r"C:\a b\key.pem", READ, folder=False, user=SYSTEM) == (
-        rf'icacls "C:\a b\key.pem" /inheritance:r /grant:r *S-1-5-18:F *S-1-5-32-544:F *{service}:R'
+    assert access.closing_commands(r"C:\a b\key.pem", READ, folder=False, accounts=[service, SYSTEM]) == (
+        r'`icacls "C:\a b\key.pem" /reset`, then '
+        rf'`icacls "C:\a b\key.pem" /inheritance:r /grant:r "*{service}:R" "*S-1-5-18:F" "*S-1-5-32-544:F"`'
     )
-    assert access.closing_command(r"C:\data", FULL, folder=True, user=USER).endswith(
-        f"*S-1-5-18:(OI)(CI)F *S-1-5-32-544:(OI)(CI)F *{service}:(OI)(CI)F *{USER}:(OI)(CI)F"
+    assert access.closing_commands(r"C:\data", MODIFY, folder=True, accounts=[USER]).endswith(
+        f'"*{USER}:(OI)(CI)M" "*S-1-5-18:(OI)(CI)F" "*S-1-5-32-544:(OI)(CI)F"`'
     )
+
+
+# -- who else decides what a file is
+
+PARENT, OWN = os.path.join(os.sep, "data"), os.path.join(os.sep, "data", "ready")
+CLOSED = (Ace(SYSTEM, FULL), Ace(ADMINISTRATORS, FULL), Ace(STRANGER, MODIFY))
+ADD_FILE, ADD_FOLDER, DELETE_CHILD, DELETE, WRITE_DAC, GENERIC_WRITE = 2, 4, 0x40, 0x10000, 0x40000, 0x40000000
+
+
+def intruder_of(lists: dict[str, AccessList], links: tuple[str, ...] = ()) -> tuple[str, str] | None:
+    """The stranger on the way to a ready file, where the folders that are not named are the administrators'."""
+    closed = AccessList(ADMINISTRATORS, CLOSED)
+    return access.intruder(
+        os.path.join(OWN, "event"), USER, lambda path: lists.get(path, closed), lambda path: path in links
+    )
+
+
+@pytest.mark.parametrize("owner", [SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, USER, service_sid(SERVICE_NAME)])
+def test_folders_of_administrators_and_of_the_service_have_no_intruder(owner: str) -> None:
+    """Whom an administrator has let in by name is none: it is the software that prepares."""
+    assert intruder_of({OWN: AccessList(owner, CLOSED)}) is None
+
+
+@pytest.mark.parametrize("folder", [OWN, PARENT, os.sep])
+def test_an_owner_of_any_folder_on_the_way_is_an_intruder(folder: str) -> None:
+    """An owner may change the list at any time, and put another folder in the place of one below."""
+    assert intruder_of({folder: AccessList(STRANGER, CLOSED)}) == (folder, STRANGER)
+
+
+@pytest.mark.parametrize("mask", [ADD_FILE, DELETE_CHILD, DELETE, WRITE_DAC, WRITE_OWNER, GENERIC_WRITE, MODIFY, FULL])
+@pytest.mark.parametrize("group", [EVERYONE, "S-1-5-11", USERS, "S-1-5-4", "S-1-5-21-1-2-3-513"])
+def test_a_group_of_all_users_that_may_make_or_remove_files_is_an_intruder(group: str, mask: int) -> None:
+    """As the folders have it that an administrator makes in C:\\ or in ProgramData."""
+    assert intruder_of({OWN: AccessList(ADMINISTRATORS, (*CLOSED, Ace(group, mask)))}) == (OWN, group)
+
+
+@pytest.mark.parametrize("mask", [READ, READ_ATTRIBUTES, ADD_FOLDER])
+def test_a_group_of_all_users_that_may_look_is_no_intruder(mask: int) -> None:
+    assert intruder_of({OWN: AccessList(ADMINISTRATORS, (*CLOSED, Ace(USERS, mask)))}) is None
+
+
+def test_what_all_users_may_do_above_counts_if_they_can_replace_a_folder_by_it() -> None:
+    """In ProgramData they make files and folders, in C:\\ folders: that takes nothing from the folders of others."""
+    makes = Ace(USERS, ADD_FILE | ADD_FOLDER, 0, CONTAINER_INHERIT)
+    handed_on = Ace("S-1-5-11", MODIFY, 0, OBJECT_INHERIT | CONTAINER_INHERIT | INHERIT_ONLY)
+    assert intruder_of({PARENT: AccessList(SYSTEM, (*CLOSED, makes, handed_on))}) is None
+    for mask in (DELETE, DELETE_CHILD, WRITE_DAC, WRITE_OWNER):
+        assert intruder_of({PARENT: AccessList(SYSTEM, (*CLOSED, Ace(USERS, mask)))}) == (PARENT, USERS)
+    assert intruder_of({OWN: AccessList(SYSTEM, (*CLOSED, handed_on))}) == (OWN, "S-1-5-11")
+
+
+def test_a_folder_without_a_list_has_an_intruder() -> None:
+    """A file system that keeps none lets everybody do everything."""
+    assert intruder_of({OWN: AccessList(ADMINISTRATORS, None)}) == (OWN, EVERYONE)
+
+
+@pytest.mark.parametrize("folder", [OWN, PARENT])
+def test_a_link_on_the_way_is_an_intruder(folder: str) -> None:
+    """Every user can make a junction; the list that is read there is that of the folder which it leads to."""
+    assert intruder_of({}, (folder,)) == (folder, "")
+
+
+@pytest.mark.windows
+def test_on_windows_a_folder_that_everybody_may_write_to_is_exposed(tmp_path: Path) -> None:
+    folder = tmp_path / "ready"
+    folder.mkdir()
+    access.protect_folder(folder, [(access.current_user(), FULL)])
+    assert access.exposure(str(folder / "event")) == ""
+    access.protect_folder(folder, [(access.current_user(), FULL), (EVERYONE, MODIFY)])
+    assert access.is_exposed(str(folder / "event"))
+    assert EVERYONE in access.exposure(str(folder / "event"))
+    with pytest.raises(FileNotFoundError):
+        access.is_exposed(str(folder / "missing" / "event"))
 
 
 @pytest.mark.linux("Windows has access lists")

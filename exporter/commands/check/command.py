@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Final
 
 from exporter.commands.check.event_files import open_to_writers
-from exporter.commands.check.files import file_errors, missing_packages, readable_secrets
+from exporter.commands.check.files import exposed_folders, file_errors, missing_packages, readable_secrets
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Finding, ProbeEnvironment, Timeouts, Verdict
 from exporter.commands.check.summary import summary, values
@@ -72,7 +72,8 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
         _print_json({**NOTHING, "errors": [redact(text) for text in error.errors]}, ())
         return BAD_USAGE
     lines = tuple(summary(settings))
-    doubts = (*readable_secrets(settings, environment), *open_to_writers(settings), *missing_packages(settings))
+    exposed = (*readable_secrets(settings, environment), *open_to_writers(settings), *exposed_folders(settings))
+    doubts = (*exposed, *missing_packages(settings))
     warnings = (*settings.warnings, *doubts)
     if not as_json:
         _print_summary(lines, warnings, settings.secrets)

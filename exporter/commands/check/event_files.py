@@ -21,7 +21,7 @@ TOPIC: Final = "event_files"
 
 
 def open_to_writers(settings: Settings) -> list[str]:
-    """A warning when every user of the machine may write to the folder. On Windows its access list is not judged."""
+    """A warning when every user of the machine may write to the folder. On Windows `exposed_folders` does that."""
     path = settings.event_files.path
     if not path or sys.platform == "win32":
         return []

@@ -17,13 +17,16 @@ from exporter.capped_file import TooLarge, WrongEncoding, decoded, not_ascii, re
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp, variables
+from exporter.config.places import events_place, hold_place, ready_place
 from exporter.config.schema import Setting, Settings, settings_of
 from exporter.config.sources import Sources, config_path, given_flags, read_toml
 from exporter.config.types import Text
+from exporter.event_files.content import STATUS_NAME
 from exporter.text.values import InvalidValue
 from exporter.web.config import WebConfig, WebConfigError
 from exporter.web.config_file import MAX_BYTES, read_web_file
 from exporter.windows import access
+from exporter.windows.places import program_data
 
 NO_IDENTITY: Final = (
     "signing in with an Azure identity needs the extra `identity`, which is not installed: "
@@ -170,6 +173,34 @@ def readable_secrets(settings: Settings, environment: ProbeEnvironment) -> list[
     ]
 
 
+def exposed_folders(settings: Settings) -> Iterator[str]:
+    """Warnings about folders in which an account that is no administrator decides which files there are.
+
+    Only on Windows, where the agent then approves nothing that asks for such a file.
+    """
+    if sys.platform != "win32":
+        return
+    approval, events = settings.approval, settings.event_files.path
+    needed = [("approval.hold_file", approval.hold_file, "so that every approval is held", hold_place())]
+    for rule in approval.rules:
+        effect = "so that the rule approves nothing"
+        needed.append((f'rule "{rule.name}": require_file', rule.require_file, effect, ready_place()))
+    effect = "so that what event files say may not be true"
+    needed.append(("event_files.path", os.path.join(events, STATUS_NAME) if events else "", effect, events_place()))
+    needed.append(("config.file", settings.config_file, "and so what is approved", program_data(os.environ)))
+    for name, path, effect, instead in needed:
+        if not path:
+            continue
+        try:
+            exposure = access.exposure(path.partition("{event_id}")[0] + "_")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            exposure = f"the access list of a folder of {path} cannot be read ({error.strerror})"
+        if exposure:
+            yield f"{name}: {exposure}, {effect}: name a path that only administrators can change, such as {instead}"
+
+
 def _exposure(path: str) -> str:
     """Who else may read the file, and what to do about it, to follow "and"; "" for nobody."""
     if sys.platform == "win32":
@@ -177,7 +208,9 @@ def _exposure(path: str) -> str:
             if not access.keeps_lists(path):
                 return f"{access.NO_LISTS}, so that every user of this machine can read it: move it to another"
             if readers := access.others_with_access(path):
-                return f"can be read by {', '.join(readers)}: {access.closing_command(path, access.READ, folder=False)}"
+                return (
+                    f"can be read by {', '.join(readers)}: {access.closing_commands(path, access.READ, folder=False)}"
+                )
         except FileNotFoundError:
             return ""
         except OSError as error:

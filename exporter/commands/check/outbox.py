@@ -240,10 +240,14 @@ def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report
             f"and then approves nothing, or does not start: name a file such as {hold_place()}"
         )
         return Report((warn("hold_file", elsewhere),))
+    found = presence(path)
+    if found is Presence.UNTRUSTED:
+        untrusted = f"{access.exposure(path)}, which holds every approval: name a file such as {hold_place()}"
+        return Report((warn("hold_file", untrusted),))
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:
-        if presence(path) is Presence.ABSENT:
+        if found is Presence.ABSENT:
             return Report((ok("hold_file", f"{path} is absent: nothing is held by it"),))
         folder = os.path.dirname(path)
         if os.path.isfile(folder):  # which Windows does not tell apart

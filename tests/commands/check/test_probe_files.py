@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.commands.check.files import readable_secrets
+from exporter.commands.check.files import exposed_folders, readable_secrets
 from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder, reason
 from exporter.commands.check.probe import run_probes
@@ -252,7 +252,7 @@ def test_on_windows_a_secret_that_others_may_read_is_told_with_the_command_that_
     settings = loaded(f"--event-hubs.connection-string-file={path}")
     (warning,) = readable_secrets(settings, ENVIRONMENT)
     assert "holds the connection string and can be read by" in warning
-    assert f'icacls "{path}" /inheritance:r /grant:r *S-1-5-18:F *S-1-5-32-544:F *S-1-5-80-' in warning
+    assert f'`icacls "{path}" /reset`, then `icacls "{path}" /inheritance:r /grant:r "*S-1-5-80-' in warning
     access.protect_file(path)
     assert readable_secrets(settings, ENVIRONMENT) == []
 
@@ -263,6 +263,44 @@ def test_on_windows_a_hold_file_on_a_missing_drive_or_share_holds(path: str) -> 
     sentence_of(
         findings_of(probe_hold_file, loaded(f"--approval.hold-file={path}")), WARN, "hold_file", "holds every approval"
     )
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize("is_there", [True, False])
+def test_on_windows_folders_that_everybody_may_write_to_are_reported(tmp_path: Path, is_there: bool) -> None:
+    """The agent approves nothing that depends on a file there, so that the operator has to know why."""
+    folders = {name: tmp_path / name for name in ("hold", "ready", "events", "settings")}
+    for folder in folders.values():
+        folder.mkdir()
+        access.protect_folder(folder, [(access.current_user(), access.FULL), (access.EVERYONE, access.MODIFY)])
+    if is_there:
+        (folders["hold"] / "hold").touch()
+    path = folders["settings"] / "config.toml"
+    path.write_text(
+        f"[approval]\nhold_file = '{folders['hold']}\\hold'\n"
+        "rules = [{ name = 'prepared', event_type = ['Reboot'], "
+        f"require_file = '{folders['ready']}\\{{event_id}}\\x' }}]\n"
+        f"[event_files]\npath = '{folders['events']}'\n",
+        encoding="utf-8",
+    )
+    settings = loaded(f"--config.file={path}")
+    warnings = list(exposed_folders(settings))
+    for words, warning in zip(
+        (
+            f"approval.hold_file: {folders['hold']} can be changed by ",
+            f'rule "prepared": require_file: {folders["ready"]} can be changed by ',
+            f"event_files.path: {folders['events']} can be changed by ",
+            f"config.file: {folders['settings']} can be changed by ",
+        ),
+        warnings,
+        strict=True,
+    ):
+        assert warning.startswith(words)
+        assert access.EVERYONE in warning
+    sentence_of(findings_of(probe_hold_file, settings), WARN, "can be changed by", "holds every approval")
+    for folder in folders.values():
+        access.protect_folder(folder, [(access.current_user(), access.FULL)])
+    assert list(exposed_folders(settings)) == []
 
 
 @pytest.mark.windows
