@@ -196,37 +196,43 @@ class _Refuse(argparse.Action):
         parser.error(f"{self.option_strings[0]}: {self.sentence}")
 
 
-def add_flags(parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS)) -> None:
-    """Give `parser` the flag of every setting of `sections`, and `--config.file`. Values stay text until `load`."""
+def add_flags(
+    parser: argparse.ArgumentParser, sections: Iterable[str] = tuple(SECTIONS), *, environment: bool = True
+) -> None:
+    """Give `parser` the flag of every setting of `sections`, and `--config.file`. Values stay text until `load`.
+
+    Without `environment` no secret is said to belong there: other users can read that of a service of Windows.
+    """
     parser.add_argument_group("settings").add_argument(
         CONFIG_FLAG, dest="config.file", metavar="FILE", help=f"TOML file with settings and rules. [{CONFIG_ENV}]"
     )
     for section in sections:
         hidden = [s for s in catalogue() if s.section == section and s.secret]
-        note = " ".join(f"{s.key} has no flag: set {s.env}, or write it into the file." for s in hidden)
+        variable = "set {}, or " if environment else ""
+        note = " ".join(f"{s.key} has no flag: {variable.format(s.env)}write it into the file." for s in hidden)
         group = parser.add_argument_group(f"[{section}]", note or None)
         for setting in catalogue():
             if setting.section == section:
-                _add_flag(group, setting)
+                _add_flag(group, setting, environment)
         if section == "approval":
             sentence = "rules are read from the settings file alone; give them there as [approval] rules"
             group.add_argument("--approval.rules", action=_Refuse, sentence=sentence)
 
 
-def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
+def _add_flag(group: argparse._ArgumentGroup, setting: Setting, environment: bool) -> None:
     if setting.secret:
-        instead = (
-            "put it into a file and give --event-hubs.connection-string-file, or set "
-            if setting.key != "headers"
-            else "set "
-        )
+        file = "write it into the settings file"
+        if setting.key != "headers":
+            file = "put it into a file and give --event-hubs.connection-string-file"
+        variable = f", or set {setting.env} in the environment" if environment else ""
         sentence = (
-            f"secrets are not taken from the command line, where every user of the machine can read them; {instead}"
+            f"secrets are not taken from the command line, where every user of the machine can read them; {file}"
+            f"{variable}"
         )
         spellings = dict.fromkeys(
             (setting.flag, f"--{setting.name}", f"--{setting.name.replace('_', '-').replace('.', '-')}")
         )
-        group.add_argument(*spellings, action=_Refuse, sentence=f"{sentence}{setting.env} in the environment")
+        group.add_argument(*spellings, action=_Refuse, sentence=sentence)
         return
     text = f"{setting.help} Default: {setting.kind.show(setting.default)}. [{setting.env}]".replace("%", "%%")
     group.add_argument(setting.flag, dest=setting.name, metavar=setting.kind.word, help=text)

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from exporter.windows.access import SERVICE_NAME
+
 if TYPE_CHECKING:
     from _win32typing import PySC_HANDLE
 
@@ -161,13 +163,18 @@ def refuse_another(manager: Manager, name: str) -> None:
         raise ServiceManagerError(NO_ERROR, f"{name} is the service of another program: give another --name")
 
 
+def install_command(name: str) -> str:
+    """The command that installs the service of this name, or updates it."""
+    return "service install" if name.upper() == SERVICE_NAME.upper() else f"service install --name={name}"
+
+
 def sentence_of(number: int, name: str, reason: str) -> str:
     """What an error of the service manager means for the service `name`; `reason` is the system's own text."""
     sentences: Mapping[int, str] = {
         ACCESS_DENIED: "access is denied: run this in a terminal that was opened as an administrator",
         1053: f"{name} did not answer the service manager in time: see the System log in the Event Viewer",
-        1058: f"{name} is disabled: run `service install` again, which enables it",
-        SERVICE_DOES_NOT_EXIST: f"{name} is not installed: run `service install` first",
+        1058: f"{name} is disabled: run `{install_command(name)}` again, which enables it",
+        SERVICE_DOES_NOT_EXIST: f"{name} is not installed: run `{install_command(name)}` first",
         SERVICE_CANNOT_ACCEPT_CTRL: f"{name} can't be told to stop while it starts: try again when it runs",
         1069: f"{name} may not log on: give `NT SERVICE\\ALL SERVICES` the right to log on as a service in the local "
         "security policy",

@@ -15,12 +15,22 @@ from exporter.config.command_line import FlagParser
 from exporter.config.sources import add_flags
 from exporter.exit_codes import BAD_USAGE, FAILED
 from exporter.text.terminal import complain
+from exporter.windows.places import is_on_a_drive, is_own_name
 from exporter.windows.service_manager import ServiceManagerError
 
 NOT_WINDOWS: Final = (
     "`service` is for Windows: on Linux the agent is a systemd unit, see deploy/systemd, or started with `run`"
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_GIVEN_FOLDER: Final = re.compile(r' (?:"--folder=([^"]*)"|--folder=(\S+))')
+"""In the command line of an installed service."""
+_UNQUOTED: Final = re.compile(r"[^'%\x00-\x1f\x7f]{1,200}")
+"""A folder's path as it can be written between single quotes and in the command line of a service. Windows' own bound
+for a folder is 247 characters, and there are names to follow."""
+_EXPECTED_FOLDER: Final = (
+    "expected a folder on a drive, such as C:\\ProgramData\\azse-2, of at most 200 characters: no device such as NUL, "
+    "no dot or space at the end of a name, no 8.3 name, none of : * ? \" < > | ' %"
+)
 
 
 Action = Callable[[Service, argparse.Namespace, World], int]
@@ -83,10 +93,11 @@ def add_arguments(parser: FlagParser) -> None:
             "--folder",
             metavar="FOLDER",
             type=_folder,
-            help="Folder of its settings, outbox and log; by default the one of its name below %%ProgramData%%.",
+            help="Folder of its settings, outbox and log; by default that of the installed service, or the one of its "
+            "name below %%ProgramData%%.",
         )
         if name in ("install", "run"):
-            add_flags(subparser)
+            add_flags(subparser, environment=False)
 
 
 def service(args: argparse.Namespace, world: World | None = None) -> int:
@@ -97,12 +108,23 @@ def service(args: argparse.Namespace, world: World | None = None) -> int:
         return BAD_USAGE
     _open_streams()
     chosen = named_service(args.name, world.environ) if args.name else usual_service(world.environ)
-    chosen = replace(chosen, folder=args.folder or chosen.folder)
     try:
+        folder = args.folder or (_installed_folder(chosen.name, world) if args.action is not _run else "")
+        chosen = replace(chosen, folder=folder or chosen.folder)
+        if not is_own_name(chosen.folder) or not _UNQUOTED.fullmatch(chosen.folder):
+            complain(f"{chosen.folder}: {_EXPECTED_FOLDER}; give another by --folder")
+            return BAD_USAGE
         return int(args.action(chosen, args, world))
     except ServiceManagerError as error:
         complain(str(error))
         return FAILED
+
+
+def _installed_folder(name: str, world: World) -> str:
+    """The folder that the service was installed with; "" for none. Raises `ServiceManagerError`."""
+    with world.open_manager(False) as manager:
+        found = _GIVEN_FOLDER.search(manager.command(name)) if manager.status(name) is not None else None
+    return (found[1] or found[2]) if found else ""
 
 
 def _open_streams() -> None:
@@ -120,7 +142,8 @@ def _name(text: str) -> str:
     return text
 
 
-def _folder(text: str) -> str:
-    if not os.path.isabs(text):
-        raise argparse.ArgumentTypeError("expected an absolute path")
+def _folder(text: str, platform: str = sys.platform) -> str:
+    """A folder on a drive, since the outbox can't be on a share; elsewhere, where tests run, any absolute path."""
+    if not (is_on_a_drive(text) if platform == "win32" else os.path.isabs(text)):
+        raise argparse.ArgumentTypeError(_EXPECTED_FOLDER)
     return os.path.normpath(text)

@@ -17,6 +17,7 @@ from exporter.windows.service_manager import (
     ServiceManagerError,
     ServiceStatus,
     State,
+    install_command,
     refuse_another,
 )
 
@@ -136,7 +137,7 @@ def _state(manager: Manager, service: Service) -> int:
     """The service's state. Raises `ServiceManagerError` where there is no such service."""
     status = manager.status(service.name)
     if status is None:
-        raise ServiceManagerError(0, f"{service.name} is not installed: run `service install` first")
+        raise ServiceManagerError(0, f"{service.name} is not installed: run `{install_command(service.name)}` first")
     return status.state
 
 

@@ -6,12 +6,14 @@ It asks nothing, may be called again, and keeps settings, outbox and log: so the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from exporter.commands.check.command import validated
+from exporter.commands.check.files import exposed_folders
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.commands.service.template import config_template
 from exporter.commands.service.world import DISPLAY_NAME, Service, World, usual_service, working_in
@@ -23,7 +25,16 @@ from exporter.config.types import Text
 from exporter.exit_codes import DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, tell
-from exporter.windows.access import ADMINISTRATORS, MODIFY, READ, SYSTEM, TRUSTED_INSTALLER
+from exporter.windows.access import (
+    ADDS,
+    ADMINISTRATORS,
+    MODIFY,
+    READ,
+    SYSTEM,
+    TRUSTED_INSTALLER,
+    Ace,
+    closing_commands,
+)
 from exporter.windows.places import EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER, is_link
 from exporter.windows.service_manager import ServiceDefinition, ServiceManagerError, State, command_line, refuse_another
 
@@ -52,7 +63,9 @@ _INHERITED: Final = 0x10
 _SERVICES: Final = "S-1-5-80-"
 """How the SIDs of services begin [Service SIDs]."""
 _OTEL: Final = "OTEL_"
-
+_OTEL_SECRETS: Final = {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"}
+MOST_FILES: Final = 10_000
+"""Below the folder, whose owners are looked at: the agent itself keeps fewer than a hundred."""
 
 NOT_INSTALLED_ID: Final = 4
 """The id of our entry in the Event Log; those of `service run` are in `program`."""
@@ -101,12 +114,15 @@ def _install(service: Service, args: argparse.Namespace, world: World) -> int:
         raise ConfigError((f"{error}: write what holds it into the settings file",)) from error
     with world.open_manager(True) as manager:
         refuse_another(manager, service.name)
-        _make_folder(service, settings, world)
+        _make_folder(service, Path(settings.outbox.path), world)
+        settings = _checked(service, flags, config_file, environ)  # the settings file may be new
+        _take_over(service, Path(settings.outbox.path), world)
         before = manager.status(service.name)
         for lacking in manager.define(_definition(service, command)):
             complain(f"warning: {lacking}")
     _add_event_source(service, world)
-    for warning in (*settings.warnings, *_elsewhere(service, settings), *_unseen(environ, world), *_program(world)):
+    doubts = (*settings.warnings, *exposed_folders(settings), *_elsewhere(service, settings, world))
+    for warning in (*doubts, *_variables(environ, world), *_program(world)):
         complain(f"warning: {warning}")
     done = "installed" if before is None else "updated"
     tell(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
@@ -180,21 +196,20 @@ def _checked(service: Service, flags: Sequence[str], config_file: str, environ: 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The flags of `run` as `run` would get them."""
     parser = FlagParser(prog="service")
-    add_flags(parser)
+    add_flags(parser, environment=False)
     return parser.parse_args(list(words))
 
 
 # -- the folder
 
 
-def _make_folder(service: Service, settings: Settings, world: World) -> None:
+def _make_folder(service: Service, outbox: Path, world: World) -> None:
     """Make what is missing, and see to the access lists. Raises OSError, `NotInstalledError`.
 
     Above all of it stand SYSTEM and Administrators, and no other user has access. The service may write its data, which
     lie in the folder itself, and nothing that tells it what to do: those have lists that inherit nothing.
     """
-    lists, trusted = world.lists, {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, world.lists.user()}
-    outbox = Path(settings.outbox.path)
+    trusted = _trusted(world)
     if os.path.lexists(service.folder):
         _refuse_strangers(service.folder, world, trusted)
         _refuse_another_use(service, outbox, world)
@@ -208,11 +223,35 @@ def _make_folder(service: Service, settings: Settings, world: World) -> None:
     else:
         usual = service.folder == usual_service(world.environ).folder
         config.write_text(config_template(service.folder, usual=usual), encoding="utf-8")
-    lists.protect_file(service.config_file, [(service.sid, READ)])
+
+
+def _trusted(world: World) -> set[str]:
+    return {SYSTEM, ADMINISTRATORS, TRUSTED_INSTALLER, world.lists.user()}
+
+
+def _take_over(service: Service, outbox: Path, world: World) -> None:
+    """Refuse what another account owns, which may change its list at any time; then give the service its files.
+
+    All below the folder, after that has a list which lets no other account make anything there. What those made whom an
+    administrator has let into a folder is theirs, such as ready files. Raises OSError, `NotInstalledError`.
+    """
+    seen, trusted = 0, _trusted(world)
+    for folder, folders, files in os.walk(service.folder, onerror=_raised):
+        entries = world.lists.read(folder).entries or ()
+        makers = trusted | {entry.sid for entry in entries if entry.mask & ADDS and not entry.type}
+        for name in (*folders, *files):
+            seen += 1
+            if seen > MOST_FILES:
+                raise NotInstalledError(f"it holds more than {MOST_FILES} files: remove those that are not the agent's")
+            _refuse_strangers(os.path.join(folder, name), world, makers)
+    world.lists.protect_file(service.config_file, [(service.sid, READ)])
     if outbox.parent == Path(service.folder):
         for file in outbox.parent.glob(f"{outbox.name}*"):  # of an agent that an administrator ran
-            _refuse_link(str(file))
-            lists.protect_file(str(file), [(service.sid, MODIFY)])
+            world.lists.protect_file(str(file), [(service.sid, MODIFY)])
+
+
+def _raised(error: OSError) -> NoReturn:
+    raise error
 
 
 def _see_to_folder(path: str, sid: str, rights: int, world: World, trusted: set[str]) -> None:
@@ -234,8 +273,8 @@ def _refuse_strangers(path: str, world: World, trusted: set[str]) -> None:
     owner = world.lists.read(path).owner
     if owner not in trusted:
         raise NotInstalledError(
-            f"{path} was made by {owner}, who is no administrator: look at what it holds, then remove it, or take it "
-            f'over with `takeown /A /F "{path}"` and `icacls "{path}" /reset`'
+            f"{path} belongs to {owner}, who is no administrator: look at what it holds, then remove it, or take it "
+            f'over with `takeown /A /F "{path}"`, then `icacls "{path}" /reset`'
         )
 
 
@@ -247,10 +286,10 @@ def _refuse_link(path: str) -> None:
 
 def _refuse_another_use(service: Service, outbox: Path, world: World) -> None:
     """A folder that others use is not taken from them: by its new list only this service would have access there."""
-    own = [entry.sid for entry in world.lists.read(service.folder).entries or () if not entry.flags & _INHERITED]
-    if service.sid in own:
+    own = [entry for entry in world.lists.read(service.folder).entries or () if not entry.flags & _INHERITED]
+    if any(entry.sid == service.sid for entry in own):
         return
-    if any(sid.startswith(_SERVICES) and sid != TRUSTED_INSTALLER for sid in own):
+    if _of_another_service(own, service):
         raise NotInstalledError("it is the folder of another service: give this one a folder of its own by --folder")
     if service.folder == usual_service(world.environ).folder:
         return
@@ -258,6 +297,11 @@ def _refuse_another_use(service: Service, outbox: Path, world: World) -> None:
     for name in sorted(os.listdir(service.folder)):
         if name not in known and not name.startswith(outbox.name):
             raise NotInstalledError(f"it holds {name}: give a folder by --folder that is new, empty or of this service")
+
+
+def _of_another_service(entries: Iterable[Ace], service: Service) -> bool:
+    sids = {entry.sid for entry in entries} - {service.sid, TRUSTED_INSTALLER}
+    return any(sid.startswith(_SERVICES) for sid in sids)
 
 
 # -- the service
@@ -287,25 +331,40 @@ def _add_event_source(service: Service, world: World) -> None:
         complain(f"warning: the source {service.name} of the Event Log can't be registered: {error.strerror or error}")
 
 
-def _elsewhere(service: Service, settings: Settings) -> Iterator[str]:
-    """What the service writes outside of its folder, where it has no right to."""
+def _elsewhere(service: Service, settings: Settings, world: World) -> Iterator[str]:
+    """What the service writes outside of its folder and has no right to yet."""
     for name, path, folder in (
         ("outbox.path", settings.outbox.path, os.path.dirname(settings.outbox.path)),
         ("recorder.path", settings.recorder.path, os.path.dirname(settings.recorder.path)),
         ("event_files.path", settings.event_files.path, settings.event_files.path),
     ):
-        if path and not Path(path).is_relative_to(service.folder):
+        if not path or Path(path).is_relative_to(service.folder):
+            continue
+        entries: Sequence[Ace] = ()
+        with contextlib.suppress(OSError):  # it may be missing
+            entries = world.lists.read(folder).entries or ()
+        usual = usual_service(world.environ).folder
+        if _of_another_service(entries, service) or Path(path).is_relative_to(usual):
+            yield f"{name} is in the folder of another service: set it to a path below {service.folder}"
+        elif not any(entry.sid == service.sid and entry.mask & MODIFY == MODIFY for entry in entries):
+            commands = closing_commands(folder, MODIFY, folder=True, accounts=[service.sid])
             yield (
-                f"{name} is outside of {service.folder}: let the service write there with "
-                f'`icacls "{folder}" /grant "*{service.sid}:(OI)(CI)M"`'
+                f"{name} is outside of {service.folder}: set it to a path there, or let the service write to {folder}, "
+                f"and no other account, with {commands}"
             )
 
 
-def _unseen(environ: Mapping[str, str], world: World) -> Iterator[str]:
-    """What this session says and the service will not hear."""
+def _variables(environ: Mapping[str, str], world: World) -> Iterator[str]:
+    """What this session says and the service will not hear, and secrets where every user can read them."""
     for name in sorted(world.environ):
         if name.startswith((ENV_PREFIX, _OTEL)) and world.environ[name] and name not in environ:
-            yield f"{name} is a variable of this session alone: the service does not see it"
+            yield (
+                f"{name} is a variable of this session alone: the service does not see it; write what it says into the "
+                "settings file"
+            )
+    secrets = {setting.env for setting in catalogue() if setting.secret} | _OTEL_SECRETS
+    for name in sorted(secrets & environ.keys()):
+        yield f"{name} is a variable that every user of this machine can read: write the secret into the settings file"
 
 
 def _program(world: World) -> Iterator[str]:

@@ -15,12 +15,14 @@ import pytest
 
 import exporter
 from exporter.cli import main
-from exporter.commands.service.command import service
+from exporter.commands.service.command import _folder, add_arguments, service
+from exporter.commands.service.install import MOST_FILES
 from exporter.commands.service.template import config_template
 from exporter.commands.service.world import environment_command, named_service, usual_service
+from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
-from exporter.windows.access import MODIFY, READ, SERVICE_NAME, service_sid
+from exporter.windows.access import MODIFY, READ, SERVICE_NAME, AccessList, service_sid
 from exporter.windows.service_manager import ServiceStatus, State
 from tests.support.service_world import FakeWindows
 from tests.support.systems import run_away
@@ -127,6 +129,106 @@ def test_a_folder_that_a_stranger_has_made_before_is_not_used(
     assert install(windows, outbox(windows)) == FAILED
     assert "S-1-5-21-9-9-9-1001" in capsys.readouterr().err
     assert not windows.manager.services
+
+
+STRANGER = "S-1-5-21-9-9-9-1001"
+TAKEN_OVER = (
+    "outbox.db",
+    "outbox.db-wal",
+    "outbox.db-shm",
+    "outbox.db.lock",
+    "secrets/event-hubs",
+    "secrets/tls/server.key",
+    "hold/hold",
+    "ready/prepared",
+    "log/agent.log",
+    "events/status.json",
+)
+
+
+def put(windows: FakeWindows, name: str, owner: str) -> Path:
+    """A file in the folder of the service that belongs to `owner`, its folders to the administrators."""
+    path = windows.data / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    windows.access.owners[str(path)] = owner
+    return path
+
+
+@pytest.mark.parametrize("name", TAKEN_OVER)
+def test_files_of_another_account_are_refused_with_owner_and_remedy(
+    windows: FakeWindows, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their owner may change their lists at any time, whatever the service's installation writes into these."""
+    path = put(windows, name, STRANGER)
+    assert install(windows, outbox(windows)) == FAILED
+    err = capsys.readouterr().err
+    assert f"{path} belongs to {STRANGER}" in err
+    assert f'`takeown /A /F "{path}"`, then `icacls "{path}" /reset`' in err
+    assert not windows.manager.services
+    assert str(path) not in windows.access.entries, "its list is not ours to write"
+    windows.access.owners[str(path)] = "S-1-5-18"
+    assert install(windows, outbox(windows)) == DONE
+
+
+@pytest.mark.parametrize("name", ["recording.jsonl.1", "notes.txt", "further/notes.txt"])
+def test_files_of_another_account_stop_an_upgrade(windows: FakeWindows, name: str) -> None:
+    install(windows, outbox(windows))
+    path = put(windows, name, STRANGER)
+    assert install(windows, outbox(windows)) == FAILED
+    assert any(str(path) in text for _, _, text in windows.reports)
+
+
+def test_files_are_looked_at_once_nobody_else_can_make_any(windows: FakeWindows) -> None:
+    """The lists of the folders come first: between a look and the list a stranger would find time."""
+    (windows.data / "secrets").mkdir(parents=True)
+    looked: list[str] = []
+
+    def read(path: str) -> AccessList:
+        looked.append(os.path.relpath(path, windows.data))
+        if path.endswith("key"):
+            assert str(windows.data / "secrets") in windows.access.entries
+        return windows.access.read(path)
+
+    put(windows, "secrets/key", "S-1-5-18")
+    world = replace(windows.world, lists=replace(windows.world.lists, read=read))
+    assert service(windows.arguments("install", outbox(windows)), world) == DONE
+    assert os.path.join("secrets", "key") in looked
+
+
+@pytest.mark.parametrize("name", ["outbox.db", "outbox.db-wal", "log/agent.log", "events/status.json"])
+def test_files_that_the_service_has_written_do_not_stop_an_upgrade(windows: FakeWindows, name: str) -> None:
+    install(windows, outbox(windows))
+    put(windows, name, SID)
+    assert install(windows, outbox(windows)) == DONE
+
+
+def test_ready_files_of_an_account_that_an_administrator_let_in_do_not_stop_an_upgrade(windows: FakeWindows) -> None:
+    """Whom the list of the folder lets make files; not whom it lets read them."""
+    install(windows, outbox(windows))
+    ready = str(windows.data / "ready")
+    put(windows, "ready/event", "S-1-5-19")
+    assert install(windows, outbox(windows)) == FAILED
+    own = windows.access.entries[ready]
+    windows.access.entries[ready] = (*own, ("S-1-5-19", READ))
+    assert install(windows, outbox(windows)) == FAILED
+    windows.access.entries[ready] = (*own, ("S-1-5-19", MODIFY))
+    assert install(windows, outbox(windows)) == DONE
+
+
+def test_a_service_that_only_reads_a_folder_owns_nothing_in_it(windows: FakeWindows) -> None:
+    install(windows, outbox(windows))
+    put(windows, "hold/hold", SID)
+    assert install(windows, outbox(windows)) == FAILED
+
+
+def test_a_folder_with_very_many_files_is_refused(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody may have made them before: an installation asks about the owners of so many files and no more."""
+    (windows.data / "log").mkdir(parents=True)
+    for number in range(MOST_FILES):
+        (windows.data / "log" / str(number)).touch()
+    assert install(windows, outbox(windows)) == FAILED
+    assert f"more than {MOST_FILES} files" in capsys.readouterr().err
 
 
 @pytest.mark.linux("a user of Windows makes a junction, a test may not make a symbolic link there")
@@ -269,21 +371,161 @@ def test_what_the_service_will_not_see_is_told(windows: FakeWindows, capsys: pyt
     assert "SCHEDULED_EVENTS_LOG_LEVEL" not in err
 
 
-def test_an_outbox_elsewhere_needs_a_right_that_is_told_by_sid(
-    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("key", ["outbox.path", "recorder.path", "event-files.path"])
+def test_a_place_elsewhere_needs_a_right_until_the_service_has_it(
+    windows: FakeWindows, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert install(windows, f"--outbox.path={tmp_path / 'elsewhere' / 'outbox.db'}") == DONE
-    assert f"*{SID}:(OI)(CI)M" in capsys.readouterr().err
-
-
-def test_event_files_elsewhere_need_a_right_too(
-    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    """The commands take away what other accounts may do there; once they were run nothing is said any more."""
     folder = tmp_path / "elsewhere"
-    assert install(windows, outbox(windows), f"--event-files.path={folder}") == DONE
-    assert f'icacls "{folder}" /grant "*{SID}:(OI)(CI)M"' in capsys.readouterr().err
+    path = folder if key == "event-files.path" else folder / "file"
+    flags = [f"--{key}={path}", *([outbox(windows)] if key != "outbox.path" else [])]
+    assert install(windows, *flags) == DONE
+    assert (
+        f'`icacls "{folder}" /reset`, then `icacls "{folder}" /inheritance:r /grant:r "*{SID}:(OI)(CI)M" '
+        '"*S-1-5-18:(OI)(CI)F" "*S-1-5-32-544:(OI)(CI)F"`'
+    ) in capsys.readouterr().err
+    windows.access.entries[str(folder)] = ((SID, MODIFY),)
+    assert install(windows, *flags) == DONE
+    assert "elsewhere" not in capsys.readouterr().err
     assert install(windows, outbox(windows), f"--event-files.path={windows.data / 'events'}") == DONE
     assert "event_files" not in capsys.readouterr().err
+
+
+def test_a_place_of_another_service_is_never_granted(
+    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    windows.access.entries[str(other)] = ((service_sid("azse-2"), MODIFY),)
+    assert install(windows, f"--outbox.path={other / 'outbox.db'}") == DONE
+    err = capsys.readouterr().err
+    assert f"outbox.path is in the folder of another service: set it to a path below {windows.data}" in err
+    assert "icacls" not in err
+
+
+def test_a_first_service_of_another_name_asks_for_no_right_on_the_usual_folder(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its outbox is set in the settings file that the installation writes, which is read for the advice too."""
+    assert install(windows, "--name=azse-2") == DONE
+    assert SERVICE_NAME not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["install", "start", "stop", "remove"])
+@pytest.mark.parametrize("given", [f"--name={SERVICE_NAME}", "--name=azse-2"])
+def test_the_folder_of_an_installed_service_is_the_one_it_was_installed_with(
+    windows: FakeWindows, tmp_path: Path, word: str, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --folder: what is printed is of that folder, and an update does not move the service to another."""
+    windows.data = tmp_path / "a folder" / "svc"
+    windows.data.parent.mkdir()
+    assert install(windows, given, outbox(windows)) == DONE
+    windows.manager.statuses[given.removeprefix("--name=")] = ServiceStatus(State.RUNNING)
+    capsys.readouterr()
+    parser = FlagParser(prog="azse service")
+    add_arguments(parser)
+    flags = [outbox(windows)] if word == "install" else []
+    if word == "start":
+        windows.manager.statuses[given.removeprefix("--name=")] = ServiceStatus(State.STOPPED)
+    assert service(parser.parse_args([word, given, *flags]), windows.world) == DONE
+    out = capsys.readouterr().out
+    assert ("ProgramData" in out) is False
+    assert (str(windows.data) in out) is (word != "stop")
+    for definition in windows.manager.services.values():
+        assert f"--folder={windows.data}" in definition.command
+
+
+def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, command in ((SERVICE_NAME, "`service install`"), ("azse-2", "`service install --name=azse-2`")):
+        assert service(windows.arguments("start", f"--name={name}"), windows.world) == FAILED
+        assert command in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        r"svc",
+        r"C:svc",
+        r"\svc",
+        r"\\server\share\svc",
+        r"//server/share/svc",
+        r"\\?\C:\svc",
+        r"\\.\C:\svc",
+        r"\\?\UNC\server\share\svc",
+    ],
+)
+def test_a_folder_that_is_on_no_drive_is_bad_usage(path: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a folder on a drive"):
+        _folder(path, "win32")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "svc4.",
+        "svc4 ",
+        "svc4. .",
+        "nul",
+        "COM1",
+        "aux.x",
+        "lpt9 .txt",
+        "a:stream",
+        "SVC~1",
+        "a*b",
+        "it's",
+        "a%PATH%b",
+        "x" * 256,
+        os.path.join("con", "svc"),
+        os.path.join("svc.", "data"),
+    ],
+)
+def test_a_folder_that_windows_knows_by_another_name_is_refused_before_anything_is_made(
+    windows: FakeWindows, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agent would refuse the settings that the installation writes, or find another folder."""
+    windows.data = tmp_path / name
+    assert install(windows) == BAD_USAGE
+    assert "expected a folder on a drive" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+    assert not windows.manager.services
+
+
+@pytest.mark.parametrize("name", ["svc4.", "nul", "COM1", "aux.x", "con"])
+def test_a_service_name_that_makes_no_folder_is_refused(
+    windows: FakeWindows, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = FlagParser(prog="azse service")
+    add_arguments(parser)
+    assert service(parser.parse_args(["install", f"--name={name}"]), windows.world) == BAD_USAGE
+    assert "expected a folder on a drive" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--otlp.headers", "--event-hubs.connection-string"])
+def test_a_secret_of_a_service_is_never_sent_into_the_environment(
+    windows: FakeWindows, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every user of the machine can read its variables, and those of a service."""
+    for words in ([f"{flag}=a=hush-hush"], ["--help"]):
+        with pytest.raises(SystemExit):
+            windows.arguments("install", *words)
+        said = capsys.readouterr()
+        text = " ".join((said.out + said.err).split())
+        assert "hush-hush" not in text
+        assert "in the environment" not in text
+        assert f"set SCHEDULED_EVENTS_{flag.strip('-').replace('.', '_').replace('-', '_').upper()}" not in text
+        assert "file" in text
+
+
+def test_a_secret_in_a_variable_of_the_machine_is_reported(
+    windows: FakeWindows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    windows.variables = {"SCHEDULED_EVENTS_OTLP_HEADERS": "a=hush-hush", "OTEL_EXPORTER_OTLP_HEADERS": "b=hush-hush"}
+    assert install(windows, outbox(windows)) == DONE
+    err = capsys.readouterr().err
+    for name in windows.variables:
+        assert f"{name} is a variable that every user of this machine can read" in err
+    assert "hush-hush" not in err
 
 
 def test_a_program_in_the_folder_of_a_user_is_told(
