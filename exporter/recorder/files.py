@@ -1,62 +1,54 @@
 """The files of a recording: numbered, for their owner alone, each readable without the others.
 
 A file begins with what its lines rest on: the policy in force, the identity of the VM, what was found of the policy's
-files, and the document as it was read last.
+files, whether the outbox can be written, and the document as it was read last.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.private_file import MODE, make_folder, make_private
-
-_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-_FLAGS_OF_SOME_SYSTEMS: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
+from exporter.private_file import make_folder, make_private
+from exporter.rotating_file import RotatingFile
 
 Line = dict[str, Any]
 
+_STANDING: Final = ("policy", "vm", "files", "outbox")
+"""The kinds of lines that hold until the next of their kind, in the order in which a file begins with them."""
+
 
 class RecordingFiles:
-    """The numbered files, at most `files` of `max_bytes` each. Raises OSError, and the next `write` reopens them."""
+    """The numbered files, at most `files` of `max_bytes` each (`RotatingFile`). Raises OSError, and the next `write`
+    reopens them."""
 
-    def __init__(self, path: Path, max_bytes: int, files: int) -> None:
+    def __init__(
+        self, path: Path, max_bytes: int, files: int, *, rename: Callable[[Path, Path], None] = os.replace
+    ) -> None:
         self.path = path
         self._max = max_bytes
-        self._count = files
-        self._descriptor: int | None = None
-        self._size = 0
-        self._policy: Line = {}
-        self._vm: Line = {}
-        self._found: Line = {}
+        self._file = RotatingFile(path, max_bytes, files, make=_make, rename=rename)
+        self._known: dict[str, Line] = {}
+        """The last line of each of `_STANDING`, which holds until the next one."""
         self._body = b""
         self._read_at = ""
-        self._stands_alone = False
-        """The open file holds the policy, the identity of the VM and the document, so that it can be read alone."""
 
-    def write(self, line: Line, body: bytes) -> None:
-        """Append a line, with the document that it brings, empty for none. Raises OSError."""
-        standing = self._standing(line, body)
+    def write(self, line: Line, body: bytes, lost: int = 0) -> None:
+        """Append a line, with the document that it brings, empty for none, after the number of lines that were `lost`
+        before it. Raises OSError."""
+        standing, at = self._standing(line, body), line.get("at", line.get("read_at"))
         self._remember(line, body)
-        try:
-            self._open()
-            text = self._text(line, body)
-            if self._size > 1 and self._size + len(text) >= self._max:
-                self._rotate()
-                self._open()
-            self._append((b"" if self._stands_alone else self._opening(standing, len(text))) + text)
-            self._stands_alone = True
-        except OSError:
-            self._stands_alone = False
-            self.close()
-            raise
+        text = (_encoded({"at": at, "lost": lost}) if lost else b"") + self._text(line, body)
+        self._file.write_line(text, lambda: b"".join(map(_encoded, standing)))
+
+    def close(self) -> None:
+        """Close the file; the next `write` opens it again."""
+        self._file.close()
 
     def _text(self, line: Line, body: bytes) -> bytes:
         if body or ("read_at" in line and "same" not in line):
@@ -67,12 +59,8 @@ class RecordingFiles:
     def _remember(self, line: Line, body: bytes) -> None:
         if "began" in line:
             policy = line["began"].get("policy")
-            self._policy = {} if policy is None else {"policy": policy}
-            self._found = {}
-        if "vm" in line:
-            self._vm = line
-        if "files" in line:
-            self._found = line
+            self._known = {"vm": self._known.get("vm", {}), "policy": {} if policy is None else {"policy": policy}}
+        self._known |= {kind: line for kind in _STANDING if kind in line}
         if "read_at" in line:
             self._read_at = line["read_at"]
             self._body = self._body if "same" in line else body
@@ -82,88 +70,22 @@ class RecordingFiles:
         document or, without one, of the line, so that the files of a recording have an order."""
         document = bool(self._body and not body)
         at = self._read_at if document else line.get("read_at", line.get("at"))
-        known = [] if "began" in line else [self._policy]
-        known += [] if "vm" in line else [self._vm]
-        known += [] if "began" in line else [self._found]
+        said = {*line, *(("policy", "files", "outbox") if "began" in line else ())}
+        known = [self._known.get(kind) for kind in _STANDING if kind not in said]
         return (
             *({**each, "at": at} for each in known if each),
             *([{"read_at": at, **_body_field(self._body)}] if document else []),
         )
 
-    def _opening(self, standing: tuple[Line, ...], needed: int) -> bytes:
-        """What a file begins with; nothing where it does not fit."""
-        opening = b"".join(map(_encoded, standing))
-        return opening if self._size + len(opening) + needed < self._max else b""
 
-    def _open(self) -> None:
-        if self._descriptor is not None and _same_file(self._descriptor, self.path):
-            return
-        self.close()
-        make_folder(self.path.parent)
-        flags = _FLAGS
-        for name in _FLAGS_OF_SOME_SYSTEMS:
-            flags |= getattr(os, name, 0)
-        if self.path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
-            raise OSError(f"{self.path} is a link, which is not followed")
-        if sys.platform == "win32":
-            make_private(self.path)  # where the file system keeps no access lists, `check` says so
-        descriptor = os.open(self.path, flags, MODE)
-        self._descriptor, self._stands_alone = descriptor, False
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{self.path} is not a regular file")
-        if hasattr(os, "fchmod") and stat.S_IMODE(status.st_mode) != MODE:
-            # The file existed before and others may read it, or the umask took rights from its owner.
-            os.fchmod(descriptor, MODE)
-        self._size = status.st_size
-        if self._size:
-            self._append(b"\n")  # the last line may be torn; `replay` passes over an empty one
+def _make(path: Path) -> None:
+    """The file, private from its first moment. Raises OSError, also where others may read it all the same.
 
-    def _append(self, text: bytes) -> None:
-        assert self._descriptor is not None, "open comes first"  # noqa: S101  # a programming error, no condition
-        view = memoryview(text)
-        while view:
-            written = os.write(self._descriptor, view)
-            self._size += written
-            view = view[written:]
-
-    def _rotate(self) -> None:
-        """Raises OSError where the newest file can't be renamed, as on Windows while it is read: then none is.
-
-        Where one of the others can't be, the next rotation does it.
-        """
-        self.close()
-        if self._count == 1:
-            os.unlink(self.path)
-            return
-        waiting = self.path.with_name(f"{self.path.name}.next")
-        if waiting.exists():  # a process died in between
-            self._shift(waiting)
-        os.replace(self.path, waiting)
-        with contextlib.suppress(OSError):
-            self._shift(waiting)
-
-    def _shift(self, newest: Path) -> None:
-        for number in range(self._count - 1, 1, -1):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self._numbered(number - 1), self._numbered(number))
-        os.replace(newest, self._numbered(1))
-
-    def _numbered(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
-
-    def close(self) -> None:
-        """Close the file; the next `write` opens it again."""
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            os.close(descriptor)
-
-
-def _same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except OSError:
-        return False
+    Not on Windows where the file system keeps no access lists: `check` says so.
+    """
+    make_folder(path.parent)
+    if (exposed := make_private(path)) and sys.platform != "win32":
+        raise OSError(exposed)
 
 
 def _body_field(body: bytes) -> Mapping[str, str]:

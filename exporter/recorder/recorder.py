@@ -11,13 +11,20 @@ JSON lines, each with the time of day in UTC:
                                             document read then
     {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
     {"at": T, "files": {PATH: PRESENCE}}    what was found of the policy's files for the document read at T, and then on
+    {"at": T, "outbox": STATE}              whether the outbox could be written when it was decided on the document read
+                                            at T, and then on: "unwritable", or "writable" again
+    {"at": T, "lost": N}                    N lines before this place, at T or earlier, could not be written
     {"at": T, "began": {...}}               the agent started: its version, the boot, and the `policy` in force
     {"at": T, "policy": {...}}              the same policy, at the beginning of a further file
     {"at": T, "ended": {}}                  the agent stopped in good order
 
 The file is for its owner alone. At `max_bytes` a new one is started (PATH becomes PATH.1, and so on, `files` of them),
-and each can be read without the others. Lines are written on a thread of their own: a slow, full or broken disk delays
-no poll, and what does not fit into the queue is left out.
+and each can be read without the others: it begins with the policy, the VM, the files, the outbox and the document, as
+far as they are known and the line after them does not say otherwise. While a program on Windows has the newest file
+open, that file grows, up to `MOST_TIMES` its size.
+
+Lines are written on a thread of their own: a slow, full or broken disk delays no poll. What does not fit into the
+queue, or can't be written, is counted; the next line that can be written has the number before it.
 """
 
 from __future__ import annotations
@@ -46,6 +53,7 @@ QUEUE_BYTES: Final = 32 << 20
 MAX_VALUES: Final = 16 << 10
 """Bytes of a policy, and of what was found of its files: the smallest file has 64 KiB."""
 OMITTED: Final = "omitted"
+_TOO_SLOW: Final = "the disk is too slow"
 STOP_SECONDS: Final = 1.0
 """How long the end of the agent waits for the disk."""
 
@@ -85,6 +93,7 @@ class Recorder:
         self._writer = _Writer(RecordingFiles(Path(path), max_bytes, files), log)
         self._identity = VmIdentity()
         self._files: Mapping[str, Presence] = {}
+        self._writable = True
         self._body: bytes | None = None
         self._last: datetime | None = None
         self._written: datetime | None = None
@@ -118,6 +127,14 @@ class Recorder:
         self._write_same()  # up to this document, for which it already holds
         if self._put({"at": timestamp(at), "files": _bounded({path: found.value for path, found in files.items()})}):
             self._files = dict(files)
+
+    def stored(self, at: datetime, writable: bool) -> None:
+        """Record whether the outbox could be written for the decisions on the document read at `at`, if it is new."""
+        if writable == self._writable:
+            return
+        self._write_same()  # up to this document, for which it already holds
+        if self._put({"at": timestamp(at), "outbox": "writable" if writable else "unwritable"}):
+            self._writable = writable
 
     def failed(self, at: datetime, reason: str) -> None:
         """Record that a poll failed; of polls that fail in a row for the same reason one every few seconds, so that a
@@ -183,6 +200,9 @@ class NoRecorder:
         """Nothing."""
 
     def looked(self, at: datetime, files: Mapping[str, Presence]) -> None:
+        """Nothing."""
+
+    def stored(self, at: datetime, writable: bool) -> None:
         """Nothing."""
 
     def ended(self, at: datetime) -> None:
@@ -252,10 +272,12 @@ class _Writer:
     def __init__(self, files: RecordingFiles, log: Logger) -> None:
         self._files = files
         self._log = log
-        self._queue: queue.SimpleQueue[tuple[Line, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Line, bytes] | None] = queue.SimpleQueue()
+        """Lines with their documents, and how many lines found no room before each of them."""
         self._lock = threading.Lock()
         self._waiting = 0
         self._bytes = 0
+        self._left_out = 0
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
@@ -267,9 +289,11 @@ class _Writer:
                 self._waiting += 1
                 self._bytes += len(body)
         if not room:
-            self._log.failing("recorder", "recorder.failed", path=str(self._files.path), detail="the disk is too slow")
+            self._left_out += 1
+            self._failed(_TOO_SLOW)
             return False
-        self._queue.put((line, body))
+        self._queue.put((self._left_out, line, body))
+        self._left_out = 0
         return True
 
     def close(self, seconds: float) -> None:
@@ -277,16 +301,25 @@ class _Writer:
         self._thread.join(seconds)
 
     def _run(self) -> None:
+        lost = 0
         while (item := self._queue.get()) is not None:
-            line, body = item
+            left_out, line, body = item
+            if left_out:
+                self._failed(_TOO_SLOW)  # again: what was written meanwhile may count as its end
+            lost += left_out
             try:
-                self._files.write(line, body)
+                self._files.write(line, body, lost)
             except (OSError, ValueError) as error:
-                detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self._log.failing("recorder", "recorder.failed", path=str(self._files.path), detail=detail)
+                lost += 1
+                self._failed(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
             else:
-                self._log.recovered("recorder", "recorder.recovered")
+                if lost:
+                    self._log.recovered("recorder", "recorder.recovered", lost=lost)
+                lost = 0
             with self._lock:
                 self._waiting -= 1
                 self._bytes -= len(body)
         self._files.close()
+
+    def _failed(self, detail: str) -> None:
+        self._log.failing("recorder", "recorder.failed", path=str(self._files.path), detail=detail)

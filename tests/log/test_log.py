@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.choices import LogFormat
-from exporter.log.files import RotatingFile
 from exporter.log.libraries import REPEAT_SECONDS, captured_libraries
 from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log
 from exporter.log.writer import MAX_WAITING_LINES
+from exporter.rotating_file import RotatingFile
 from exporter.secrets import Secret
 from tests.support.log_reading import PATIENCE, logged, wait_until_gone
 

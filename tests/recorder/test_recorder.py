@@ -38,6 +38,7 @@ from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
 from exporter.recorder.files import RecordingFiles
 from exporter.recorder.recorder import QUEUE_ITEMS, Recorded, Recorder
+from exporter.rotating_file import MOST_TIMES
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.access import is_private
@@ -219,19 +220,12 @@ class _Stuck(_Log):
 
     def __init__(self) -> None:
         super().__init__()
-        self.goes_on, self.empty = threading.Event(), threading.Event()
-        self._written = 0
+        self.goes_on = threading.Event()
 
     def failing(self, key: str, event: str, **fields: Any) -> None:
         super().failing(key, event, **fields)
         if threading.current_thread().name == "recorder":
             self.goes_on.wait(WRITTEN_SECONDS)
-
-    def recovered(self, key: str, event: str, **fields: Any) -> None:
-        super().recovered(key, event, **fields)
-        self._written += 1
-        if self._written == QUEUE_ITEMS - 1:
-            self.empty.set()
 
 
 def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path) -> None:
@@ -247,7 +241,7 @@ def test_what_found_no_room_is_written_when_there_is_some(tmp_path: Path) -> Non
         recorder.looked(at(2), {"/f": Presence.PRESENT})
         path.rmdir()
         log.goes_on.set()
-        assert log.empty.wait(WRITTEN_SECONDS)
+        _until(lambda: path.is_file() and path.read_bytes().count(b'"further"') == QUEUE_ITEMS - 1)
         recorder.keep(b"document", at(3))
         recorder.looked(at(3), {"/f": Presence.PRESENT})
     assert [name for name in kinds(path) if name in ("vm", "files")] == ["vm", "files"]
@@ -298,52 +292,101 @@ def test_on_windows_the_file_is_for_its_user_alone(tmp_path: Path) -> None:
         assert is_private(path)
 
 
-@pytest.mark.windows
-def test_on_windows_a_reader_of_the_newest_file_keeps_all_files_as_they_are(tmp_path: Path) -> None:
-    """It can't be renamed meanwhile: no older file is lost for it, the log says why, and later it goes on."""
-    files = RecordingFiles(tmp_path / "rec", 300, 3)
-    numbered = [tmp_path / name for name in ("rec", "rec.1", "rec.2")]
-    for number in range(3):
-        files.write({"at": f"{number}"}, b"x" * 200)
-        files.write({"read_at": f"{number}"}, b"y" * 200)
-    before = {path: path.read_bytes() for path in numbered}
-    with open(tmp_path / "rec", "rb"):
-        for _ in range(2):
-            with pytest.raises(PermissionError):
-                files.write({"read_at": "4"}, b"z" * 200)
-    assert {path: path.read_bytes().rstrip() for path in numbered} == {
-        path: content.rstrip() for path, content in before.items()
-    }
-    files.write({"read_at": "5"}, b"z" * 200)
-    assert (tmp_path / "rec.1").read_bytes().rstrip() == before[tmp_path / "rec"].rstrip()
+class HeldOpen:
+    """A `rename` that fails as Windows does while somebody reads the newest file."""
+
+    def __init__(self) -> None:
+        self.is_held = True
+
+    def __call__(self, source: Path, target: Path) -> None:
+        if self.is_held and source.name == "rec":
+            raise PermissionError(13, "The process cannot access the file because it is being used by another process")
+        os.replace(source, target)
+
+
+def test_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) -> None:
+    """Its file grows for as long, without a second beginning, and is rotated once the reader has closed it."""
+    rename = HeldOpen()
+    files = RecordingFiles(tmp_path / "rec", 1000, 3, rename=rename)
+    for number in range(30):
+        files.write({"read_at": f"{number}"}, b"x" * 200)
+    assert [line["read_at"] for line in lines(tmp_path / "rec")] == [f"{number}" for number in range(30)]
+    rename.is_held = False
+    for number in range(30, 34):
+        files.write({"read_at": f"{number}"}, b"x" * 200)
     files.close()
+    found = [line["read_at"] for name in ("rec.1", "rec") for line in lines(tmp_path / name)]
+    assert found == [f"{number}" for number in range(34)]
+    assert (tmp_path / "rec").stat().st_size <= 1000
+
+
+def test_a_reader_that_never_closes_the_file_fills_no_disk(tmp_path: Path) -> None:
+    """At ten times its size the file takes no more lines; closed, it takes the next one at once."""
+    rename = HeldOpen()
+    files = RecordingFiles(tmp_path / "rec", 1000, 3, rename=rename)
+    written = 0
+    with contextlib.suppress(PermissionError):
+        for written in range(100):
+            files.write({"read_at": f"{written}"}, b"x" * 200)
+    assert 9_000 < (tmp_path / "rec").stat().st_size <= MOST_TIMES * 1000
+    with pytest.raises(PermissionError, match="used by another process"):
+        files.write({"at": "1000", "failure": "x" * 1000}, b"")
+    assert len(lines(tmp_path / "rec")) == written
+    rename.is_held = False
+    files.write({"at": "1001", "failure": "timeout"}, b"")
+    files.close()
+    assert kinds(tmp_path / "rec") == ["body", "failure"]
+    assert len(lines(tmp_path / "rec.1")) == written
+
+
+@pytest.mark.windows
+def test_on_windows_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) -> None:
+    """Three hundred documents while somebody has it open: it would have been rotated five times."""
+    path, log = tmp_path / "rec", _Log()
+    with recording(path, max_bytes=1 << 16, files=3, log=log) as recorder:
+        recorder.keep(b"first" + 1000 * b"x", at(0))
+        _until(lambda: path.exists() and b"first" in path.read_bytes())
+        with path.open("rb"):
+            for number in range(300):
+                recorder.keep(str(number).encode() + 1000 * b"x", at(number + 1))
+                if number % 100 == 99:
+                    _until(lambda number=number: f'"{number}x'.encode() in path.read_bytes())
+        for number in range(300, 310):
+            recorder.keep(str(number).encode() + 1000 * b"x", at(number + 1))
+    found = [
+        line["body"].rstrip("x")
+        for name in ("rec.2", "rec.1", "rec")
+        if (tmp_path / name).exists()
+        for line in lines(tmp_path / name)
+        if "body" in line
+    ]
+    assert list(dict.fromkeys(found)) == ["first", *map(str, range(310))]
+    assert log.said == []
+    assert (tmp_path / "rec.1").exists()
 
 
 def test_a_rotation_that_a_crash_ended_is_finished_by_the_next(tmp_path: Path) -> None:
+    """A name that it left free is filled, and no file behind it is moved."""
     (tmp_path / "rec").write_text("newest" + 100 * " ", encoding="ascii")
-    (tmp_path / "rec.next").write_text("before", encoding="ascii")
-    (tmp_path / "rec.1").write_text("oldest", encoding="ascii")
+    (tmp_path / "rec.2").write_text("oldest", encoding="ascii")
     files = RecordingFiles(tmp_path / "rec", 300, 4)
     files.write({"read_at": "1"}, b"x" * 200)
     files.close()
-    assert not (tmp_path / "rec.next").exists()
-    assert [(tmp_path / f"rec.{number}").read_text(encoding="ascii").strip() for number in (1, 2, 3)] == [
+    assert [(tmp_path / f"rec.{number}").read_text(encoding="ascii").strip() for number in (1, 2)] == [
         "newest",
-        "before",
         "oldest",
     ]
 
 
 def test_an_older_file_that_stays_in_its_place_costs_no_line(tmp_path: Path) -> None:
     """On Windows somebody reads it; a folder can't be replaced anywhere."""
-    (tmp_path / "rec").write_text("before" + 100 * " ", encoding="ascii")
+    (tmp_path / "rec").write_text('{"read_at": "0"}' + 100 * " ", encoding="ascii")
     (tmp_path / "rec.1").mkdir()
     (tmp_path / "rec.1" / "file").touch()
     files = RecordingFiles(tmp_path / "rec", 300, 2)
     files.write({"read_at": "1"}, b"x" * 200)
     files.close()
-    assert [line["read_at"] for line in lines(tmp_path / "rec")] == ["1"]
-    assert (tmp_path / "rec.next").read_text(encoding="ascii").strip() == "before"
+    assert [line["read_at"] for line in lines(tmp_path / "rec")] == ["0", "1"]
 
 
 def test_a_torn_line_harms_no_other(tmp_path: Path) -> None:
@@ -378,8 +421,9 @@ def _until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-def test_a_disk_that_does_not_take_it_is_said_and_it_goes_on(tmp_path: Path) -> None:
-    """Nothing is raised; the log names path and cause; the next line that fits begins with the document again."""
+def test_lines_that_a_disk_does_not_take_are_counted_where_they_are_missing(tmp_path: Path) -> None:
+    """Nothing is raised; the log names path and cause; the next line that fits begins with the document again, and with
+    how many are missing."""
     log, path = _Log(), tmp_path / "folder"
     path.mkdir()  # a folder where the file should be: root can't write it either
     with recording(path, log=log) as recorder:
@@ -392,8 +436,68 @@ def test_a_disk_that_does_not_take_it_is_said_and_it_goes_on(tmp_path: Path) -> 
             log.spoken.wait(0.01)
         path.rmdir()
         recorder.failed(at(2), "timeout")
-    assert kinds(path) == ["vm", "body", "failure"]
-    assert log.said[-1][0] == "recorder.recovered"
+        recorder.failed(at(3), "gone")
+    assert kinds(path) == ["vm", "body", "lost", "failure", "failure"]
+    assert lines(path)[1]["body"] == "b"
+    assert lines(path)[2] == {"at": "2026-03-02T09:00:02.000000Z", "lost": 3}
+    assert log.said[-1] == ("recorder.recovered", {"lost": 3})
+
+
+def test_lines_that_find_no_room_are_counted_where_they_are_missing(tmp_path: Path) -> None:
+    """Those before them, which wait for a slow disk, are written first."""
+    path, log = tmp_path / "rec", _Stuck()
+    path.mkdir()
+    with recording(path, log=log) as recorder:
+        recorder.sent(at(0), "first")
+        assert log.spoken.wait(WRITTEN_SECONDS)
+        for number in range(QUEUE_ITEMS - 1):
+            recorder.sent(at(1), f"waits-{number}")
+        for _ in range(7):
+            recorder.sent(at(2), "finds no room")
+        path.rmdir()
+        log.goes_on.set()
+        _until(lambda: path.is_file() and f'"waits-{QUEUE_ITEMS - 2}"'.encode() in path.read_bytes())
+        recorder.sent(at(3), "last")
+        recorder.sent(at(4), "very last")
+    assert lines(path)[0] == {"at": "2026-03-02T09:00:01.000000Z", "lost": 1}
+    assert [line.get("lost") or line["post"] for line in lines(path)[1:]] == [
+        *(f"waits-{number}" for number in range(QUEUE_ITEMS - 1)),
+        7,
+        "last",
+        "very last",
+    ]
+    assert [fields["lost"] for event, fields in log.said if event == "recorder.recovered"] == [1, 7]
+
+
+def test_whether_the_outbox_could_be_written_is_kept_when_it_changes(tmp_path: Path) -> None:
+    """After the document whose decisions it held; each process begins with an outbox that can be written."""
+    path = tmp_path / "rec"
+    for process in (0, 100):
+        with recording(path) as recorder:
+            recorder.began(at(process), "1.2.3", "boot", policy_values(Policy()))
+            for second, writable in enumerate([True, True, False, False, True]):
+                recorder.keep(b"document", at(process + second))
+                recorder.stored(at(process + second), writable)
+    assert kinds(path) == ["began", "vm", "body", "same", "outbox", "same", "outbox"] * 2
+    outbox = [(line["at"][17:19], line["outbox"]) for line in lines(path) if "outbox" in line]
+    assert outbox == [("02", "unwritable"), ("04", "writable"), ("42", "unwritable"), ("44", "writable")]
+
+
+def test_each_further_file_says_that_the_outbox_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "rec"
+    with recording(path, max_bytes=2048, files=9) as recorder:
+        recorder.keep(b"document", at(0))
+        recorder.stored(at(0), False)
+        for second in range(1, 80):
+            recorder.failed(at(5 * second), "timeout")
+        recorder.keep(b"document", at(500))
+        recorder.stored(at(500), True)
+        for second in range(1, 80):
+            recorder.failed(at(500 + 5 * second), "timeout")
+    oldest_first = sorted(tmp_path.iterdir(), reverse=True)
+    opened = [line["outbox"] for file in oldest_first[1:] for line in lines(file)[:2] if "outbox" in line]
+    assert opened == ["unwritable", "unwritable", "writable", "writable"]
+    assert all(kinds(file)[:3] == ["vm", "outbox", "body"] for file in oldest_first[1:])
 
 
 @pytest.mark.linux("needs a device that is always full, and a named pipe in a folder")

@@ -64,8 +64,8 @@ _SERVICES: Final = "S-1-5-80-"
 """How the SIDs of services begin [Service SIDs]."""
 _OTEL: Final = "OTEL_"
 _OTEL_SECRETS: Final = {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_LOGS_HEADERS"}
-MOST_FILES: Final = 10_000
-"""Below the folder, whose owners are looked at: the agent itself keeps fewer than a hundred."""
+MOST_FILES: Final = 1_000
+"""Below the folder, whose owners are looked at: the agent itself keeps fewer than two hundred."""
 
 NOT_INSTALLED_ID: Final = 4
 """The id of our entry in the Event Log; those of `service run` are in `program`."""

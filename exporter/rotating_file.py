@@ -1,4 +1,4 @@
-"""A log file that is rotated by size, for a service whose standard error nobody reads."""
+"""A private file of lines that is rotated by size: the log of a service, and the recording."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ MAX_BYTES: Final = 10 << 20
 FILES: Final = 5
 RETRY_SHARE: Final = 10
 """A file that can't be renamed may grow by this part of its size, then it is tried again."""
+MOST_TIMES: Final = 10
+"""A file that can't be renamed grows to this many times its size. From there on lines are refused."""
 
 # To be read as well: the last byte tells whether the last line is whole.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND
@@ -22,13 +24,12 @@ _FLAGS_OF_SOME_SYSTEMS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINA
 
 
 class RotatingFile:
-    """Appends whole lines to `path`, which becomes `path`.1 when it is full, and that `path`.2: a stream for `Log`.
+    """Appends whole lines to `path`, which becomes `path`.1 when it is full, and that `path`.2.
 
     On Windows the file is opened as Python does, with FILE_SHARE_READ and FILE_SHARE_WRITE: others may read and copy it
     while it is written. Neither has FILE_SHARE_DELETE, so nobody can rename it while a reader has it open
-    ([CreateFileW]): then lines are appended to the same file, which grows beyond `max_bytes`, and the rename is tried
-    again later. The folder is not made here: who installs the service makes it, with its access list. For one thread
-    at a time.
+    ([CreateFileW]): then lines are appended to the same file, which grows beyond `max_bytes`, up to `MOST_TIMES` of
+    it, and the rename is tried again later. For one thread at a time.
     """
 
     def __init__(
@@ -37,34 +38,47 @@ class RotatingFile:
         max_bytes: int = MAX_BYTES,
         files: int = FILES,
         *,
+        make: Callable[[Path], object] = lambda _: None,
         rename: Callable[[Path, Path], None] = os.replace,
     ) -> None:
-        """At most `files` files, at least 2, of about `max_bytes` each. `rename` replaces a file that has the new name;
-        it raises OSError."""
-        self._path = path
+        """At most `files` files of about `max_bytes` each.
+
+        `make` may make the file, and its folder, before it is opened; `rename` replaces a file that has the new name.
+        Both raise OSError.
+        """
+        self.path = path
         self._max = max_bytes
         self._count = files
+        self._make = make
         self._rename = rename
         self._descriptor: int | None = None
         self._size = 0
         self._full_at = max_bytes
+        self._is_new = False
+        """Nothing was written since the file was opened, by this process or after it was made anew."""
 
-    def write_line(self, line: bytes) -> None:
-        """Append the line, or nothing of it. Raises OSError: no such folder, no room, or `path` is not a regular file.
-        The next line opens the file again."""
+    def write_line(self, line: bytes, opening: Callable[[], bytes] = bytes) -> None:
+        """Append the line, or nothing of it, after the `opening` if the file is another one than before and both fit.
+
+        Raises OSError: no such folder, no room, `path` is not a regular file, or a reader keeps it from being rotated.
+        The next line opens the file again.
+        """
         descriptor = self._open()
         if self._size and self._size + len(line) > self._full_at:
-            descriptor = self._rotate()
+            descriptor = self._rotate(len(line))
+        text = opening() + line if self._is_new else line
+        text = text if self._size + len(text) <= self._max else line
         try:
             written = 0
-            while written < len(line):
-                written += os.write(descriptor, line[written:])
+            while written < len(text):
+                written += os.write(descriptor, text[written:])
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, self._size)  # a disk that became full took a part of it
             self.close()
             raise
-        self._size += len(line)
+        self._size += len(text)
+        self._is_new = False
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""
@@ -74,19 +88,20 @@ class RotatingFile:
 
     def _open(self) -> int:
         """The file at `path`, opened again where it was moved or removed meanwhile."""
-        if self._descriptor is not None and _is_at(self._descriptor, self._path):
+        if self._descriptor is not None and _is_at(self._descriptor, self.path):
             return self._descriptor
         self.close()
         flags = _FLAGS
         for name in _FLAGS_OF_SOME_SYSTEMS:
             flags |= getattr(os, name, 0)
-        if self._path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
-            raise OSError(f"{self._path} is a link, which is not followed")
-        descriptor = os.open(self._path, flags, MODE)
+        self._make(self.path)
+        if self.path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
+            raise OSError(f"{self.path} is a link, which is not followed")
+        descriptor = os.open(self.path, flags, MODE)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise OSError(f"{self._path} is not a regular file")
+                raise OSError(f"{self.path} is not a regular file")
             own(descriptor)
             self._size = status.st_size
             if self._size and not _ends_a_line(descriptor):  # the process or the machine died while it wrote
@@ -94,11 +109,12 @@ class RotatingFile:
         except OSError:
             os.close(descriptor)
             raise
-        self._descriptor = descriptor
+        self._descriptor, self._is_new = descriptor, True
         return descriptor
 
-    def _rotate(self) -> int:
-        """A new file at `path`, or the full one where it can't be renamed now. Raises OSError."""
+    def _rotate(self, needed: int) -> int:
+        """A new file at `path`, or the full one if it can't be renamed now. Raises OSError, also where that has no room
+        for as many bytes as are needed."""
         self.close()  # Windows renames no file that is open
         numbers = range(1, self._count)
         # A name that an earlier try left free is filled: no second one moves the files behind it out at the end.
@@ -107,13 +123,20 @@ class RotatingFile:
             for number in range(last, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     self._rename(self._numbered(number - 1), self._numbered(number))
+            if self._count == 1:
+                os.unlink(self.path)
             self._full_at = self._max
         except OSError:  # somebody reads one of them
+            if self._size + needed > MOST_TIMES * self._max:
+                raise
             self._full_at = self._size + self._max // RETRY_SHARE
+            descriptor = self._open()
+            self._is_new = not self._size
+            return descriptor
         return self._open()
 
     def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
+        return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
