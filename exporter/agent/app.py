@@ -215,6 +215,7 @@ class App:
             record_interruption=self._recorder.interrupted,
             record_document=self._recorder.keep,
             record_files=self._recorder.looked,
+            record_outbox=self._recorder.stored,
             stopping=self._stopping.is_set,
             notify_deliveries=self._notify_deliveries,
             record_post_sent=self._recorder.sent,

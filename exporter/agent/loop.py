@@ -162,10 +162,12 @@ class Agent:
         context = self._context(identity, now, document)
         state = persistence.state
         outcome = cycle.run(state, observation, policy, context)
-        if not persistence.commit(outcome, now):
+        committed = persistence.commit(outcome, now)
+        if not committed:
             if context.writable:  # what can't be recorded is not done: decided again, knowing that
                 outcome = cycle.run(state, observation, policy, replace(context, writable=False))
             persistence.keep(outcome)
+        self._environment.record_outbox(now.wall, context.writable and committed)
         self._facts += outcome.facts
         self._records += outcome.records
         return outcome

@@ -110,6 +110,8 @@ class Environment:
     """Records each document as it was received, with the time."""
     record_files: Callable[[datetime, Mapping[str, Presence]], None] = lambda _read, _files: None
     """Records what was found of the files that decisions on a document ask for, with the time at which it was read."""
+    record_outbox: Callable[[datetime, bool], None] = lambda _read, _writable: None
+    """Records whether the outbox could be written for what followed from an observation, with the time of that."""
     stopping: Callable[[], bool] = lambda: False
     """Whether the process is about to end: no new request is made."""
     notify_deliveries: Callable[[], None] = lambda: None

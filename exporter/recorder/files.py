@@ -60,6 +60,7 @@ class RecordingFiles:
         if "began" in line:
             policy = line["began"].get("policy")
             self._known = {"vm": self._known.get("vm", {}), "policy": {} if policy is None else {"policy": policy}}
+            self._body = b""
         self._known |= {kind: line for kind in _STANDING if kind in line}
         if "read_at" in line:
             self._read_at = line["read_at"]

@@ -11,8 +11,8 @@ JSON lines, each with the time of day in UTC:
                                             document read then
     {"at": T, "vm": {...}}                  the identity of this VM, as known from then on
     {"at": T, "files": {PATH: PRESENCE}}    what was found of the policy's files for the document read at T, and then on
-    {"at": T, "outbox": STATE}              whether the outbox could be written when it was decided on the document read
-                                            at T, and then on: "unwritable", or "writable" again
+    {"at": T, "outbox": STATE}              whether the outbox could be written for what was read or observed at T, and
+                                            then on: "unwritable", or "writable" again
     {"at": T, "lost": N}                    N lines before this place, at T or earlier, could not be written
     {"at": T, "began": {...}}               the agent started: its version, the boot, and the `policy` in force
     {"at": T, "policy": {...}}              the same policy, at the beginning of a further file
@@ -129,7 +129,7 @@ class Recorder:
             self._files = dict(files)
 
     def stored(self, at: datetime, writable: bool) -> None:
-        """Record whether the outbox could be written for the decisions on the document read at `at`, if it is new."""
+        """Record whether the outbox could be written for what was read or observed at `at`, if it is new."""
         if writable == self._writable:
             return
         self._write_same()  # up to this document, for which it already holds

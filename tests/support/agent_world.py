@@ -27,6 +27,7 @@ from exporter.errors import Failure
 from exporter.log.log import Log
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import REASONS, MetadataError
+from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
 from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
@@ -161,11 +162,22 @@ class Disk(Outbox):
     """The outbox on a disk that may take its time."""
 
     takes: Callable[[], None] = staticmethod(lambda: None)
+    full: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether it takes nothing more; what is on it can be read."""
 
     def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+        self._refuse()
         done = super().commit(state, records)
         self.takes()
         return done
+
+    def beat(self, seen: datetime) -> None:
+        self._refuse()
+        super().beat(seen)
+
+    def _refuse(self) -> None:
+        if self.full():
+            raise OutboxUnwritable("full", "no space left on device")
 
 
 class World:
@@ -205,6 +217,7 @@ class World:
         """What it will notice when it is asked: it ended only now."""
         self.kept: list[bytes] = []
         self.stopping = False
+        self.disk_is_full = False
         self.threads: list[threading.Thread] = []
         self.no_thread = False
         self.look: Callable[[Iterable[str]], Mapping[str, Presence]] = check_files
@@ -224,6 +237,7 @@ class World:
             include_process_metrics=False,
         )
         self.outbox = Disk(self.path, self.capacity, DESTINATIONS, now=self.clock.utc)
+        self.outbox.full = lambda: self.disk_is_full
         self.log.close(PATIENCE)  # that of the process before
         self.log = log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
         source: Source | Recorded[Any] = self.source
@@ -242,6 +256,7 @@ class World:
             record_interruption=self.recorder.interrupted,
             record_document=self._keep,
             record_files=self.recorder.looked,
+            record_outbox=self.recorder.stored,
             stopping=lambda: self.stopping,
             record_post_sent=self.recorder.sent,
             record_post_answer=self.recorder.posted,

@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from exporter.commands.replay.entries import Entry, FilesFound, Interrupted, PolicyKnown, Reading, Steady, Unreadable
+from exporter.commands.replay.entries import (
+    Entry,
+    FilesFound,
+    IdentityKnown,
+    Interrupted,
+    Lost,
+    OutboxKnown,
+    PolicyKnown,
+    Reading,
+    Steady,
+    Unreadable,
+)
 from exporter.core.state import Instant, InterruptionKind
 
 
@@ -65,8 +76,10 @@ def _steps(entries: Sequence[Entry]) -> Mapping[int, Sequence[Step]]:
     reading, advanced = 0, 0.0
     last: datetime | None = None
     for index, entry in enumerate(entries):
-        if isinstance(entry, Unreadable | PolicyKnown | FilesFound) or entry.at is None:
+        if isinstance(entry, Unreadable | PolicyKnown | FilesFound | OutboxKnown | Lost) or entry.at is None:
             continue
+        if entry.at == last and isinstance(entry, IdentityKnown | Reading):
+            continue  # a further file begins with the document before it
         if isinstance(entry, Interrupted):
             if entry.kind == InterruptionKind.CLOCK_STEP:
                 before = advanced >= entry.seconds if entry.seconds > 0 else advanced < 0

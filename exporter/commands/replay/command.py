@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import BinaryIO, Final, TextIO
@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, TextIO
 from exporter.agent.files import check_files
 from exporter.commands.replay.differences import Comparison, compare
 from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
-from exporter.commands.replay.entries import Unreadable
+from exporter.commands.replay.entries import Lost, Unreadable
 from exporter.commands.replay.inputs import Input, InputError, NoScenarioError, read_input
 from exporter.commands.replay.output import AsJson, AsText, Told
 from exporter.commands.replay.plans import ReplayPlan, named_vms, replay_plans, scenario_plan
@@ -34,13 +34,14 @@ from exporter.core.policy import Policy, Presence
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
-from exporter.text.format import clean
+from exporter.text.format import clean, counted, moment
 from exporter.text.terminal import complain, printable, supports_colour
 from exporter.text.values import nearest, unknown_word
 
 SECTIONS: Final = ("source", "approval", "records")
 LONGEST_NAMES: Final = 500
 NAMES_SHOWN: Final = 50
+HOLES_SHOWN: Final = 20
 _DIGITS: Final = re.compile(r"[0-9]+")
 ASSUMPTIONS: Final[Mapping[str, str]] = {
     "found": "the policy's files are as the agent found them; where the recording does not say, every require_file is "
@@ -50,6 +51,10 @@ ASSUMPTIONS: Final[Mapping[str, str]] = {
     "absent": "no file that the policy asks for is taken to be there",
     "look": "the files that the policy asks for were looked at on this machine, now",
 }
+GIVEN: Final = (
+    "recorded: what was read, sent and observed, and what a decision marks so; assumed: all that is decided, by a "
+    "policy that was not in force then, and what a decision marks so"
+)
 EPILOG: Final = """\
 An input is a recording ([recorder] path), one document as the metadata service gives it, several in a row or as JSON
 lines, also with the time beside them ({"time": "2026-03-02T09:00:00Z", "document": {...}}), or a scenario of `simulate`
@@ -69,6 +74,7 @@ Exit code 0: all inputs could be read, if not every line of them (document.rejec
 "decisions": for each event its moments, each with verdict, reason, rule, `rules` (each rule tried, `outcome` matches,
 differs or unreadable) and `conditions` (what else was asked, with the hold `reason` where it was not `met`);
 "then": the policies in force then, each `from` when, whether `recorded`, and `faults` of one that can't be read;
+"assumed": the kinds of records that are not as recorded, since a policy decided that was not in force then;
 "now": the policy given now with its `file`, "summary": how many events were decided alike, and how many of each kind;
 "differences": of each other event the `kind` (approved, held, earlier, later, rule, reason, unknown: what the policy
 given now does), a moment for `then` and for `now`, `seconds` by which it is approved later (negative: earlier),
@@ -182,6 +188,7 @@ def _replay_plan(
         settings.source.vm_name,
         settings.records.scope == "all",
         as_then=as_then,
+        as_found=args.assume_files == "found",
     )
     if reviewed is None:
         plan = _with_approvals(plan, options, args.start)
@@ -189,7 +196,9 @@ def _replay_plan(
     compared = reviewed is not None or (is_recorded(then) and not as_then)
     told = Told(plan, engine, then, None if as_then else reviewed or settings, compared)
     told.notes += [*plan.notes, *_about_review(reviewed), *(notes_on(then, compared) if compared or as_then else ())]
-    told.notes += _about_files(told.policies, args.assume_files)
+    told.notes += [*_about_files(told.policies, args.assume_files), *_about_holes(plan)]
+    if compared and reviewed is None:
+        told.notes.append(GIVEN)
     output = (
         AsJson(out)
         if args.format == "json"
@@ -197,7 +206,7 @@ def _replay_plan(
     )
     output.begin(told)
     for record in engine.run():
-        output.record(record)
+        output.record(told, record)
     by_then = replace(options, policy=settings.approval.policy, as_then=True)
     output.end(told, _comparison(plan, engine, by_then) if compared else None)
     return engine.result.documents
@@ -255,6 +264,16 @@ def _about_review(reviewed: Settings | None) -> list[str]:
         return []
     silent = [] if reviewed.approval_given else [f"{reviewed.config_file}: no [approval], so that it is the default"]
     return [*silent, *reviewed.warnings]
+
+
+def _about_holes(plan: ReplayPlan) -> Iterator[str]:
+    """Where lines of the recording are missing."""
+    holes = [entry for entry in plan.entries if isinstance(entry, Lost)]
+    for hole in holes[:HOLES_SHOWN]:
+        lines = counted(hole.lines, "line")
+        yield f"{lines} lost by {moment(hole.at)}: what was read and done until then is not all recorded"
+    if len(holes) > HOLES_SHOWN:
+        yield f"and lines lost at {len(holes) - HOLES_SHOWN} more times"
 
 
 def _about_files(policies: Iterable[Policy], assumed: str) -> list[str]:

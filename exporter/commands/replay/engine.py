@@ -23,6 +23,9 @@ from exporter.commands.replay.entries import (
     FilesFound,
     IdentityKnown,
     Interrupted,
+    Lost,
+    Noted,
+    OutboxKnown,
     PolicyKnown,
     Posted,
     Reading,
@@ -35,12 +38,12 @@ from exporter.commands.replay.result import Moment, ReplayResult
 from exporter.config.policy_values import PolicyRead
 from exporter.core import cycle
 from exporter.core.cycle import Context, Observation
-from exporter.core.decision import explain_decision, files_to_check, match, turning_points
+from exporter.core.decision import Explanation, explain_decision, files_to_check, match, turning_points
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import DecisionMade
 from exporter.core.folding import alike, folded
 from exporter.core.outage import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
-from exporter.core.policy import Policy, Presence
+from exporter.core.policy import Policy, Presence, Reason, prepared_path
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import APPROVAL_DECIDED, APPROVAL_OUTDATED, DOCUMENT_REJECTED, Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
@@ -74,6 +77,8 @@ class Options:
     configured: str = ""
     all_events: bool = False
     as_then: bool = False
+    as_found: bool = True
+    """`look` gives what the recording holds of a file where it holds that."""
 
 
 class ReplayEngine:
@@ -87,7 +92,11 @@ class ReplayEngine:
         self._options = options
         self._policy = options.policy
         self._policy_known = True
+        self._policy_recorded = False
         self._found: Mapping[str, Presence] = {}
+        self._writable = True
+        self._following: OutboxKnown | None = None
+        """What is said of the outbox right after the entry that is handled, for which it already holds."""
         self._body = b""
         self._version = ""
         self.result = ReplayResult()
@@ -101,7 +110,7 @@ class ReplayEngine:
             birth=self._start, vm_key=(first_known.vm.id if first_known else "") or self.vm.name or "replay"
         )
         self._committed = self._state
-        """What the agent had on disk. It commits what changed, and the time of the last good document."""
+        """What the agent had on disk. While it can write it commits what changed, and the time of the last document."""
         self._clock = Clock(plan.entries, self._start)
         self._process_start = Instant(self._start, 0.0)
         self._interruptions: list[Interruption] = []
@@ -111,6 +120,7 @@ class ReplayEngine:
         self._in_flight: set[str] = set()
         self._records: list[Record] = []
         self._watching = any(isinstance(entry, Began | Interrupted) for entry in plan.entries)
+        self._of_an_agent = any(isinstance(entry, Began | Noted) for entry in plan.entries)
 
     def run(self) -> Iterator[Record]:
         """Replay the entries in order."""
@@ -124,23 +134,33 @@ class ReplayEngine:
                 self._spacing = self._options.poll_interval
                 if isinstance(entry, Steady) and entry.times:
                     self._spacing = (entry.at - self._last_time()).total_seconds() / entry.times
-                found = self._found_with(place, entry)
+                known = self._known_with(place, entry)
                 self._take_ahead(place, entry)
                 self._handle(entry)
-                if found:
+                if known:
                     self._decide_again()
             else:
+                self._following = self._outbox_after(place)
                 self._handle(entry)
-            yield from self._records
-            self._records.clear()
+            if self._writable:
+                yield from self._records
+                self._records.clear()
+        yield from self._records
 
     def _handle(self, entry: Entry) -> None:  # noqa: PLR0912  # one branch for each kind of entry
         if isinstance(entry, PolicyKnown):
             self._adopt(entry.policy)
             return
-        if isinstance(entry, FilesFound):
-            self._found = entry.files
+        if isinstance(entry, FilesFound | OutboxKnown):
+            self._know(entry)
+            if isinstance(entry, OutboxKnown):
+                self._record_what_is_due(entry.at)
             return
+        again = isinstance(entry, IdentityKnown) and self._learned is not None and entry.at == self._learned.at
+        if isinstance(entry, Lost) or again:  # a further file begins with the identity that was just learned
+            return
+        if self._following is not None and not isinstance(entry, Reading | Steady | Began):
+            self._know(self._following)
         if not isinstance(entry, Reading | Steady | Unreadable):
             self._settle_identity()
         # How long the process lived before a restart is not known.
@@ -183,7 +203,7 @@ class ReplayEngine:
         context = self._context(now, observation)
         outcome = cycle.run(self._state, observation, self._policy, context)
         self._state = outcome.state
-        self._committed = self._state if outcome.changed else self._committed
+        self._committed = self._state if outcome.changed and self._writable else self._committed
         made = cycle.decision_context(context, self._state)
         decisions = [fact.decision for fact in outcome.facts if isinstance(fact, DecisionMade)]
         if not self._policy_known:  # what it decided can't be told
@@ -192,8 +212,27 @@ class ReplayEngine:
             return
         self._records += outcome.records
         for decision in decisions:
-            explanation = explain_decision(self._policy, self._state, made, decision)
+            explanation = self._marked(explain_decision(self._policy, self._state, made, decision))
             self.result.decided(Moment(at, explanation, self._policy.mode))
+
+    def _marked(self, explanation: Explanation) -> Explanation:
+        """The checks that rest on more than documents, with whether what they found was recorded or is assumed.
+
+        Without a recording all is assumed.
+        """
+        if not self._of_an_agent:
+            return explanation
+        files: dict[Reason, str | None] = {Reason.HELD: self._policy.hold_file}
+        if explanation.evaluations:
+            rule, event = explanation.evaluations[-1].rule, explanation.decision.event
+            files[Reason.NOT_PREPARED] = prepared_path(rule, event)
+        recorded = {reason: self._options.as_found and path in self._found for reason, path in files.items() if path}
+        recorded |= {Reason.OUTBOX_UNWRITABLE: True, Reason.DRY_RUN: self._policy_recorded}
+        marks = {reason: f" ({'recorded' if known else 'assumed'})" for reason, known in recorded.items()}
+        conditions = (
+            replace(each, finding=each.finding + marks.get(each.reason, "")) for each in explanation.conditions
+        )
+        return replace(explanation, conditions=tuple(conditions))
 
     def _context(self, now: Instant, observation: Observation) -> Context:
         document = observation.document if isinstance(observation, cycle.DocumentRead) else None
@@ -202,6 +241,7 @@ class ReplayEngine:
             process_start=self._process_start,
             identity=self._identity,
             files=self._look(document) if document is not None else {},
+            writable=self._writable,
             sends=False,
             watching=self._watching,
             poll_interval=self._options.poll_interval,
@@ -215,25 +255,47 @@ class ReplayEngine:
     def _adopt(self, policy: PolicyRead | None) -> None:
         """Decide by this policy from now on, if decisions are those of then."""
         if self._options.as_then:
+            self._policy_recorded = policy is not None
             self._policy = self._options.policy if policy is None else policy.policy
             self._policy_known = policy is None or not policy.faults
 
     def _look(self, document: Document) -> Mapping[str, Presence]:
         return self._options.look(self._policy, files_to_check(self._policy, document), self._found)
 
-    def _found_with(self, place: int, entry: Reading | Steady) -> bool:
-        """Take what was found of the files for the last document of an entry, which a line after it says."""
+    def _known_with(self, place: int, entry: Reading | Steady) -> bool:
+        """Take what was known for the decisions on the last document of an entry, which lines after it say. Whether
+        anything was. Between them may be the beginning of a further file."""
+        known: list[FilesFound | OutboxKnown] = []
         for later in range(place + 1, len(self._plan.entries)):
             following = self._plan.entries[later]
-            if isinstance(following, FilesFound) and following.at == entry.at:
-                if isinstance(entry, Steady):
-                    self._unchanged_until(entry.at - timedelta(seconds=self._options.poll_interval))
-                self._found = following.files
+            if isinstance(following, FilesFound | OutboxKnown) and following.at == entry.at:
+                known.append(following)
                 self._handled_ahead.add(later)
-                return True
-            if not isinstance(following, Interrupted):
-                return False
-        return False
+            elif not (isinstance(following, Interrupted | Noted) or _reopens(following, entry)):
+                break
+        if known and isinstance(entry, Steady):
+            self._unchanged_until(entry.at - timedelta(seconds=self._options.poll_interval))
+        for each in known:
+            self._know(each)
+        return bool(known)
+
+    def _outbox_after(self, place: int) -> OutboxKnown | None:
+        for following in self._plan.entries[place + 1 : place + 8]:
+            if isinstance(following, OutboxKnown):
+                return following
+            if not isinstance(following, Noted) and not (isinstance(following, Reading) and following.opening):
+                return None
+        return None
+
+    def _know(self, entry: FilesFound | OutboxKnown) -> None:
+        if isinstance(entry, FilesFound):
+            self._found = entry.files
+            return
+        if entry.writable and not self._writable:
+            self._committed = self._state  # with the document before this one
+        elif self._writable and not entry.writable:
+            self._committed = replace(self._committed, last_good=self._state.last_good)
+        self._writable = entry.writable
 
     def _decide_again(self) -> None:
         document = self._state.document
@@ -337,11 +399,15 @@ class ReplayEngine:
 
     def _restart(self, entry: Began) -> None:
         # What the next process loads.
-        self._state = load_state(dump_state(replace(self._committed, last_good=self._state.last_good)))
+        last_good = self._state.last_good if self._writable else self._committed.last_good
+        self._state = load_state(dump_state(replace(self._committed, last_good=last_good)))
         self._in_flight.clear()
         self._interruptions.clear()
         self._identity = self._identify(None)  # the next process reads it again
-        self._found = {}
+        self._found, self._body = {}, b""
+        if not self._writable:
+            self._records.clear()  # they were in memory alone
+        self._writable = self._following is None or self._following.writable
         self._adopt(entry.policy)
         self._version = entry.version
         self._process_start = self._clock.advance_to(entry.at)
@@ -432,6 +498,8 @@ class ReplayEngine:
         """Take the interruptions that were known when the document was read: they are recorded right after it."""
         for later in range(place + 1, len(self._plan.entries)):
             following = self._plan.entries[later]
+            if isinstance(following, Noted) or _reopens(following, entry):
+                continue
             if not isinstance(following, Interrupted) or entry.at is None:
                 return
             if following.read_at != entry.at:
@@ -456,6 +524,11 @@ class ReplayEngine:
         interruptions = tuple(self._interruptions)
         self._interruptions.clear()
         return interruptions
+
+
+def _reopens(entry: Entry, last: Reading | Steady) -> bool:
+    """Whether a further file begins with the document that was read last."""
+    return isinstance(entry, Reading) and entry.opening and entry.at == last.at
 
 
 def _parse(body: bytes) -> Document:

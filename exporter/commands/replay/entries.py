@@ -122,6 +122,22 @@ class FilesFound:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxKnown:
+    """Whether the outbox could be written for what was read or observed then, and from then on."""
+
+    at: datetime
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """So many lines before this one, of that time or earlier, could not be written."""
+
+    at: datetime
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The agent stopped in good order."""
 
@@ -136,9 +152,9 @@ class Unreadable:
     detail: str
 
 
-Noted = IdentityKnown | PolicyKnown | FilesFound
+Noted = IdentityKnown | PolicyKnown | FilesFound | OutboxKnown
 """What a file of a recording may begin with."""
-Timed = Steady | Failed | Sent | Posted | Interrupted | Noted | Began | Ended
+Timed = Steady | Failed | Sent | Posted | Interrupted | Noted | Began | Ended | Lost
 Entry = Reading | Timed | Unreadable
 
 

@@ -25,7 +25,9 @@ from exporter.commands.replay.entries import (
     FilesFound,
     IdentityKnown,
     Interrupted,
+    Lost,
     Noted,
+    OutboxKnown,
     PolicyKnown,
     Posted,
     Reading,
@@ -228,6 +230,10 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         words = {presence.value: presence for presence in Presence}
         found = {path: words[word] for path, word in files.items() if isinstance(word, str) and word in words}
         return FilesFound(at, found)
+    if (word := line.get("outbox")) in ("writable", "unwritable"):
+        return OutboxKnown(at, word == "writable")
+    if isinstance(lost := line.get("lost"), int) and not isinstance(lost, bool) and lost > 0:
+        return Lost(at, lost)
     return None
 
 

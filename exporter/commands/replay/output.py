@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 
 from exporter.commands.replay import differences
 from exporter.commands.replay.differences import Comparison, Kind
-from exporter.commands.replay.engine import ReplayEngine
+from exporter.commands.replay.engine import OF_A_POLICY, ReplayEngine
 from exporter.commands.replay.plans import ReplayPlan
 from exporter.commands.replay.policies import InForce, as_value, changes, history, modes_of, policy_line
 from exporter.commands.replay.table import as_values, table
@@ -17,7 +17,7 @@ from exporter.config.policy_values import policy_values
 from exporter.config.schema import Settings
 from exporter.core.folding import folded
 from exporter.core.policy import Mode, Policy
-from exporter.core.records import Record
+from exporter.core.records import AGENT_STARTED, Record
 from exporter.text.format import clean, counted
 from exporter.text.terminal import say, tell
 from exporter.text.timeline import record_lines
@@ -53,6 +53,12 @@ class Told:
     def policy(self) -> Policy:
         """The policy by which the printed story is decided; where there were several, the last of them."""
         return self.then[-1].policy if self.given is None else self.given.approval.policy
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The kinds of records that were not recorded so: what a policy not in force then decides, and the mode
+        of the agent."""
+        return (*OF_A_POLICY, AGENT_STARTED) if self.compared and self.given is not None else ()
 
     @property
     def vm_name(self) -> str:
@@ -94,9 +100,10 @@ class AsText:
             self._print(f"({clean(note, LONGEST)})", NOTE_HANG)
         self._print()
 
-    def record(self, record: Record) -> None:
-        """Print a record as lines of the timeline."""
-        for text in () if self.alone else record_lines(record, self.colour):
+    def record(self, told: Told, record: Record) -> None:
+        """Print a record as lines of the timeline; what a policy decides that was not in force then is marked."""
+        note = "(assumed)" if record.kind in told.assumed else ""
+        for text in () if self.alone else record_lines(record, self.colour, note):
             self._print(text)
 
     def end(self, told: Told, comparison: Comparison | None) -> None:
@@ -171,7 +178,7 @@ class AsJson:
     def begin(self, told: Told) -> None:
         """Nothing: all of it is in the last object."""
 
-    def record(self, record: Record) -> None:
+    def record(self, told: Told, record: Record) -> None:  # noqa: ARG002  # the last object says what is assumed
         """Print a record as it is published."""
         say(record.to_json().decode(), self.out)
 
@@ -182,6 +189,7 @@ class AsJson:
         last: dict[str, Any] = {
             "decisions": as_values(result),
             "vm_name": told.engine.vm.name or None,
+            "assumed": list(told.assumed),
             "mode": policy.mode.value,
             "coordination": policy.coordination.value,
             "rules": [rule.name for rule in policy.rules],

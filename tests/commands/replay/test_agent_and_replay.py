@@ -6,9 +6,11 @@ import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +70,7 @@ STEPS: Final = st.one_of(
     st.tuples(st.just("is_told_to_hold"), st.booleans()),
     st.tuples(st.just("prepares"), st.sampled_from(IDS), st.booleans()),
     st.tuples(st.just("restarts_with"), st.integers(0, 9)),
+    st.tuples(st.just("fills_its_disk"), st.booleans()),
 )
 
 
@@ -183,6 +186,9 @@ class Life:
         self.world.options = replace(self.world.options, policy=policies(self.folder)[number])
         self.restarts(True, "boot-1")
 
+    def fills_its_disk(self, full: bool) -> None:
+        self.world.disk_is_full = full
+
     def waits(self, seconds: float) -> None:
         self.world.live(seconds)
 
@@ -197,10 +203,10 @@ class Life:
         self.world.recorder.close(60)
         return [self.folder / "recording"]
 
-    def rotated(self) -> list[Path]:
+    def rotated(self, max_bytes: int = 3000) -> list[Path]:
         """The same lines in many small files, as they are written where there is little room."""
-        folder = self.folder / "rotated"
-        files = RecordingFiles(folder / "recording", 3000, 500)
+        folder = self.folder / f"rotated-{max_bytes}"
+        files = RecordingFiles(folder / "recording", max_bytes, 500)
         for text in (self.folder / "recording").read_bytes().splitlines():
             if text:
                 line = json.loads(text)
@@ -256,9 +262,68 @@ def test_replay_of_a_recording_gives_the_records_of_the_agent(
             life.step("waits", 1.0)
             for step in steps:
                 life.step(*step)
+            life.step("fills_its_disk", False)  # what it has in memory alone is nowhere to be compared with
             life.world.stop()
             told = compared(life.world.records())
             assert compared(life.replayed(life.recorded())) == told
             assert compared(life.replayed(life.rotated())) == told
         finally:
             life.world.__exit__()
+
+
+FULL_DISK: Final = ("fills_its_disk", True)
+FREE_DISK: Final = ("fills_its_disk", False)
+SHOWS: Final = ("shows", "aaaa", [NAME], "Reboot", "Scheduled")
+CRASHES: Final = ("restarts", False, "boot-2")
+
+
+@pytest.mark.parametrize(
+    ("steps", "reasons"),
+    [
+        ([FULL_DISK, SHOWS, ("waits", 7.0), FREE_DISK], ["outbox-unwritable", None]),
+        (
+            [SHOWS, FULL_DISK, ("shows", "bbbb", [NAME], "Freeze", "Scheduled"), FREE_DISK],
+            [None, "outbox-unwritable", None],
+        ),
+        ([FULL_DISK, SHOWS, CRASHES, ("waits", 7.0), FREE_DISK], ["outbox-unwritable", None]),
+        ([FULL_DISK, SHOWS, FREE_DISK, CRASHES], ["outbox-unwritable", None]),
+        ([SHOWS, FULL_DISK, ("fails", 13.0), CRASHES, FREE_DISK], [None]),
+        ([FULL_DISK, SHOWS, ("goes", "aaaa"), FREE_DISK], ["outbox-unwritable"]),
+    ],
+)
+def test_replay_holds_what_the_agent_held_while_its_outbox_could_not_be_written(
+    tmp_path: Path, steps: list[tuple[Any, ...]], reasons: list[str | None]
+) -> None:
+    """And loses what the agent had in memory alone when it died: with one file, and with many, each also by itself."""
+    life = Life(tmp_path, Policy(Mode.ENFORCE), NAME)
+    try:
+        for step in [("waits", 1.0), *steps, ("waits", 3.0)]:
+            life.step(*step)
+        life.world.stop()
+        told = life.world.records()
+        assert [record.data["decision"]["reason"] for record in told if record.kind == "approval.decided"] == reasons
+        assert compared(life.replayed(life.recorded())) == compared(told)
+        rotated = [life.rotated(size) for size in (1500, 1700, 2100, 2500)]
+        for paths in rotated:
+            assert compared(life.replayed(paths)) == compared(told)
+            for path in paths:
+                life.replayed([path])
+    finally:
+        life.world.__exit__()
+
+
+def test_a_file_in_the_middle_of_a_full_disk_holds_by_itself(tmp_path: Path) -> None:
+    """It begins with the outbox as it was."""
+    lines = [
+        {"at": "2026-03-02T09:00:00Z", "vm": {"name": NAME}},
+        {"at": "2026-03-02T09:00:00Z", "outbox": "unwritable"},
+        {"read_at": "2026-03-02T09:00:00Z", "body": document(1, event("aaaa")).decode()},
+        {"read_at": "2026-03-02T09:00:09Z", "same": 9},
+    ]
+    path = tmp_path / "recording.1"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    (plan,) = replay_plans([read_input(str(path), None)], 1.0, None, datetime(2026, 3, 2, 10, tzinfo=UTC))
+    engine = ReplayEngine(plan, Options(Policy(Mode.ENFORCE), 1.0, as_found, as_then=True))
+    list(engine.run())
+    (moments,) = engine.result.decisions.values()
+    assert [moment.explanation.decision.reason.value for moment in moments] == ["outbox-unwritable"]

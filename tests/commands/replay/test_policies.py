@@ -19,6 +19,7 @@ from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
 from exporter.config.policy_values import policy_values
 from exporter.core.policy import Mode, Policy, Rule
+from exporter.core.records import timestamp
 from tests.support.agent_world import FREEZE, World, document, event, started
 from tests.support.recordings import NAME, Recording, month
 
@@ -413,6 +414,89 @@ def test_files_of_a_recorded_policy_are_not_looked_at_here(recording: Recording,
     assert moments(as_json(recording.path, "--assume-files", "look")[1]) == [("approve", None, "enforce")]
     words = ("--assume-files", "look", "--approval.hold-file", str(tmp_path / "hold"), "--approval.coordination", "any")
     assert moments(as_json(recording.path, *words)[1]) == [("hold", "held", "dry-run")]
+
+
+# -- what is recorded and what is assumed
+
+
+def found_of(last: Mapping[str, Any]) -> dict[str, str]:
+    """What the checks of the last decision of the story found, by reason."""
+    conditions = last["decisions"][0]["moments"][-1]["conditions"]
+    return {condition["reason"]: condition["found"] for condition in conditions}
+
+
+def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recording: Recording) -> None:
+    """The presence of a file that the agent looked for was recorded; of another file, and the mode, it is assumed."""
+    recording.began(Policy(Mode.DRY_RUN, hold_file="/run/hold"))
+    recording.stay(MINUTE)
+    recording.event(ID, "Reboot", "User", -1)
+    recording.line(at=timestamp(recording.at), files={"/run/hold": "absent"})
+    recording.line(at=timestamp(recording.at), outbox="unwritable")
+    recording.stay(MINUTE)
+    recording.close()
+    then = as_json(recording.path)[1]
+    assert then["assumed"] == []
+    assert found_of(then) == {
+        "not-leader": found_of(then)["not-leader"],
+        "held": "/run/hold is absent (recorded)",
+        "outbox-unwritable": "the outbox can't be written (recorded)",
+        "dry-run": "the mode is dry-run (recorded)",
+    }
+    now = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", "/run/hold")[1]
+    assert now["assumed"] == ["approval.decided", "approval.outdated", "agent.started"]
+    assert found_of(now)["held"] == "/run/hold is absent (recorded)"
+    assert found_of(now)["dry-run"] == "the mode is enforce (assumed)"
+    other = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", "/run/other")[1]
+    assert found_of(other)["held"] == "/run/other is absent (assumed)"
+    ready = as_json(recording.path, "--approval.hold-file", "/run/hold", "--assume-files", "ready")[1]
+    assert found_of(ready)["held"] == "/run/hold is absent (assumed)"
+
+    text = " ".join(run(recording.path, "--approval.mode", "enforce", "--approval.hold-file", "/run/hold")[1].split())
+    assert "started in mode enforce (assumed)" in text
+    assert "could not be recorded (rule user-initiated) (assumed)" in text
+    assert "(in 14 min 59 s) 2026" in text, "that it was scheduled was recorded"
+    assert "recorded: what was read, sent and observed" in text
+    assert "(assumed)" not in run(recording.path)[1]
+
+
+def test_an_outbox_that_could_not_be_written_holds_for_a_policy_given_now(recording: Recording) -> None:
+    recording.began(DRY_RUN)
+    recording.stay(MINUTE)
+    recording.event(ID, "Reboot", "User", -1)
+    recording.line(at=timestamp(recording.at), outbox="unwritable")
+    recording.stay(MINUTE)
+    recording.line(at=timestamp(recording.at), outbox="writable")
+    recording.stay(MINUTE)
+    recording.close()
+    last = as_json(recording.path, "--approval.mode", "enforce")[1]
+    assert moments(last) == [("hold", "outbox-unwritable", "enforce"), ("approve", None, "enforce")]
+
+
+def test_lines_that_a_recording_lacks_are_reported(recording: Recording) -> None:
+    """With their number and until when, in the text and in the JSON."""
+    recording.began(DRY_RUN)
+    recording.stay(MINUTE)
+    recording.line(at=timestamp(recording.at), lost=169)
+    recording.stay(MINUTE)
+    recording.line(at=timestamp(recording.at), lost=1)
+    recording.close()
+    notes = [note for note in as_json(recording.path)[1]["notes"] if "lost" in note]
+    assert [note.partition(":")[0] for note in notes] == [
+        "169 lines lost by 2026-03-01 00",
+        "1 line lost by 2026-03-01 00",
+    ]
+    assert "169 lines lost by 2026-03-01 00:01:00Z" in " ".join(run(recording.path)[1].split())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"outbox": "full"}, {"outbox": True}, {"outbox": ["writable"]}, {"lost": "7"}, {"lost": -1}, {"lost": True}],
+)
+def test_a_line_of_another_shape_is_none_of_a_recording(recording: Recording, values: dict[str, Any]) -> None:
+    recording.began(DRY_RUN)
+    recording.line(at=timestamp(recording.at), **values)
+    recording.close()
+    assert as_json(recording.path)[1]["rejected"] == 1
 
 
 def test_a_bad_policy_file_is_2_with_all_its_errors(recording: Recording, tmp_path: Path) -> None:
