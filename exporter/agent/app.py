@@ -57,6 +57,7 @@ from exporter.text.journal import is_journal
 from exporter.web.config import WebConfig
 from exporter.web.responses import GATE, NO_STORE, STATUS, Accept, Response
 from exporter.web.server import WebServer
+from exporter.windows.places import NO_SHARE, is_on_network
 
 IDENTITY_PATIENCE_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 5.0
@@ -169,6 +170,8 @@ class App:
         settings = self._settings
         makers = destination_factories(settings)
         path = os.path.realpath(settings.outbox.path)  # two names of one file are one outbox, with one lock
+        if sys.platform == "win32" and is_on_network(path):
+            raise OSError(f"{settings.outbox.path} is on a share, {path}: {NO_SHARE}; set outbox.path to a local drive")
         self._outbox = Outbox(path, settings.outbox.max_bytes, tuple(makers))
         try:
             self.web.start()

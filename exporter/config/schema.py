@@ -31,6 +31,8 @@ from exporter.config.types import (
     Words,
     absolute_path,
     file_path,
+    folder_path,
+    local_path,
 )
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.gate import EVENT_TYPES, LEAD_SECONDS, GatePolicy
@@ -244,7 +246,7 @@ class OutboxSettings:
     """The one file on disk. `max_bytes` bounds it."""
 
     path: str = option(
-        Text(check=file_path, path=True, word="FILE"),
+        Text(check=local_path, path=True, word="FILE"),
         outbox_path(),
         "File that holds the state and the records not yet delivered.",
     )
@@ -260,7 +262,7 @@ class EventFilesSettings:
     """Files for local software, one for each event of this VM."""
 
     path: str = option(
-        Text("a folder, or nothing", absolute_path, optional=True, path=True, word="FOLDER"),
+        Text("a folder, or nothing", folder_path, optional=True, path=True, word="FOLDER"),
         "",
         "Folder that is there, for a file per event of this VM and status.json, for local software. Empty: off.",
     )

@@ -33,7 +33,7 @@ from exporter.text.values import (
     refuse_secrets,
     split_address,
 )
-from exporter.windows.places import is_fixed, is_own_name
+from exporter.windows.places import NO_SHARE, is_fixed, is_on_network, is_own_name
 
 KNOWN_API_VERSIONS: Final = (
     "2017-03-01",
@@ -443,10 +443,23 @@ def file_path(path: str, platform: str = sys.platform) -> str:
             raise InvalidValue(r"a path with its drive, such as 'C:\ProgramData\app\file'")
         if path and not is_own_name(path):
             raise InvalidValue(
-                "the path of a file that Windows knows by this name alone: no device such as NUL, no dot or space at "
+                "a path that Windows knows by this name alone: no device such as NUL, no dot or space at "
                 'its end, no 8.3 name, none of : * ? " < > |'
             )
     return absolute_path(path, platform)
+
+
+def folder_path(path: str, platform: str = sys.platform) -> str:
+    """As `file_path`, for a folder, which may end in a separator."""
+    return file_path(path.rstrip("\\/") if platform == "win32" else path, platform)
+
+
+def local_path(path: str, platform: str = sys.platform) -> str:
+    """As `file_path`, for the outbox. On Windows it raises `InvalidValue` for a share as well."""
+    checked = file_path(path, platform)
+    if platform == "win32" and is_on_network(checked):
+        raise InvalidValue(f"a path on a drive of this machine: {NO_SHARE}")
+    return checked
 
 
 def file_mode(text: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.event_files.content import MAX_BYTES, STATUS_NAME, is_event_file, is_status_file, may_be_ours
-from exporter.windows.places import is_link
+from exporter.windows.places import is_in_use, is_link
 
 DEFAULT_MODE: Final = 0o644
 UNCHANGED: Final = -1
@@ -37,6 +37,10 @@ Stamp = tuple[int, int, int]
 
 class Unfit(OSError):
     """Something is in the way that this program does not remove. The message is a sentence."""
+
+
+class InUse(OSError):
+    """Another program on Windows has the file open. The message is a sentence."""
 
 
 def digest(content: bytes) -> bytes:
@@ -102,7 +106,7 @@ class Folder:
             finally:
                 os.close(descriptor)
             stamp = _stamp(os.lstat(temporary))
-            _patiently(lambda: os.replace(temporary, self._at(name)), patience)
+            _patiently(lambda: os.replace(temporary, self._at(name)), self._at(name), patience)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -120,7 +124,7 @@ class Folder:
         path = self._at(name)
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.lstat(path).st_mode):
-                _patiently(lambda: os.unlink(path), patience)
+                _patiently(lambda: os.unlink(path), path, patience)
 
     def digest(self, name: str) -> bytes | None:
         """`digest` of what the file holds; None if that can't be read."""
@@ -187,11 +191,16 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _patiently(act: Callable[[], None], patience: Patience) -> None:
-    """On Windows a file can't be replaced or removed while somebody reads it, who is done in a moment."""
+def _patiently(act: Callable[[], None], path: str, patience: Patience) -> None:
+    """On Windows a file can't be replaced or removed while somebody reads it, who is done in a moment. Raises `InUse`
+    if it takes longer: there the error is the same as where the right to do it is missing."""
     while True:
         try:
             return act()
-        except PermissionError:
-            if sys.platform != "win32" or not patience.wait():
-                raise
+        except PermissionError as error:
+            if sys.platform == "win32" and patience.wait():
+                continue
+            if is_in_use(path):
+                sentence = f"{path} is in use by another program, and tried again: readers should close it at once"
+                raise InUse(sentence) from error
+            raise

@@ -22,7 +22,7 @@ from exporter.event_files.content import (
     status_fields,
     status_file,
 )
-from exporter.event_files.folder import Folder, Identity, Patience, Stamp, Unfit, digest
+from exporter.event_files.folder import Folder, Identity, InUse, Patience, Stamp, Unfit, digest
 from exporter.log.protocol import Logger
 
 HEARTBEAT_SECONDS: Final = 4.0
@@ -183,8 +183,8 @@ class Keeper:
 
 def _described(path: str, error: OSError) -> tuple[str, str]:
     """The reason of a failure, one word, and a sentence."""
-    if isinstance(error, Unfit):
-        return "foreign", str(error)
+    if isinstance(error, Unfit | InUse):
+        return "foreign" if isinstance(error, Unfit) else "in-use", str(error)
     reason = _REASONS.get(error.errno or 0, "failed")
     where = error.filename2 or error.filename or path
     if reason == "missing":

@@ -29,9 +29,12 @@ _DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-
 """Names that mean a device in every folder, whatever comes after a dot [Naming files, paths, and namespaces]."""
 _SHORT: Final = re.compile(r"[^.]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?")
 """What an 8.3 name may look like, by which Windows finds a file of another name."""
+NO_SHARE: Final = "the outbox's journal, shared memory, works on no share"
 _MAX_NAME: Final = 255
 _NAME_SURROGATE: Final = 0x20000000
 """The bit of a reparse tag that stands for another name, as a junction does [IsReparseTagNameSurrogate]."""
+SHARING_VIOLATION: Final = 32
+"""ERROR_SHARING_VIOLATION: another program has the file open and lets nobody else do this with it."""
 FILE_NOT_FOUND: Final = 2
 """ERROR_FILE_NOT_FOUND: the folder was found, and no such name in it [System error codes]."""
 
@@ -60,6 +63,16 @@ def is_fixed(path: str) -> bool:
     (`\\.\`, `\\?\`). Python's own `isabs` has counted `\name` in until 3.13.
     """
     return is_on_a_drive(path) or path.replace("/", "\\").startswith("\\\\")
+
+
+def is_on_network(path: str) -> bool:
+    r"""Whether the path is one of a share, `\\server\share\` or `\\?\UNC\server\share\`.
+
+    Of a drive that is a share under a letter only its real path is one (`os.path.realpath`).
+    """
+    text = path.replace("/", "\\")
+    literal = text[4:] if text.startswith("\\\\?\\") else ""
+    return literal.upper().startswith("UNC\\") if literal else text.startswith("\\\\") and text[2:4] != ".\\"
 
 
 def is_own_name(path: str) -> bool:
@@ -109,4 +122,24 @@ def is_not_found(path: str) -> bool:
             win32file.GetFileAttributesEx(os.fspath(path))
         except pywintypes.error as error:
             return bool(error.winerror == FILE_NOT_FOUND)
+    return False
+
+
+def is_in_use(path: str) -> bool:
+    """Whether another program has the file open and keeps it from being removed. Elsewhere than on Windows: False.
+
+    To replace such a file fails with ERROR_ACCESS_DENIED, as it does without the right to; to open it for removal fails
+    with that only without the right.
+    """
+    if sys.platform == "win32":
+        import pywintypes  # noqa: PLC0415  # of Windows alone
+        import win32con  # noqa: PLC0415  # of Windows alone
+        import win32file  # noqa: PLC0415  # of Windows alone
+
+        shared = win32con.FILE_SHARE_READ | win32con.FILE_SHARE_WRITE | win32con.FILE_SHARE_DELETE
+        flags = win32file.FILE_FLAG_OPEN_REPARSE_POINT | win32file.FILE_FLAG_BACKUP_SEMANTICS
+        try:
+            win32file.CreateFile(path, win32con.DELETE, shared, None, win32con.OPEN_EXISTING, flags, None).Close()
+        except pywintypes.error as error:
+            return bool(error.winerror == SHARING_VIOLATION)
     return False

@@ -11,8 +11,9 @@ from exporter.config.load import ConfigError, load
 from exporter.config.places import hold_place, ready_place
 from exporter.config.rules import read_rules
 from exporter.config.schema import Settings, outbox_path, settings_table
-from exporter.config.types import file_path
+from exporter.config.types import file_path, folder_path, local_path
 from exporter.text.values import InvalidValue
+from exporter.windows.places import is_on_network
 from tests.support.configuration import parser
 
 BELOW = r"D:\Data\azure-scheduled-events-exporter"
@@ -64,6 +65,45 @@ def test_on_windows_a_path_with_its_drive_or_share_stays_as_it_is(path: str) -> 
 def test_on_windows_a_name_that_means_another_file_is_refused(path: str) -> None:
     with pytest.raises(InvalidValue, match="that Windows knows by this name alone"):
         file_path(path, "win32")
+
+
+SHARES = [r"\\server\share\o.db", "//server/share/o.db", r"\\?\UNC\server\share\o.db", r"\\?\unc\server\share\o.db"]
+
+
+@pytest.mark.parametrize("path", SHARES)
+def test_on_windows_an_outbox_on_a_share_is_refused(path: str) -> None:
+    """SQLite's journal is memory that processes share, on one machine."""
+    assert is_on_network(path)
+    with pytest.raises(InvalidValue, match="a path on a drive of this machine"):
+        local_path(path, "win32")
+
+
+@pytest.mark.parametrize("path", [r"C:\x\o.db", "c:/x/o.db", r"\\?\C:\x\o.db", r"\\?\Volume{1-2}\o.db"])
+def test_on_windows_an_outbox_on_a_drive_is_taken(path: str) -> None:
+    assert not is_on_network(path)
+    assert local_path(path, "win32") == path
+
+
+@pytest.mark.parametrize(
+    "path", [r"C:\events\nul", r"C:\events\NUL\\", r"C:\aux\events", "C:/events/com1.x", r"C:\e.", "C:x"]
+)
+def test_on_windows_a_device_is_no_folder_for_event_files(path: str) -> None:
+    with pytest.raises(InvalidValue):
+        folder_path(path, "win32")
+
+
+@pytest.mark.parametrize("path", ["C:\\events", "C:\\events\\", "C:/events/", "\\\\server\\share\\events"])
+def test_on_windows_a_folder_may_end_in_a_separator(path: str) -> None:
+    assert folder_path(path, "win32") == path.rstrip("\\/")
+
+
+@pytest.mark.windows
+@pytest.mark.parametrize(
+    ("flag", "path"), [("event-files.path", r"C:\events\nul"), *(("outbox.path", path) for path in SHARES)]
+)
+def test_on_windows_no_setting_takes_a_device_or_a_share(flag: str, path: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{flag}: expected"):
+        load(parser().parse_args([f"--{flag}={path}"]), {})
 
 
 @pytest.mark.parametrize("path", ["/x", "/NUL", "/app/hold:x", "/app/hold.", r"C:\x", r"\\server\share\x"])

@@ -652,7 +652,8 @@ def test_a_file_that_is_being_read_is_replaced_when_the_reader_is_done(world: Wo
     world.bring(scheduled_story().status())
     with open(world.path / FREEZE_FILE, "rb"):
         world.bring(started_story().status())
-        assert FREEZE_FILE in world.keeper.error
+        assert f"{FREEZE_FILE} is in use by another program" in world.keeper.error
+        assert [fields["reason"] for _, fields in world.log.lines] == ["in-use"]
         assert not any(name.endswith(".tmp") for name in names(world.path))
         story = started_story()
         story.read(REBOOT, after=6)

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from exporter.windows.places import OUTBOX_FILE, is_fixed, is_not_found, is_on_a_drive, is_own_name, program_data
+from exporter.windows.places import (
+    OUTBOX_FILE,
+    is_fixed,
+    is_in_use,
+    is_not_found,
+    is_on_a_drive,
+    is_own_name,
+    program_data,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +104,18 @@ def test_an_ordinary_name_is_of_one_file(path: str) -> None:
 )
 def test_a_name_by_which_windows_finds_another_file_is_of_none(path: str) -> None:
     assert not is_own_name(path)
+
+
+@pytest.mark.windows
+def test_a_file_that_a_reader_has_open_is_in_use(tmp_path: Path) -> None:
+    """Not one that is closed again, or not there."""
+    path = tmp_path / "file"
+    path.touch()
+    with path.open("rb"):
+        assert is_in_use(str(path))
+    assert not is_in_use(str(path))
+    assert path.exists()
+    assert not is_in_use(str(tmp_path / "missing"))
 
 
 @pytest.mark.windows

@@ -25,6 +25,7 @@ from exporter.outbox.file import fault_within, file_uri, is_corrupt
 from exporter.outbox.lock import FileLock
 from exporter.private_file import open_folder
 from exporter.windows import access
+from exporter.windows.places import NO_SHARE, is_on_network
 
 TOPIC: Final = "outbox"
 _COPIED_AT_MOST: Final = 256 << 20
@@ -64,6 +65,8 @@ def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Whether the agent could work with its outbox, and which VM the outbox belongs to."""
     del environment
     path = Path(settings.outbox.path)
+    if sys.platform == "win32" and is_on_network(real := os.path.realpath(path)):
+        return Report((fail(TOPIC, f"{path} is on a share, {real}: {NO_SHARE}; set outbox.path to a local drive"),))
     try:
         in_use = _is_in_use(path)
     except OSError as error:
