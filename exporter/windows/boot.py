@@ -25,6 +25,8 @@ _BUILD: Final = 0x260
 _MAJOR: Final = 0x26C
 _BOOT: Final = 0x2C4
 _END: Final = _BOOT + 4
+BOOT_ID_ADDRESS: Final = _ADDRESS + _BOOT
+"""Also in `deploy/windows/examples/handshake.ps1`."""
 _FIRST: Final = (10, 14393)
 """Windows 10 1607 and Windows Server 2016: where `BootId` is, older versions have padding. The versions are read from
 the page itself, since GetVersionEx gives a program without a manifest those of an older system."""

@@ -275,6 +275,7 @@ def test_every_setting_that_is_named_exists() -> None:
     known = {setting.name for setting in catalogue()} | {"approval.rules", "outbox.db", "web.yml"} | set(KINDS)
     files = (f"event_files.{word}" for word in ("failed", "stuck", "recovered"))
     logged = {"outbox.unwritable", "approval.postponed", *files}
+    logged |= {"recorder.failed", "recorder.recovered"}
     wrong = [
         (name_of(page), name)
         for page in PAGES

@@ -14,6 +14,7 @@ import yaml
 
 from deploy.windows import msi
 from exporter.windows.access import service_sid
+from exporter.windows.boot import BOOT_ID_ADDRESS
 from exporter.windows.places import CONFIG_FILE, EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER
 from tests.support.documentation import PAGES, ROOT, blocks, name_of
 
@@ -110,6 +111,60 @@ def test_the_accounts_are_named_by_sid() -> None:
     ]
     assert granted
     assert all(account.startswith(("*S-1-5-", "${service}", "NT SERVICE\\")) for account in granted)
+
+
+ICACLS: Final = re.compile(r"""icacls\s+("[^"]*"|[^\s"`]+)([^`\n]*)""")
+CHANGES: Final = re.compile(r"/(grant|deny|inheritance|remove|restore|substitute|setintegritylevel)\b")
+
+
+def texts_with_commands() -> Iterator[tuple[str, str]]:
+    """Every text by which a command of Windows could be run: pages, messages, and what ships."""
+    for page in {*PAGES, *(ROOT / "docs").glob("*.md")}:
+        yield name_of(page), page.read_text(encoding="utf-8")
+    for text in messages():
+        yield "a message", text
+    for file in (ROOT / "deploy").rglob("*"):
+        if (
+            file.suffix in {".ps1", ".wxs", ".py", ".yaml", ".tpl", ".txt", ".xml", ".md"}
+            and "node_modules" not in file.parts
+        ):
+            yield name_of(file), file.read_text(encoding="utf-8")
+
+
+def late_resets(text: str) -> list[str]:
+    """The commands that change the access list of a path that none before them has reset."""
+    reset: set[str] = set()
+    late = []
+    for found in ICACLS.finditer(text):
+        path, rest = found[1].strip('"'), found[2]
+        if "/reset" in rest:
+            reset.add(path)
+        elif CHANGES.search(rest) and path not in reset:
+            late.append(found[0])
+    return late
+
+
+def test_every_access_list_is_reset_before_it_is_changed() -> None:
+    """/grant and /inheritance:r leave explicit entries of other accounts, and `check` would repeat its advice."""
+    assert [(name, late) for name, text in texts_with_commands() for late in late_resets(text)] == []
+
+
+def test_the_commands_of_access_lists_are_all_found() -> None:
+    """The search finds what is known to be there, and what would be wrong."""
+    found = [(name, found[0]) for name, text in texts_with_commands() for found in ICACLS.finditer(text)]
+    for name in ("docs/windows.md", "docs/handshake.md", "a message"):
+        assert sum(name == each and "/reset" in command for each, command in found) >= 2, name
+    assert late_resets('icacls $a /reset\nicacls $a /grant "x:F"\nicacls "$b" /inheritance:r /grant "x:F"') == [
+        'icacls "$b" /inheritance:r /grant "x:F"'
+    ]
+
+
+def test_the_handshake_knows_a_reboot_by_the_number_that_the_agent_takes() -> None:
+    """The loader's: the time of the boot moves when somebody sets the clock."""
+    text = (ROOT / "deploy" / "windows" / "examples" / "handshake.ps1").read_text(encoding="utf-8")
+    (address,) = re.findall(r"\[IntPtr\] (0x[0-9A-F]+)", text)
+    assert int(address, 16) == BOOT_ID_ADDRESS
+    assert "LastBootUpTime" not in text
 
 
 def test_the_event_log_is_read_where_the_source_is_not_registered_any_more() -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from deploy.windows import NAME, PROGRAM, STEM, archive, build, folder, msi
+from exporter.text.values import InvalidValue, split_address
 from tests.support.peers import need
 
 ROOT: Final = Path(__file__).parents[2]
@@ -257,6 +258,23 @@ def test_what_is_given_to_the_msi_is_remembered(made: Path, tmp_path: Path) -> N
         assert conditions[action] == f"REMEMBERED_{name} AND NOT {name}"
         assert name not in table(path, "Property")
     assert (conditions["SetListenFlag"], conditions["SetConfigFlag"]) == ("LISTEN_ADDR", "CONFIG_FILE")
+
+
+@pytest.mark.peer("wixl")
+def test_an_ipv6_address_gets_brackets_before_its_port(made: Path, tmp_path: Path) -> None:
+    """Whether it was given or remembered, and not a second time; the agent takes it only so."""
+    path = made_msi(made, tmp_path / "made.msi")
+    assert table(path, "CustomAction")["BracketListenAddr"][1:3] == ["LISTEN_ADDR", r"[\[][LISTEN_ADDR][\]]"]
+    sequence = table(path, "InstallExecuteSequence")
+    assert sequence["BracketListenAddr"][0] == 'LISTEN_ADDR >< ":" AND NOT LISTEN_ADDR << "["'
+    order = [
+        int(sequence[name][1]) for name in ("KeepListenAddr", "SetListenAddr", "BracketListenAddr", "SetListenFlag")
+    ]
+    assert order == sorted(set(order))
+    assert len({row[2] for row in msi.rows(path, "InstallExecuteSequence")}) == len(sequence), "no two at once"
+    assert split_address("[::]:10169") == ("::", 10169)
+    with pytest.raises(InvalidValue):
+        split_address(":::10169")
 
 
 @pytest.mark.peer("wixl")

@@ -34,19 +34,40 @@ $log = "$State\handshake.log"
 $marks = "$State\asked"         # one file per event that asked; in it is the path of its ready file, if it has one
 $begun = "$State\begun"         # prepare.ps1 was started, so there is something to undo
 $prepared = "$State\prepared"   # prepare.ps1 has succeeded
-$bootFile = "$State\boot"       # when Windows was started: what was prepared before that is not prepared any more
+$bootFile = "$State\boot"       # the boot of Windows: what was prepared before it is not prepared any more
 $silence = 0
 $heard = ''
 $pause = 0
 $wanted = ''
 $unmade = ''
 
+# A log that can't be renamed or written, since a reader has it open or the disk is full, loses a line and ends nothing.
 function Write-Log([string] $Text) {
-    if ((Test-Path -LiteralPath $log) -and (Get-Item -LiteralPath $log).Length -gt 1000000) {
-        Move-Item -LiteralPath $log -Destination "$log.1" -Force
-    }
+    try {
+        if ((Test-Path -LiteralPath $log) -and (Get-Item -LiteralPath $log).Length -gt 1000000) {
+            Move-Item -LiteralPath $log -Destination "$log.1" -Force
+        }
+    } catch { $null = $_ }
     $line = '{0} {1}' -f [DateTime]::UtcNow.ToString('yyyy-MM-ddTHH:mm:ssZ'), $Text
-    [IO.File]::AppendAllText($log, $line + [Environment]::NewLine)
+    try { [IO.File]::AppendAllText($log, $line + [Environment]::NewLine) } catch { $null = $_ }
+}
+
+# A file that says that this VM is prepared must go. Ended here, this program is started again within a minute.
+function Remove-Surely([string] $Path) {
+    Remove-Item -LiteralPath $Path -Force -ErrorAction Ignore
+    if (Test-Path -LiteralPath $Path) { throw "$Path can't be removed" }
+}
+
+# The owner of the folder or of a file in it can say that this VM is prepared, and so release an approval. So can all users
+# where the folder has the access list of ProgramData. docs/handshake.md has the commands that close it.
+function Assert-Own([string[]] $Paths) {
+    $trusted = 'S-1-5-18', 'S-1-5-32-544', [Security.Principal.WindowsIdentity]::GetCurrent().User.Value
+    foreach ($item in @(Get-Item -LiteralPath $Paths -Force) + @(Get-ChildItem -LiteralPath $Paths -Force)) {
+        if ($item.Attributes -band [IO.FileAttributes]::ReparsePoint) { throw "$($item.FullName) is a link" }
+        $owner = (Get-Acl -LiteralPath $item.FullName).GetOwner([Security.Principal.SecurityIdentifier]).Value
+        if ($trusted -cnotcontains $owner) { throw "$($item.FullName) belongs to $owner" }
+    }
+    if (-not (Get-Acl -LiteralPath $State).AreAccessRulesProtected) { throw "$State inherits its access list" }
 }
 
 # What a file holds, read so that the agent can replace or remove it meanwhile; $null where there is none.
@@ -91,7 +112,7 @@ function Test-Agent {
 
 function Remove-Ready([string] $Mark) {
     $path = ([string] (Read-Shared $Mark)).Trim()
-    if ($path) { Remove-Item -LiteralPath $path -Force -ErrorAction Ignore }
+    if ($path) { Remove-Surely $path }
 }
 
 # Keep the marks as the event files say. Returns the path of an event file that asks, or ''. An event that has asked once does
@@ -179,22 +200,26 @@ function Start-Absence([string] $EventFile) {
 
 function Stop-Absence {
     Write-Log 'bringing this VM back into service'
-    Remove-Item -LiteralPath $prepared -Force -ErrorAction Ignore
+    Remove-Surely $prepared
     if (Invoke-Own 'resume' $Resume '') {
         Remove-Item -LiteralPath $begun -Force
         Write-Log 'back in service'
     }
 }
 
+Assert-Own $State
 $null = New-Item -ItemType Directory -Path $marks -Force
-$boot = (Get-CimInstance -ClassName Win32_OperatingSystem).LastBootUpTime.ToUniversalTime().ToString('yyyy-MM-ddTHH:mm')
-if ([string] (Read-Shared $bootFile) -ne $boot) {
+Assert-Own $State, $marks
+# The number that the loader of Windows gave this boot, by which the agent knows it too: KUSER_SHARED_DATA.BootId. The time
+# of the boot moves when the clock is set. Without a number every start of this program counts as one of Windows.
+$boot = [Runtime.InteropServices.Marshal]::ReadInt32([IntPtr] 0x7FFE02C4).ToString()
+if ($boot -eq '0' -or [string] (Read-Shared $bootFile) -cne $boot) {
     # Windows has started anew: so have the programs that were taken out of service. What there is to undo is undone below.
     foreach ($mark in @(Get-ChildItem -LiteralPath $marks -File)) {
         Remove-Ready $mark.FullName
         Remove-Item -LiteralPath $mark.FullName -Force
     }
-    Remove-Item -LiteralPath $prepared -Force -ErrorAction Ignore
+    Remove-Surely $prepared
     [IO.File]::WriteAllText($bootFile, $boot)
 }
 while ($true) {
