@@ -250,10 +250,10 @@ def is_exposed(path: str) -> bool:
 
 def exposure(path: str) -> str:
     """The same as a clause about the folder concerned, "" for none. Raises OSError."""
-    if sys.platform != "win32" or (found := intruder(path, current_user(), access_list, is_link)) is None:
-        return ""
-    folder, sid = found
-    return f"{folder} can be changed by {_named(sid)}" if sid else f"{folder} is a link to another folder"
+    if sys.platform == "win32" and (found := intruder(path, current_user(), access_list, is_link)) is not None:
+        folder, sid = found
+        return f"{folder} can be changed by {_named(sid)}" if sid else f"{folder} is a link to another folder"
+    return ""
 
 
 def is_private(path: str | Path) -> bool:

@@ -347,10 +347,12 @@ def test_on_windows_a_reader_of_the_newest_file_costs_no_line(tmp_path: Path) ->
         recorder.keep(b"first" + 1000 * b"x", at(0))
         _until(lambda: path.exists() and b"first" in path.read_bytes())
         with path.open("rb"):
-            for number in range(300):
+            for number in range(150):
                 recorder.keep(str(number).encode() + 1000 * b"x", at(number + 1))
-                if number % 100 == 99:
-                    _until(lambda number=number: f'"{number}x'.encode() in path.read_bytes())
+            _until(lambda: b'"149x' in path.read_bytes())  # the queue has room for no more than 256
+            for number in range(150, 300):
+                recorder.keep(str(number).encode() + 1000 * b"x", at(number + 1))
+            _until(lambda: b'"299x' in path.read_bytes())
         for number in range(300, 310):
             recorder.keep(str(number).encode() + 1000 * b"x", at(number + 1))
     found = [

@@ -176,10 +176,8 @@ def readable_secrets(settings: Settings, environment: ProbeEnvironment) -> list[
 def exposed_folders(settings: Settings) -> Iterator[str]:
     """Warnings about folders in which an account that is no administrator decides which files there are.
 
-    Only on Windows, where the agent then approves nothing that asks for such a file.
+    Only on Windows; the agent then approves nothing that asks for such a file.
     """
-    if sys.platform != "win32":
-        return
     approval, events = settings.approval, settings.event_files.path
     needed = [("approval.hold_file", approval.hold_file, "so that every approval is held", hold_place())]
     for rule in approval.rules:
