@@ -92,8 +92,8 @@ def open_folder(path: Path) -> str:
                     f"what is made in {path} can be read by {', '.join(readers)}: take another folder, or close this "
                     f"one with {access.closing_commands(path, access.FULL, folder=True)}"
                 )
-            if owner := access.strange_owner(path):  # everybody may make a folder in ProgramData
-                return f"{path} belongs to {owner}, who may open it to others at any time: take another folder"
+            if exposure := access.exposure(str(path / "_")):  # everybody may make a folder in ProgramData
+                return f"{exposure}, so that others may come to read what is made in {path}: take another folder"
         except OSError as error:
             return f"the access list of {path} cannot be read ({error.strerror}): others may read what is made in it"
     return ""

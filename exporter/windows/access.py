@@ -237,12 +237,6 @@ def is_strange(owner: str, user: str) -> bool:
     return owner not in {*NO_OTHERS, user}
 
 
-def strange_owner(path: str | Path) -> str:
-    """Who owns the file or folder, named as `others_with_access` does, where `is_strange`; else "". Raises OSError."""
-    owner = access_list(path).owner
-    return _named(owner) if keeps_lists(path) and is_strange(owner, current_user()) else ""
-
-
 def is_exposed(path: str) -> bool:
     """Whether a stranger may decide what the file is (`intruder`). Raises OSError. Elsewhere than on Windows: False."""
     return sys.platform == "win32" and intruder(path, current_user(), access_list, is_link) is not None
