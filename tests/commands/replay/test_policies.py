@@ -427,10 +427,11 @@ def found_of(last: Mapping[str, Any]) -> dict[str, str]:
 
 def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recording: Recording) -> None:
     """The presence of a file that the agent looked for was recorded; of another file, and the mode, it is assumed."""
-    recording.began(Policy(Mode.DRY_RUN, hold_file="/run/hold"))
+    hold, other = (str(recording.path.parent / name) for name in ("hold", "other"))
+    recording.began(Policy(Mode.DRY_RUN, hold_file=hold))
     recording.stay(MINUTE)
     recording.event(ID, "Reboot", "User", -1)
-    recording.line(at=timestamp(recording.at), files={"/run/hold": "absent"})
+    recording.line(at=timestamp(recording.at), files={hold: "absent"})
     recording.line(at=timestamp(recording.at), outbox="unwritable")
     recording.stay(MINUTE)
     recording.close()
@@ -438,20 +439,20 @@ def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recordin
     assert then["assumed"] == []
     assert found_of(then) == {
         "not-leader": found_of(then)["not-leader"],
-        "held": "/run/hold is absent (recorded)",
+        "held": f"{hold} is absent (recorded)",
         "outbox-unwritable": "the outbox can't be written (recorded)",
         "dry-run": "the mode is dry-run (recorded)",
     }
-    now = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", "/run/hold")[1]
+    now = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", hold)[1]
     assert now["assumed"] == ["approval.decided", "approval.outdated", "agent.started"]
-    assert found_of(now)["held"] == "/run/hold is absent (recorded)"
+    assert found_of(now)["held"] == f"{hold} is absent (recorded)"
     assert found_of(now)["dry-run"] == "the mode is enforce (assumed)"
-    other = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", "/run/other")[1]
-    assert found_of(other)["held"] == "/run/other is absent (assumed)"
-    ready = as_json(recording.path, "--approval.hold-file", "/run/hold", "--assume-files", "ready")[1]
-    assert found_of(ready)["held"] == "/run/hold is absent (assumed)"
+    another = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", other)[1]
+    assert found_of(another)["held"] == f"{other} is absent (assumed)"
+    ready = as_json(recording.path, "--approval.hold-file", hold, "--assume-files", "ready")[1]
+    assert found_of(ready)["held"] == f"{hold} is absent (assumed)"
 
-    text = " ".join(run(recording.path, "--approval.mode", "enforce", "--approval.hold-file", "/run/hold")[1].split())
+    text = " ".join(run(recording.path, "--approval.mode", "enforce", "--approval.hold-file", hold)[1].split())
     assert "started in mode enforce (assumed)" in text
     assert "could not be recorded (rule user-initiated) (assumed)" in text
     assert "(in 14 min 59 s) 2026" in text, "that it was scheduled was recorded"
