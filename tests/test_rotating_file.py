@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.rotating_file import RotatingFile
+from exporter.rotating_file import MOST_TIMES, RotatingFile
 
 LINE = b"ts=2026-01-01T00:00:00.000Z level=info event=a number=%04d\n"
 
@@ -109,6 +109,39 @@ def test_a_file_that_is_held_open_for_long_costs_none_of_the_older_ones(path: Pa
             file.write_line(line(number))
     kept = [path.with_name(f"agent.log.{number}") for number in range(4, 0, -1)]
     assert b"".join(map(content, [*kept, path])) == line(3) + line(2) + line(1) + b"".join(map(line, range(100, 155)))
+
+
+def test_a_file_that_is_held_open_for_ever_fills_no_disk(path: Path) -> None:
+    """At ten times its size lines are refused, whole ones, and the first one after the reader is taken."""
+    rename = HeldOpen("agent.log")
+    with opened(RotatingFile(path, max_bytes=10 * SIZE, files=3, rename=rename)) as file:
+        for number in range(MOST_TIMES * 10):
+            file.write_line(line(number))
+        for _ in range(2):
+            with pytest.raises(PermissionError):
+                file.write_line(line(1000))
+        assert content(path) == b"".join(map(line, range(MOST_TIMES * 10)))
+        rename.name = ""
+        file.write_line(line(1001))
+    assert content(path) == line(1001)
+    assert len(content(path.with_name("agent.log.1"))) == MOST_TIMES * 10 * SIZE
+
+
+def test_what_a_file_begins_with_is_written_once_for_each_file(path: Path) -> None:
+    """After it was opened, and after each rotation; not where both do not fit, nor again while it can't be rotated."""
+    rename = HeldOpen("agent.log")
+    opening = iter(range(900, 1000))
+    with opened(RotatingFile(path, max_bytes=4 * SIZE, files=9, rename=rename)) as file:
+        for number in range(10):
+            file.write_line(line(number), lambda: line(next(opening)))
+        assert content(path) == line(900) + b"".join(map(line, range(10)))
+        rename.name = ""
+        for number in range(10, 14):
+            file.write_line(line(number), lambda: line(next(opening)))
+        assert content(path) == line(902) + line(13)
+        file.close()
+        file.write_line(line(14), lambda: 4 * line(0))
+    assert content(path) == line(902) + line(13) + line(14)
 
 
 @pytest.mark.windows

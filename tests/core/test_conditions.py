@@ -29,7 +29,12 @@ def test_settled_is_unchanged_for_so_long() -> None:
 
 @pytest.mark.parametrize(
     ("presence", "reason"),
-    [(Presence.PRESENT, ""), (Presence.ABSENT, "not-prepared"), (Presence.UNKNOWN, "not-prepared")],
+    [
+        (Presence.PRESENT, ""),
+        (Presence.ABSENT, "not-prepared"),
+        (Presence.UNKNOWN, "not-prepared"),
+        (Presence.UNTRUSTED, "not-prepared"),
+    ],
 )
 def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> None:
     """Anything else is not."""
@@ -40,7 +45,8 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("presence", "reason"), [(Presence.PRESENT, "held"), (Presence.ABSENT, ""), (Presence.UNKNOWN, "held")]
+    ("presence", "reason"),
+    [(Presence.PRESENT, "held"), (Presence.ABSENT, ""), (Presence.UNKNOWN, "held"), (Presence.UNTRUSTED, "held")],
 )
 def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: str) -> None:
     """A file that can't be looked at holds."""
