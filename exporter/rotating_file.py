@@ -55,19 +55,20 @@ class RotatingFile:
         self._size = 0
         self._full_at = max_bytes
         self._is_new = False
-        """Nothing was written since the file was opened, by this process or after it was made anew."""
+        """Nothing was written since the file was opened, other than to try again to rename it."""
 
     def write_line(self, line: bytes, opening: Callable[[], bytes] = bytes) -> None:
-        """Append the line, or nothing of it, after the `opening` if the file is another one than before and both fit.
+        """Append the line, or nothing of it. After the file was opened, also after an error, `opening` comes before it,
+        unless no file has room for both.
 
         Raises OSError: no such folder, no room, `path` is not a regular file, or a reader keeps it from being rotated.
         The next line opens the file again.
         """
         descriptor = self._open()
-        if self._size and self._size + len(line) > self._full_at:
-            descriptor = self._rotate(len(line))
-        text = opening() + line if self._is_new else line
-        text = text if self._size + len(text) <= self._max else line
+        text = self._opened_by(opening, line)
+        if self._size and self._size + len(text) > self._full_at:
+            descriptor = self._rotate(len(text))
+            text = self._opened_by(opening, line)
         try:
             written = 0
             while written < len(text):
@@ -79,6 +80,10 @@ class RotatingFile:
             raise
         self._size += len(text)
         self._is_new = False
+
+    def _opened_by(self, opening: Callable[[], bytes], line: bytes) -> bytes:
+        text = opening() + line if self._is_new else line
+        return text if len(text) <= self._max else line
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""
@@ -115,6 +120,7 @@ class RotatingFile:
     def _rotate(self, needed: int) -> int:
         """A new file at `path`, or the full one if it can't be renamed now. Raises OSError, also where that has no room
         for as many bytes as are needed."""
+        was_new = self._is_new
         self.close()  # Windows renames no file that is open
         numbers = range(1, self._count)
         # A name that an earlier try left free is filled: no second one moves the files behind it out at the end.
@@ -131,7 +137,7 @@ class RotatingFile:
                 raise
             self._full_at = self._size + self._max // RETRY_SHARE
             descriptor = self._open()
-            self._is_new = not self._size
+            self._is_new = was_new or not self._size
             return descriptor
         return self._open()
 

@@ -445,6 +445,24 @@ def test_lines_that_a_disk_does_not_take_are_counted_where_they_are_missing(tmp_
     assert log.said[-1] == ("recorder.recovered", {"lost": 3})
 
 
+@pytest.mark.linux("moves a file that is open")
+def test_a_document_that_was_lost_is_written_before_what_is_said_of_it(tmp_path: Path) -> None:
+    """Also where the file has no more room for it: else what follows would be told of the document before."""
+    path = tmp_path / "rec"
+    files = RecordingFiles(path, 1000, 3)
+    files.write({"read_at": "1"}, b"a" * 300)
+    path.rename(tmp_path / "away")
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.write({"read_at": "2"}, b"b" * 700)
+    path.rmdir()
+    (tmp_path / "away").rename(path)
+    files.write({"read_at": "3", "same": 1}, b"")
+    files.close()
+    assert [line.get("body", "")[:1] for line in lines(path)] == ["b", ""]
+    assert [line["body"][:1] for line in lines(tmp_path / "rec.1")] == ["a"]
+
+
 def test_lines_that_find_no_room_are_counted_where_they_are_missing(tmp_path: Path) -> None:
     """Those before them, which wait for a slow disk, are written first."""
     path, log = tmp_path / "rec", _Stuck()

@@ -363,7 +363,7 @@ def _variables(environ: Mapping[str, str], world: World) -> Iterator[str]:
                 "settings file"
             )
     secrets = {setting.env for setting in catalogue() if setting.secret} | _OTEL_SECRETS
-    for name in sorted(secrets & environ.keys()):
+    for name in sorted(name for name in secrets if environ.get(name)):
         yield f"{name} is a variable that every user of this machine can read: write the secret into the settings file"
 
 
