@@ -439,18 +439,18 @@ def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recordin
     assert then["assumed"] == []
     assert found_of(then) == {
         "not-leader": found_of(then)["not-leader"],
-        "held": f"{hold} is absent (recorded)",
+        "held": f"{hold} does not exist (recorded)",
         "outbox-unwritable": "the outbox can't be written (recorded)",
         "dry-run": "the mode is dry-run (recorded)",
     }
     now = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", hold)[1]
     assert now["assumed"] == ["approval.decided", "approval.outdated", "agent.started"]
-    assert found_of(now)["held"] == f"{hold} is absent (recorded)"
+    assert found_of(now)["held"] == f"{hold} does not exist (recorded)"
     assert found_of(now)["dry-run"] == "the mode is enforce (assumed)"
     another = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", other)[1]
-    assert found_of(another)["held"] == f"{other} is absent (assumed)"
+    assert found_of(another)["held"] == f"{other} does not exist (assumed)"
     ready = as_json(recording.path, "--approval.hold-file", hold, "--assume-files", "ready")[1]
-    assert found_of(ready)["held"] == f"{hold} is absent (assumed)"
+    assert found_of(ready)["held"] == f"{hold} does not exist (assumed)"
 
     text = " ".join(run(recording.path, "--approval.mode", "enforce", "--approval.hold-file", hold)[1].split())
     assert "started in mode enforce (assumed)" in text
