@@ -25,9 +25,12 @@ MIB: Final = 1 << 20
 OF_OUTPUTS: Final = ("azure", "aiohttp", "opentelemetry", "google", "requests", "urllib3")
 TOOLS: Final = ("exporter.simulator", "exporter.commands.demo", "click", "rich", "trio")
 NAMES_MODULES: Final = """
-import atexit, json, runpy, sys
+import json, os, runpy, sys
 sys.modules["click"] = sys.modules["rich"] = None
-atexit.register(lambda: print(json.dumps(sorted(name for name, module in sys.modules.items() if module))))
+def report(code, leave=os._exit):
+    print(json.dumps(sorted(name for name, module in sys.modules.items() if module)), flush=True)
+    leave(code)
+os._exit = report  # the agent ends by it
 sys.argv[0] = "exporter"
 runpy.run_module("exporter", run_name="__main__", alter_sys=False)
 """

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from exporter import __version__
 from exporter.config.command_line import FlagParser
@@ -76,10 +76,10 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 # Each command imports what it needs when it runs: `run` pays for nothing that only the others use.
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> NoReturn:
     from exporter.commands.run import run  # noqa: PLC0415  # only for this command
 
-    return run(args)
+    os._exit(run(args))
 
 
 def _demo_flags(parser: FlagParser) -> None:

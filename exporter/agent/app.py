@@ -263,7 +263,7 @@ class App:
             delivery.wake()
 
     def run(self) -> int:
-        """Run the poll loop until `stop`, then end within 5 s with nothing lost. Returns the exit code."""
+        """Run the poll loop until `stop`, then end with nothing lost; a disk that hangs keeps it. Returns 0."""
         assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._notifier.ready(f"serving on {self.web.address[1]}")
         self._notifier.watch(lambda: self._loop.healthy(time.monotonic()), self._stopping)
@@ -283,14 +283,14 @@ class App:
         return 0
 
     def stop(self) -> None:
-        """End `run`, from any thread or a signal handler; a request in flight is aborted."""
+        """End `run`, from any thread; a request in flight is aborted."""
         self._stopping.set()
         self._wake.set()
+        self._notifier.stopping()
         self._identity.abort()
         self._client.abort()
 
     def _end(self) -> None:
-        self._notifier.stopping()
         assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._agent.stop()
         self._recorder.ended(self._clock().wall)
@@ -299,7 +299,7 @@ class App:
             delivery.flush(max(0.0, deadline - time.monotonic()))
         enders = [threading.Thread(target=delivery.stop, daemon=True) for delivery in self._deliveries]
         enders += [threading.Thread(target=part.stop, daemon=True) for part in (self._identity, self._observer)]
-        enders.append(threading.Thread(target=self._recorder.close, daemon=True))
+        enders += [threading.Thread(target=end, daemon=True) for end in (self._recorder.close, self.web.stop)]
         if self._event_files is not None:
             enders.append(threading.Thread(target=self._event_files.stop, daemon=True))
         for ender in enders:
@@ -307,7 +307,6 @@ class App:
         deadline = time.monotonic() + STOP_SECONDS
         for ender in enders:
             ender.join(max(0.0, deadline - time.monotonic()))
-        self.web.stop()
         self._outbox.close()
         self._client.close()
         self._identity_client.close()

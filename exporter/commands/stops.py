@@ -23,13 +23,13 @@ Handler = Callable[[int, FrameType | None], None]
 def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
     """Call `stop`, on a thread of its own, whenever the process is to end. Returns what undoes that.
 
-    Ctrl-C and SIGTERM; on Windows Ctrl-C, Ctrl-Break, a closed console window, the end of the session, shutdown.
-    `stop` returns at once, and may be called more than once.
+    Ctrl-C, SIGTERM and SIGHUP; on Windows Ctrl-C, Ctrl-Break, a closed console window, the end of the session,
+    shutdown. `stop` returns at once, and may be called more than once.
     """
     if sys.platform == "win32":
         return watch(stop)
     # On a thread of its own: a handler runs in the middle of whatever the main thread does, locks and all.
-    return _handle((signal.SIGINT, signal.SIGTERM), lambda *_: _start(stop))
+    return _handle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda *_: _start(stop))
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def interrupted_on_stop() -> Iterator[None]:
     if sys.platform == "win32":
         undo = watch(_thread.interrupt_main)
     else:
-        undo = _handle((signal.SIGTERM,), signal.default_int_handler)
+        undo = _handle((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)
     try:
         yield
     finally:
@@ -73,17 +73,27 @@ def _leave() -> None:
 
 
 def _start(stop: Callable[[], None]) -> None:
-    _thread.start_new_thread(stop, ())
+    try:
+        _thread.start_new_thread(stop, ())
+    except RuntimeError:  # the system starts no more threads
+        stop()
 
 
 def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> Callable[[], None]:
-    """Handle these signals. Does nothing outside of the main thread, where Python allows no handlers."""
+    """Handle these signals, but not a SIGHUP that is ignored, as `nohup` does it.
+
+    Does nothing outside of the main thread, where Python allows no handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
-    before = [(number, signal.signal(number, handler)) for number in numbers]
+    before = [(number, signal.signal(number, handler)) for number in numbers if not _is_for_nohup(number)]
 
     def undo() -> None:
         for number, earlier in before:
             signal.signal(number, earlier)
 
     return undo
+
+
+def _is_for_nohup(number: signal.Signals) -> bool:
+    return number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN

@@ -59,6 +59,14 @@ def one(path: Path) -> dict[str, Any]:
     return document
 
 
+def test_no_shipped_unit_writes_a_core_dump() -> None:
+    """The memory of a process that aborts holds its credentials."""
+    units = list(DEPLOY.glob("**/*.service"))
+    assert UNIT in units
+    for unit in units:
+        assert "LimitCORE=0" in unit.read_text(encoding="utf-8").splitlines(), unit
+
+
 def manifests() -> list[Path]:
     return [path for path in sorted(KUBERNETES.rglob("*.yaml")) if path.name != "kustomization.yaml"]
 

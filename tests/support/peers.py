@@ -34,6 +34,7 @@ PACKAGES: Final = {
     "msiinfo": "msitools",
     "msibuild": "msitools",
     "msiextract": "msitools",
+    "cc": "gcc",
 }
 """Which Debian package brings a binary."""
 

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -58,11 +58,13 @@ def fill_up(disk: Path) -> None:
 
 
 @contextlib.contextmanager
-def watched(tmp_path: Path, *flags: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Run, MetadataService]]:
+def watched(
+    tmp_path: Path, *flags: str, prefix: tuple[str, ...] = (), environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[Run, MetadataService]]:
     """An agent that has read one quiet document."""
     with quiet() as service:
         service.set_document(document(5))
-        with Run(service.url, tmp_path, ENFORCE, NOBODY, *flags, prefix=prefix) as run:
+        with Run(service.url, tmp_path, ENFORCE, NOBODY, *flags, prefix=prefix, environ=environ) as run:
             run.wait_for(lambda: run.get("/-/ready").status_code == 200)
             yield run, service
 

@@ -30,7 +30,7 @@ CRASHED_ID: Final = 3
 IN_A_TERMINAL: Final = (
     "`service run` is for the service manager: in a terminal use `run`, or start the service by `service start`"
 )
-LAST_LINES_SECONDS: Final = 2.0
+LAST_LINES_SECONDS: Final = 1.0
 """The process ends at once afterwards, and what is not written by then is lost. Only a stuck disk takes so long."""
 _SHORTEST_HIDDEN: Final = 4
 

@@ -1,0 +1,203 @@
+"""How `run` ends while something that it waits for never returns: within its deadline, with exit code 0 and a line that
+names what did not end. A stranger's password check does not abort the process either."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import bcrypt
+import pytest
+
+from tests.support.agent_world import document
+from tests.support.peers import need, until
+from tests.support.running import Run
+from tests.system.test_faults_process import watched
+from tests.system.test_run import mine, quiet
+from tests.system.test_stuck_stderr import full_pipe
+
+pytestmark = pytest.mark.linux("stops processes by signals, and their calls by strace")
+
+STOPS: Final = ("SIGTERM", "SIGINT", "SIGHUP")
+INCOMPLETE: Final = "agent.stop_incomplete"
+STOPPED: Final = 20
+COSTS: Final = (8, 9, 10, 12)
+"""A check takes from 15 to 250 ms: about as long as an orderly stop, so that many end while the process ends."""
+STRANGERS: Final = 30
+
+
+def processor_ticks(run: Run) -> int:
+    """Processor time of the agent so far, in ticks of the clock."""
+    fields = Path(f"/proc/{run.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def ask_with_a_wrong_password(run: Run) -> socket.socket:
+    """A connection whose request waits for its password check."""
+    host, port = run.address.rsplit(":", 1)
+    sock = socket.create_connection((host, int(port)), timeout=30)
+    credentials = base64.b64encode(b"alice:wrong" + os.urandom(4).hex().encode()).decode()
+    sock.sendall(f"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {credentials}\r\n\r\n".encode())
+    return sock
+
+
+def stop_during_checks(number: int, folder: Path, url: str) -> tuple[int, list[str]]:
+    """The exit code of an agent that is stopped while it checks strangers' passwords, and its log."""
+    folder = folder / str(number)
+    folder.mkdir()
+    web = folder / "web.yml"
+    web.write_text(
+        f"basic_auth_users:\n  alice: {bcrypt.hashpw(b'right', bcrypt.gensalt(COSTS[number % len(COSTS)])).decode()}\n"
+    )
+    with Run(url, folder, f"--web.config.file={web}") as run, contextlib.ExitStack() as strangers:
+        run.wait_for(lambda: bool(run.said("agent.started")))
+        before = processor_ticks(run)
+        for _ in range(STRANGERS):
+            strangers.enter_context(ask_with_a_wrong_password(run))
+        until(lambda: processor_ticks(run) > before + 10, every=0.01)
+        return run.stop(), run.lines
+
+
+def test_stop_during_a_password_check_ends_with_0(tmp_path: Path) -> None:
+    """Twenty stops, each while strangers' passwords are checked: no abort, no traceback."""
+    with quiet() as service, ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(lambda number: stop_during_checks(number, tmp_path, service.url), range(STOPPED)))
+    assert [code for code, _ in ended] == [0] * STOPPED
+    assert "Traceback" not in str(ended)
+
+
+# -- calls of the system that never return
+
+
+class Hang:
+    """A library that makes calls of the agent hang, when they are told to (`tests/support/hang.c`)."""
+
+    def __init__(self, library: Path, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self.environ = {"LD_PRELOAD": str(library), "HANG": str(folder)}
+
+    def begin(self, call: str) -> None:
+        """From now on this call hangs: `fsync`, `lookup` or `lstat`."""
+        (self._folder / call).touch()
+
+    def wait(self) -> None:
+        """Wait until one hangs."""
+        until((self._folder / "hanging").exists)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hang") / "hang.so"
+    source = Path(__file__).parent.parent / "support" / "hang.c"
+    subprocess.run([need("cc"), "-shared", "-fPIC", "-nostdlib", "-o", str(path), str(source)], check=True)
+    return path
+
+
+@pytest.fixture
+def hang(library: Path, tmp_path: Path) -> Hang:
+    return Hang(library, tmp_path / "hang")
+
+
+def ended_by(run: Run, stop: str) -> int:
+    """The exit code after this signal."""
+    run.process.send_signal(signal.Signals[stop])
+    return run.ended()
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang, stop: str) -> None:
+    """The poll loop is in a commit whose fsync never returns: the process ends with 0, and names the outbox."""
+    with watched(tmp_path, environ=hang.environ) as (run, service):
+        hang.begin("fsync")
+        service.set_document(document(6, mine()))
+        hang.wait()
+        assert ended_by(run, stop) == 0
+    (line,) = run.said(INCOMPLETE)
+    assert "outbox" in line
+    assert not service.posts
+
+
+def test_stop_whose_own_commit_hangs(tmp_path: Path, hang: Hang) -> None:
+    """The disk hangs before the last record is committed."""
+    with watched(tmp_path, environ=hang.environ) as (run, _):
+        hang.begin("fsync")
+        assert run.stop() == 0
+    (line,) = run.said(INCOMPLETE)
+    assert "outbox" in line
+
+
+def test_stop_while_the_outbox_is_first_opened(tmp_path: Path, hang: Hang) -> None:
+    """The agent has not begun to listen: its first fsync never returns."""
+    hang.begin("fsync")
+    with quiet() as service, Run(service.url, tmp_path, environ=hang.environ) as run:
+        hang.wait()
+        assert run.stop() == 0
+    (line,) = run.said(INCOMPLETE)
+    assert "outbox" in line
+    assert not run.said("agent.listening")
+
+
+def test_stop_while_disk_and_log_hang(tmp_path: Path, hang: Hang) -> None:
+    """No line can be written and no commit ends."""
+    hang.begin("fsync")
+    with (
+        full_pipe() as (_, write),
+        quiet() as service,
+        Run(service.url, tmp_path, stderr=write, environ=hang.environ) as run,
+    ):
+        hang.wait()
+        assert run.stop() == 0
+
+
+@pytest.mark.parametrize("who", ["source", "destination"])
+def test_stop_during_a_name_lookup_that_hangs(tmp_path: Path, hang: Hang, who: str) -> None:
+    """A name lookup can't be aborted, neither that of the metadata service nor that of a destination."""
+    hang.begin("lookup")
+    with quiet() as service:
+        url = "http://metadata.test" if who == "source" else service.url
+        endpoint = "--otlp.endpoint=http://collector.test:4318"
+        with Run(url, tmp_path, endpoint, environ=hang.environ) as run:
+            run.wait_for(lambda: bool(run.said("agent.listening")))
+            hang.wait()
+            assert run.stop() == 0
+    assert not run.said(INCOMPLETE)
+
+
+def test_stop_during_a_hold_file_check_that_hangs(tmp_path: Path, hang: Hang) -> None:
+    """The file system of the hold file does not answer."""
+    hold = tmp_path / "file"
+    hang.begin("lstat")
+    flags = ("--approval.mode=enforce", f"--approval.hold-file={hold}")
+    with quiet() as service:
+        service.set_document(document(5, mine()))
+        with Run(service.url, tmp_path, *flags, environ={**hang.environ, "HANG_PATH": str(hold)}) as run:
+            run.wait_for(lambda: bool(run.said("agent.started")))
+            hang.wait()
+            assert run.stop() == 0
+        assert not service.posts
+    assert not run.said(INCOMPLETE)
+
+
+def test_orderly_stop_names_nothing(tmp_path: Path) -> None:
+    """SIGHUP ends the agent in good order, with its last record."""
+    with watched(tmp_path) as (run, _):
+        assert ended_by(run, "SIGHUP") == 0
+    assert run.said("agent.stopped")
+    assert not run.said(INCOMPLETE)
+
+
+def test_nohup_keeps_the_agent_running(tmp_path: Path) -> None:
+    """SIGHUP that was ignored when the process began, as `nohup` does it, stays ignored."""
+    with watched(tmp_path, prefix=("nohup",)) as (run, service):
+        run.process.send_signal(signal.SIGHUP)
+        before = len(service.requests)
+        run.wait_for(lambda: len(service.requests) > before + 2)
+        assert run.stop() == 0
