@@ -7,24 +7,28 @@ use 1.1. See `tls` for what Python's ssl can't do; `config_file` reads the file.
 
 The toolkit re-reads the file at every request. Here the files' stamps are compared once a second; a new file or
 certificate that is broken leaves the old ones in use, is logged once, counted, and tried again every half minute. So is
-a change that would remove TLS or all users: protection is removed only by a restart.
+a change that protects less than before (`weakened`): only a restart removes protection.
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from exporter.log.protocol import Logger, NullLogger
-from exporter.web.config_file import WebSettings, read_web_file
+from exporter.web.config_file import RateLimit, WebSettings, read_web_file
 from exporter.web.tls import not_after
 
 RETRY_SECONDS: Final = 30.0
+_WEAKER: Final = "protects less than before, which a reload never does; restart the agent to apply it"
+_OF_THE_PAGE: Final = ("Content-Security-Policy", "X-Frame-Options")
+"""Headers that the page has itself, as strict as can be; one that is configured replaces them."""
 
 Stamps = tuple[tuple[str, int, int, int] | tuple[str, None, None, None], ...]
 
@@ -73,7 +77,8 @@ class WebConfig:
             if stamps == self._stamps and not retry:
                 return
             settings, errors = self._read()
-            errors += [] if settings is None else self._removed_protection(settings)
+            if settings is not None:
+                errors += [f"{self.path}: {key}: {_WEAKER}" for key in weakened(self.current, settings)]
             if settings is None or errors:
                 self._report_failure(errors)
                 return
@@ -91,19 +96,65 @@ class WebConfig:
         self._stamps = tuple(stamps.get(str(path)) or stamps_of((path,))[0] for path in self._files)
         return settings, errors
 
-    def _removed_protection(self, settings: WebSettings) -> list[str]:
-        errors = []
-        if (settings.tls is None) != (self.current.tls is None):
-            errors.append(f"{self.path}: tls_server_config: switching TLS on or off takes a restart")
-        if self.current.users and not settings.users:
-            errors.append(f"{self.path}: basic_auth_users: taking the last user away takes a restart")
-        return errors
-
     def _report_failure(self, errors: list[str]) -> None:
         self.reload_failures += 1
         sentence = "the settings before go on serving: " + "; ".join(errors)
         self.log.failing("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
         self._failed_at = self.clock()
+
+
+def weakened(before: WebSettings, after: WebSettings) -> list[str]:
+    """The keys of the file by which `after` protects less than `before`: what it asks of clients, and offers them.
+
+    Which users, certificates and client CAs there are is no protection but what it protects by, and may change.
+    """
+    weaker = {
+        "basic_auth_users": bool(before.users) and not after.users,
+        "rate_limit": _is_looser(before.rate_limit, after.rate_limit),
+        "http_server_config.headers": _are_weaker(dict(before.headers), dict(after.headers)),
+        "tls_server_config": before.tls is not None and after.tls is None,
+    }
+    if (old := before.tls) is not None and (new := after.tls) is not None:
+        prefer = ssl.OP_CIPHER_SERVER_PREFERENCE
+        sans = after.client_allowed_sans
+        weaker |= {
+            "tls_server_config.client_auth_type": new.verify_mode < old.verify_mode,
+            "tls_server_config.client_allowed_sans": bool(before.client_allowed_sans)
+            and not (sans and sans <= before.client_allowed_sans),
+            "tls_server_config.min_version": new.minimum_version < old.minimum_version,
+            "tls_server_config.max_version": new.maximum_version < old.maximum_version,
+            "tls_server_config.cipher_suites": not _ciphers(new) <= _ciphers(old),
+            "tls_server_config.curve_preferences": not after.curves <= before.curves,
+            "tls_server_config.prefer_server_cipher_suites": bool(old.options & prefer & ~new.options),
+        }
+    return [key for key, is_weaker in weaker.items() if is_weaker]
+
+
+def tls_demands(settings: WebSettings) -> tuple[object, ...]:
+    """What a connection must have agreed to, in a form that can be compared."""
+    tls = settings.tls
+    if tls is None:
+        return ()
+    versions = (tls.minimum_version, tls.maximum_version)
+    sans, authorities = settings.client_allowed_sans, frozenset(tls.get_ca_certs(binary_form=True))
+    return (tls.verify_mode, sans, authorities, versions, _ciphers(tls), settings.curves)
+
+
+def _ciphers(tls: ssl.SSLContext) -> frozenset[str]:
+    """The ciphers that are offered up to TLS 1.2; those of TLS 1.3 can't be chosen."""
+    if tls.minimum_version > ssl.TLSVersion.TLSv1_2:
+        return frozenset()
+    return frozenset(cipher["name"] for cipher in tls.get_ciphers() if cipher["protocol"] != "TLSv1.3")
+
+
+def _is_looser(before: RateLimit | None, after: RateLimit | None) -> bool:
+    return before is not None and (after is None or after.interval < before.interval or after.burst > before.burst)
+
+
+def _are_weaker(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a header is gone or has another value, whose strength can't be compared, or replaces one of the page."""
+    changed = any(after.get(name) != value for name, value in before.items())
+    return changed or any(name in after and name not in before for name in _OF_THE_PAGE)
 
 
 def stamps_of(paths: tuple[Path, ...]) -> Stamps:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +72,7 @@ class WebSettings:
     tls: ssl.SSLContext | None = None
     certificate_pem: str = ""
     client_allowed_sans: frozenset[str] = frozenset()
+    curves: frozenset[str] = frozenset(CURVES)
     users: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
     """Names and bcrypt hashes."""
     headers: tuple[tuple[str, str], ...] = ()
@@ -103,8 +104,12 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
             errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {why}")
     if errors:
         return None, errors, files
-    sans = tls.client_allowed_sans if tls else frozenset()
-    return WebSettings(context, tls.certificate_pem if tls else "", sans, users, headers, rate_limit), errors, files
+    settings = WebSettings(users=users, headers=headers, rate_limit=rate_limit)
+    if tls is not None:
+        sans, curves = tls.client_allowed_sans, frozenset(tls.curves or CURVES)
+        certificate = tls.certificate_pem
+        settings = replace(settings, tls=context, certificate_pem=certificate, client_allowed_sans=sans, curves=curves)
+    return settings, errors, files
 
 
 def why_unusable(error: Exception) -> str:
@@ -183,10 +188,13 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
     path = folder / name
     files.append(path)
     try:
-        return read_text(str(path), MAX_BYTES, read_capped)
+        text = read_text(str(path), MAX_BYTES, read_capped)
     except InvalidValue as error:
         section.report(f"{key}_file", str(error))
         return ""
+    if not text:
+        section.report(f"{key}_file", f"{path}: expected PEM, found an empty file")
+    return text
 
 
 def _read_users(section: Section) -> dict[bytes, bytes]:

@@ -30,7 +30,7 @@ from typing import Final
 from exporter.log.protocol import Logger, NullLogger
 from exporter.text.values import split_address
 from exporter.web.auth import Passwords, TokenBucket
-from exporter.web.config import WebConfig
+from exporter.web.config import WebConfig, tls_demands
 from exporter.web.config_file import WebSettings
 from exporter.web.connection import Connection, Limits, Request
 from exporter.web.eviction import choose_eviction, peer_of
@@ -207,10 +207,14 @@ class WebServer:
     async def _reload_forever(self) -> None:
         while self._config is not None:
             await asyncio.sleep(RELOAD_SECONDS)
+            before = self._settings
             try:
                 await in_thread(self._config.refresh, "web-config")
             except Exception as error:  # the loop goes on, however a file system may fail
                 self._log.failing("web.config", "web.config_unseen", level="error", error=repr(error))
+            if self._settings is not before and tls_demands(self._settings) != tls_demands(before):
+                for task in self._connections:  # they were admitted by other demands
+                    task.cancel()
 
     async def _respond(self, request: Request) -> Response:
         settings = self._settings

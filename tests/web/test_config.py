@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from exporter.log.log import Log
 from exporter.web.config import WebConfig, WebConfigError
-from exporter.web.config_file import why_unusable
+from exporter.web.config_file import WebSettings, why_unusable
 from tests.support.certificates import Authority, encrypted, ends, write
 from tests.support.log_reading import logged
 
@@ -210,16 +211,125 @@ def test_a_change_of_users_is_used_after_a_refresh(path: Path) -> None:
     assert set(web_config.current.users) == {b"alice", b"bob"}
 
 
-@pytest.mark.parametrize("less", ["", TLS_LINES])
-def test_protection_is_never_removed_without_a_restart(path: Path, less: str) -> None:
-    """A file that was emptied, or that has lost all its users, leaves what was protected protected, and is counted."""
-    path.write_text(TLS_LINES + f"basic_auth_users: {{alice: '{HASH}'}}")
+MUTUAL = TLS_LINES + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
+GIVEN = TLS_LINES + "  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: ca.crt\n"
+GCM = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+CBC = "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA"
+USERS = f"basic_auth_users: {{alice: '{HASH}'}}\n"
+HEADERS = "http_server_config: {{headers: {{{}}}}}\n".format
+
+
+def reloaded(path: Path, before: str, after: str) -> tuple[WebConfig, WebSettings, str]:
+    """What a reload does: the configuration, the settings before, and the log."""
+    text = io.StringIO()
+    log = Log(text)
+    path.write_text(before)
+    web_config = WebConfig(path, log=log)
+    old = web_config.current
+    path.write_text(after)
+    os.utime(path, ns=(0, 0))  # the clock of a file system may not have moved since
+    web_config.refresh()
+    return web_config, old, logged(log, text)
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "after"),
+    [
+        ("tls_server_config", TLS_LINES, ""),
+        ("tls_server_config", MUTUAL + USERS, USERS),
+        ("client_auth_type", MUTUAL, TLS_LINES),
+        ("client_auth_type", MUTUAL, GIVEN),
+        ("client_auth_type", GIVEN, TLS_LINES),
+        ("client_auth_type", MUTUAL, TLS_LINES + "  client_auth_type: NoClientCert\n"),
+        ("client_allowed_sans", MUTUAL + "  client_allowed_sans: [a, b]\n", MUTUAL),
+        ("client_allowed_sans", MUTUAL + "  client_allowed_sans: [a, b]\n", MUTUAL + "  client_allowed_sans: []\n"),
+        ("client_allowed_sans", MUTUAL + "  client_allowed_sans: [a]\n", MUTUAL + "  client_allowed_sans: [a, b]\n"),
+        ("client_allowed_sans", MUTUAL + "  client_allowed_sans: [a]\n", MUTUAL + "  client_allowed_sans: [b]\n"),
+        ("min_version", TLS_LINES + "  min_version: TLS13\n", TLS_LINES),
+        ("min_version", TLS_LINES + "  min_version: TLS13\n", TLS_LINES + "  min_version: TLS10\n"),
+        ("min_version", TLS_LINES + "  cipher_suites: [TLS_AES_128_GCM_SHA256]\n", TLS_LINES),
+        ("max_version", TLS_LINES, TLS_LINES + "  max_version: TLS12\n"),
+        ("cipher_suites", TLS_LINES + f"  cipher_suites: [{GCM}]\n", TLS_LINES),
+        ("cipher_suites", TLS_LINES + f"  cipher_suites: [{GCM}]\n", TLS_LINES + f"  cipher_suites: [{GCM}, {CBC}]\n"),
+        ("curve_preferences", TLS_LINES + "  curve_preferences: [CurveP384]\n", TLS_LINES),
+        (
+            "curve_preferences",
+            TLS_LINES + "  curve_preferences: [CurveP384]\n",
+            TLS_LINES + "  curve_preferences: [CurveP256]\n",
+        ),
+        ("prefer_server_cipher_suites", TLS_LINES, TLS_LINES + "  prefer_server_cipher_suites: false\n"),
+        ("basic_auth_users", USERS, ""),
+        ("basic_auth_users", USERS, "basic_auth_users:\n"),
+        ("basic_auth_users", TLS_LINES + USERS, TLS_LINES),
+        ("rate_limit", "rate_limit: {interval: 1s, burst: 5}", ""),
+        ("rate_limit", "rate_limit: {interval: 1s, burst: 5}", "rate_limit: {interval: 0, burst: 5}"),
+        ("rate_limit", "rate_limit: {interval: 1s, burst: 5}", "rate_limit: {interval: 999ms, burst: 5}"),
+        ("rate_limit", "rate_limit: {interval: 1s, burst: 5}", "rate_limit: {interval: 1s, burst: 6}"),
+        ("rate_limit", "rate_limit: {interval: 1s, burst: 5}", "rate_limit: {interval: 1h, burst: 6}"),
+        ("http_server_config.headers", HEADERS("X-Frame-Options: deny"), ""),
+        ("http_server_config.headers", HEADERS("X-Frame-Options: deny"), HEADERS("X-Frame-Options: sameorigin")),
+        ("http_server_config.headers", HEADERS("X-Frame-Options: deny"), HEADERS("X-Frame-Options: ''")),
+        ("http_server_config.headers", "", HEADERS("X-Frame-Options: sameorigin")),
+        ("http_server_config.headers", "", HEADERS("Content-Security-Policy: default-src *")),
+    ],
+)
+def test_reload_never_removes_protection(path: Path, key: str, before: str, after: str) -> None:
+    """Whatever the key: the settings before stay in force, and the refusal is counted and logged with the key."""
+    web_config, old, said = reloaded(path, before, after)
+    assert web_config.current is old
+    assert web_config.reload_failures == 1
+    assert "event=web.config_broken" in said
+    assert f"{key}: " in said
+    assert "restart" in said
+    assert WebConfig(path).current, "a restart does it"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", TLS_LINES),
+        ("", USERS),
+        (TLS_LINES, MUTUAL),
+        (TLS_LINES, GIVEN),
+        (GIVEN, MUTUAL),
+        (MUTUAL, MUTUAL + "  client_allowed_sans: [a]\n"),
+        (MUTUAL + "  client_allowed_sans: [a, b]\n", MUTUAL + "  client_allowed_sans: [b]\n"),
+        (TLS_LINES, TLS_LINES + "  min_version: TLS13\n"),
+        (TLS_LINES + "  min_version: TLS10\n", TLS_LINES),
+        (TLS_LINES + "  max_version: TLS12\n", TLS_LINES),
+        (TLS_LINES, TLS_LINES + f"  cipher_suites: [{GCM}]\n"),
+        (TLS_LINES + f"  cipher_suites: [{GCM}]\n", TLS_LINES + "  min_version: TLS13\n"),
+        (TLS_LINES, TLS_LINES + "  curve_preferences: [X25519]\n"),
+        (TLS_LINES + "  prefer_server_cipher_suites: false\n", TLS_LINES),
+        (USERS, f"basic_auth_users: {{alice: '{HASH.replace('DeSi', 'DeSu')}'}}"),
+        (USERS, f"basic_auth_users: {{bob: '{HASH}'}}"),
+        (USERS, USERS + "rate_limit: {interval: 1s, burst: 5}"),
+        ("rate_limit: {interval: 1s, burst: 5}", "rate_limit: {interval: 2s, burst: 4}"),
+        ("", HEADERS("Strict-Transport-Security: max-age=60")),
+        (HEADERS("X-Frame-Options: deny"), HEADERS("X-Frame-Options: deny, X-Content-Type-Options: nosniff")),
+        (TLS_LINES, TLS_LINES + "http_server_config: {http2: false}"),
+    ],
+)
+def test_stronger_or_equal_protection_is_applied_at_once(path: Path, before: str, after: str) -> None:
+    """So is a change of users and passwords."""
+    web_config, old, _ = reloaded(path, before, after)
+    assert web_config.reload_failures == 0
+    assert web_config.current is not old
+
+
+def test_client_ca_is_rotated_without_a_restart(path: Path) -> None:
+    """The new one beside the old one, then the new one only; a file without any is refused."""
+    path.write_text(MUTUAL + "  client_allowed_sans: [a]\n")
     web_config = WebConfig(path)
-    path.write_text(less)
+    both = (path.parent / "ca.crt").read_text() + (other := Authority().pem)
+    for pem in (both, other):
+        (path.parent / "ca.crt").write_text(pem)
+        web_config.refresh()
+        assert web_config.reload_failures == 0
+    (path.parent / "ca.crt").write_text("")
     web_config.refresh()
     assert web_config.reload_failures == 1
-    assert web_config.current.users
-    assert web_config.current.tls is not None
+    assert len(web_config.current.tls.get_ca_certs()) == 1  # type: ignore[union-attr]  # it is there
 
 
 def test_a_file_that_vanishes_is_a_failure_and_is_read_when_it_is_back(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import selectors
 import socket
 import ssl
@@ -297,6 +298,53 @@ def test_a_new_certificate_is_served_without_a_restart(folder: Path, authority: 
         new = peers.until(lambda: (served := _served(address, folder)) != old and served)
     assert new == ssl.PEM_cert_to_DER_cert((folder / "server.crt").read_text())
     assert web_config.certificate_not_after == ends((folder / "server.crt").read_text())
+
+
+class Visitor:
+    """A client that stays on one connection, and asks on it again and again."""
+
+    def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None) -> None:
+        sock = socket.create_connection(address, timeout=30)
+        self._sock = context.wrap_socket(sock, server_hostname="127.0.0.1") if context else sock
+
+    def is_answered(self) -> bool:
+        """Whether the next request is answered; False once the connection is closed."""
+        try:
+            self._sock.sendall(b"GET /-/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+            return bool(self._sock.recv(65536))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+MUTUAL = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
+
+
+@pytest.mark.parametrize(("before", "after"), [("", TLS_LINES), (TLS_LINES, TLS_LINES + MUTUAL)])
+def test_stronger_demands_hold_for_open_connections_too(
+    folder: Path, authority: Authority, before: str, after: str
+) -> None:
+    """A client that was admitted without a certificate, or without TLS, does not stay by asking often."""
+    write(folder, "client", *authority.issue("client"))
+    with serving(web_config=config(folder, before)) as address:
+        with contextlib.closing(Visitor(address, trusting(folder) if before else None)) as visitor:
+            assert visitor.is_answered()
+            (folder / "web.yml").write_text(after)
+            peers.until(lambda: not visitor.is_answered())
+        with contextlib.closing(Visitor(address, _with_certificate(folder, "client"))) as admitted:
+            assert admitted.is_answered()
+
+
+def test_open_connections_survive_a_new_certificate(folder: Path, authority: Authority) -> None:
+    """What is asked of them is the same."""
+    web_config = config(folder, TLS_LINES)
+    with serving(web_config=web_config) as address, contextlib.closing(Visitor(address, trusting(folder))) as visitor:
+        before = web_config.current
+        write(folder, "server", *authority.issue("127.0.0.1"))
+        peers.until(lambda: visitor.is_answered() and web_config.current is not before)
+        assert visitor.is_answered()
 
 
 def _served(address: tuple[str, int], folder: Path) -> bytes:
