@@ -200,7 +200,7 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
 def _read_users(section: Section) -> dict[bytes, bytes]:
     users = {}
     for name, hashed in section.values.items():
-        if not isinstance(name, str | int) or isinstance(name, bool) or not str(name) or ":" in str(name):
+        if not name or ":" in name:  # the password begins behind the first colon [RFC 7617, 2]
             section.report_entry(name, "expected a user name without a colon")
         elif not isinstance(hashed, str) or not (match := BCRYPT_HASH.fullmatch(hashed)):
             section.report_entry(
@@ -211,7 +211,7 @@ def _read_users(section: Section) -> dict[bytes, bytes]:
                 name, f"expected a bcrypt hash of a cost up to {MAX_COST}: with {int(match[1])} a check takes too long"
             )
         else:
-            users[str(name).encode()] = hashed.encode()
+            users[name.encode()] = hashed.encode()
     return users
 
 
@@ -273,7 +273,7 @@ class Section:
         self._file, self._name, self._errors, self._lines = file, name, errors, lines
         if value is not None and not isinstance(value, dict):
             self.report("", f"expected a mapping of keys to values, got {kind_of(value)}")
-        self.values: dict[object, Any] = value if isinstance(value, dict) else {}
+        self.values: dict[str, Any] = value if isinstance(value, dict) else {}
 
     def report(self, key: object, sentence: str) -> None:
         """Add an error about a key, which is shown."""
@@ -348,6 +348,10 @@ def kind_of(value: object) -> str:
 
 # -- the YAML
 
+IMPLICIT_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
+)
+"""What YAML 1.1 takes a word for that has no tag of its own."""
 HINTS: Final[Mapping[str, str]] = {
     "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is "
     "quoted, a path with backslashes in single quotes",
@@ -366,17 +370,18 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
         """An error of our own, whose text may be shown."""
 
     class StrictLoader(yaml.SafeLoader):
-        """Refuses what YAML would let pass: a key that is given twice."""
+        """Refuses what YAML would let pass, a key that is given twice, and keeps keys as written: 007 is a name."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             keys = set()
             for key_node, _ in node.value:
-                if not isinstance(key_node, yaml.ScalarNode):
+                if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in IMPLICIT_TAGS:
                     raise Refused(problem="a key is no plain word", problem_mark=key_node.start_mark)
                 if key_node.value in keys:
                     raise Refused(problem="a key is given twice", problem_mark=key_node.start_mark)
                 keys.add(key_node.value)
-            return super().construct_mapping(node, deep)
+            self.flatten_mapping(node)
+            return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
     try:
         loader = StrictLoader(read_text(str(path), MAX_BYTES, read_capped))

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.log.log import Log
 from exporter.web.config import WebConfig, WebConfigError
-from exporter.web.config_file import WebSettings, why_unusable
+from exporter.web.config_file import RateLimit, WebSettings, why_unusable
 from tests.support.certificates import Authority, encrypted, ends, write
 from tests.support.log_reading import logged
 
@@ -343,6 +343,48 @@ def test_a_file_that_vanishes_is_a_failure_and_is_read_when_it_is_back(path: Pat
     before = web_config.current
     web_config.refresh()
     assert web_config.current is not before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("007", "7", "0o17", "0x1F", "0b1", "1_000", "+1", "-1", "1.5", "1e3", ".5", ".inf", ".nan"),
+        *("yes", "No", "on", "OFF", "true", "False", "y", "null", "~", "NULL", "2026-01-02"),
+        *("2026-99-99", "=", "jürgen", "a b", "00", "0"),
+    ],
+)
+def test_user_names_are_kept_as_written(path: Path, name: str) -> None:
+    """YAML would read many of them as a number, a truth value, a date, or nothing."""
+    path.write_text(f"basic_auth_users:\n  {name}: {HASH}\n", encoding="utf-8")
+    assert set(WebConfig(path).current.users) == {name.encode()}
+
+
+def test_user_name_may_be_quoted_and_must_be_unique(path: Path) -> None:
+    """`007` and "007" are one name, `7` is another."""
+    path.write_text(f"basic_auth_users:\n  '007': {HASH}\n  7: {HASH}\n")
+    assert set(WebConfig(path).current.users) == {b"007", b"7"}
+    assert "given twice" in errors_of(path, f"basic_auth_users:\n  '007': {HASH}\n  007: {HASH}\n")[0]
+
+
+@pytest.mark.parametrize("name", ["!!python/name:os.system ''", "!secret x", "? ''", "!!binary aGk=", "<<"])
+def test_key_with_a_tag_is_refused(path: Path, name: str) -> None:
+    """Nor is a name empty."""
+    assert len(errors_of(path, f"basic_auth_users:\n  {name}: {HASH}\n")) == 1
+
+
+@pytest.mark.parametrize("name", ["12:30", "190:20:30", "1:2.5", "2026-01-02T03:04:05Z", "'a:b'"])
+def test_user_name_with_a_colon_is_refused_and_not_read_as_a_number(path: Path, name: str) -> None:
+    """HTTP can't carry it: a browser's `12:30` and password would be the user 12."""
+    assert "without a colon" in errors_of(path, f"basic_auth_users:\n  {name}: {HASH}\n")[0]
+
+
+def test_merged_mappings_are_read(path: Path) -> None:
+    """An alias behind `<<` brings the keys of another mapping, as in YAML 1.1."""
+    limit = "rate_limit: {<<: {interval: 1s, burst: 3}, burst: 2}\n"
+    path.write_text(f"{limit}basic_auth_users: {{7: &hash {HASH}, 8: *hash}}\n")
+    current = WebConfig(path).current
+    assert set(current.users) == {b"7", b"8"}
+    assert current.rate_limit == RateLimit(1.0, 2)
 
 
 def test_nothing_is_read_while_nothing_changes(path: Path) -> None:

@@ -11,6 +11,7 @@ from exporter.core.snapshot import Status, urgency
 from exporter.core.state import Instant, Phase, StartedBy, Tracked
 from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
+from exporter.text.terminal import printable
 
 MAX_EVENT_SERIES: Final = 50
 """How many events of this VM, the most urgent ones, have series of their own."""
@@ -27,8 +28,8 @@ def known_word(value: str | None, known: tuple[str, ...]) -> str:
 
 
 def label_value(value: str) -> str:
-    """Text from outside as a label value: at most `MAX_LABEL` characters, all valid in the exposition formats."""
-    cleaned: str = encodable(value)
+    """Text from outside as a label value: at most `MAX_LABEL` characters, all visible, with escapes for the others."""
+    cleaned = printable(encodable(value))
     return cleaned if len(cleaned) <= MAX_LABEL else cleaned[: MAX_LABEL - 1] + "…"
 
 
@@ -103,13 +104,16 @@ def _events(gauges: _Gauges, own: Iterable[Tracked], decisions: Mapping[str, Dec
         counts[known_word(tracked.event.event_type, EVENT_TYPES), known_word(tracked.event.status, EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
+    shown: dict[str, Tracked] = {}  # two ids may be the same label once they are escaped
     for tracked in by_urgency[:MAX_EVENT_SERIES]:
-        _event(gauges, tracked, decisions.get(tracked.key))
-    gauges.set("event_series_dropped", max(0, len(by_urgency) - MAX_EVENT_SERIES))
+        shown.setdefault(label_value(tracked.event.event_id), tracked)
+    for name, tracked in shown.items():
+        _event(gauges, name, tracked, decisions.get(tracked.key))
+    gauges.set("event_series_dropped", len(by_urgency) - len(shown))
 
 
-def _event(gauges: _Gauges, tracked: Tracked, decision: Decision | None) -> None:
-    event, name = tracked.event, label_value(tracked.event.event_id)
+def _event(gauges: _Gauges, name: str, tracked: Tracked, decision: Decision | None) -> None:
+    event = tracked.event
     started = tracked.phase is Phase.STARTED
     gauges.set(
         "event_info",

@@ -45,6 +45,7 @@ from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHE
 from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
 from exporter.sinks.prometheus.process import register_process_metrics
 from exporter.sinks.reasons import REASONS as SEND_REASONS
+from exporter.text.terminal import visible
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -288,7 +289,7 @@ def is_first_counted(transition: Transition) -> bool:
 
 def _exemplar(event_id: str) -> dict[str, str] | None:
     """The exemplar of an event; None also for an id that needs escaping, which readers of exemplars do not support."""
-    if not event_id or not event_id.isprintable() or not _ESCAPED.isdisjoint(event_id):
+    if not event_id or not visible(event_id) or not _ESCAPED.isdisjoint(event_id):
         return None
     return {"event_id": event_id[:MAX_EXEMPLAR_ID]}
 

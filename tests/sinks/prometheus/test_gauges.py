@@ -81,7 +81,7 @@ def test_the_configured_tags_are_labels_of_the_vm() -> None:
     for vm, tags in (
         (
             Vm(name="vm-0", tags=(("owner", 'w"e\nb'), ("Cost center", ""))),
-            {"tag_owner": 'w"e\nb', "tag_Cost_center": ""},
+            {"tag_owner": 'w"e\\nb', "tag_Cost_center": ""},
         ),
         (Vm(name="vm-0"), {}),
     ):
@@ -251,6 +251,16 @@ def test_series_are_capped_to_the_most_urgent() -> None:
     assert "last" not in ids(sink, "event_info")
     assert value(sink, "event_series_dropped") == 83 - MAX_EVENT_SERIES
     assert sum(s.value for s in samples(sink) if s.name == PREFIX + "events") == 83
+
+
+def test_two_events_never_share_a_series() -> None:
+    """Of two ids that look the same once they are escaped, the less urgent has no series, and is counted."""
+    story = statuses.empty_story()
+    story.read({**FREEZE, "EventId": "a\x07"}, {**FREEZE, "EventId": "a\\u0007", "DurationInSeconds": 5})
+    sink = make_sink(story.now)
+    sink.publish(story.status())
+    assert [s.labels["event_id"] for s in samples(sink) if s.name == PREFIX + "event_info"] == ["a\\u0007"]
+    assert value(sink, "event_series_dropped") == 1
 
 
 def test_a_thousand_events_do_not_swell_a_scrape() -> None:

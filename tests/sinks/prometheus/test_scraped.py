@@ -163,20 +163,25 @@ def test_both_formats_say_the_same() -> None:
     assert not [name for name, _, _ in text if name.endswith("_created")]
 
 
-HOSTILE = [
-    'quote"} 1\nazure_scheduled_events_up 1',
-    "back\\slash\\",
-    "line\r\nfeed\x0b\x00\x1b[31m",
-    "Grüße 日本 \u202egnp.exe 🚀",
-    "{}=,#",
-    "x" * 100,
-]
+HOSTILE = {
+    'quote"} 1\nazure_scheduled_events_up 1': 'quote"} 1\\nazure_scheduled_events_up 1',
+    "back\\slash\\": "back\\slash\\",
+    "line\r\nfeed\x0b\x00\x1b[31m": "line\\r\\nfeed\\u000b\\u001b[31m",
+    "\x01\x1f\x7f\x80\x9f": "\\u0001\\u001f\\u007f\\u0080\\u009f",
+    "Grüße 日本 \u202egnp.exe 🚀": "Grüße 日本 \\u202egnp.exe 🚀",
+    "\u200b\u2066\u2028\ufeff\ufe0f\U000e0041": "\\u200b\\u2066\\u2028\\ufeff\\ufe0f\\udb40\\udc41",
+    "{}=,#": "{}=,#",
+    "x" * 100: "x" * 100,
+}
+"""Texts from outside, and the label values that they become; a NUL is left out, since no id has one."""
 
 
 @pytest.mark.peer("promtool")
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
-    """An id or a name of any characters comes out of each format as it went in, and makes no series of its own."""
+    """An id or a name of any characters comes out of each format the same, and makes no series of its own. What can't
+    be seen, or acts on a terminal, is escaped."""
+    label = HOSTILE[hostile]
     event_id = hostile.replace("\x00", "")  # an id with a NUL can't be tracked at all
     events = [{**FREEZE, "EventId": event_id, "Description": hostile}]
     story = Story()
@@ -189,11 +194,13 @@ def test_hostile_text_stays_inside_its_label(hostile: str) -> None:
     sink.observe(InterruptionObserved("stall", 1.0, event_id))
     text, openmetrics = scraped(sink), scraped(sink, True)
     lint(text)
-    assert ids(sink, "event_info") == {event_id}
+    assert ids(sink, "event_info") == {label}
     openmetrics_samples = [s for family in parse_openmetrics(openmetrics) for s in family.samples]
-    assert {s.labels["event_id"] for s in openmetrics_samples if "event_id" in s.labels} == {event_id}
+    assert {s.labels["event_id"] for s in openmetrics_samples if "event_id" in s.labels} == {label}
     assert value(sink, "up") == 1
-    assert len(next(s for s in openmetrics_samples if s.name == PREFIX + "vm_info").labels["node"]) <= MAX_LABEL
+    node = next(s for s in openmetrics_samples if s.name == PREFIX + "vm_info").labels["node"]
+    assert node.isprintable()
+    assert len(node) <= MAX_LABEL
     exemplars = [s.exemplar.labels for s in openmetrics_samples if s.exemplar]
     assert exemplars == ([{"event_id": event_id}] * 2 if event_id == "x" * 100 else [])
 
@@ -250,7 +257,8 @@ def test_a_real_prometheus_takes_it(served: tuple[PrometheusSink, list[dict[str,
         events = {
             (sample["metric"]["job"], sample["metric"]["event_id"]) for sample in server.query(f"{PREFIX}event_info")
         }
-        assert events == {(job, item["EventId"]) for job in ("chosen", "text") for item in (event, hostile)}
+        labels = (event["EventId"], 'new\\nline "quoted" \\')
+        assert events == {(job, label) for job in ("chosen", "text") for label in labels}
         for transition in story.transitions:
             sink.observe(EventTransitioned(transition))  # only now, so that Prometheus saw the counter at 0
         story.read()
