@@ -12,7 +12,10 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+from collections.abc import Callable
 from typing import Final
+
+from exporter.ownership import fault_of
 
 _UTF16_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _HOW_TO_SAVE: Final = "save it as UTF-8, in PowerShell with `Set-Content -Encoding UTF8`"
@@ -29,13 +32,27 @@ class WrongEncoding(Exception):
     """The file's text can't be read. The message says what was expected and found, and shows nothing of the text."""
 
 
-def read_capped(path: str | os.PathLike[str], limit: int) -> bytes:
+def read_trusted(path: str | os.PathLike[str], limit: int) -> bytes:
+    """As `read_capped`, for settings and secrets: also raises PermissionError if the file is another user's."""
+    return read_capped(path, limit, _refuse_foreign)
+
+
+def _refuse_foreign(status: os.stat_result) -> None:
+    if fault := fault_of(status):
+        raise PermissionError(errno.EPERM, fault)
+
+
+def read_capped(
+    path: str | os.PathLike[str], limit: int, refuse: Callable[[os.stat_result], None] = lambda _: None
+) -> bytes:
     """The content of a file of at most `limit` bytes. Raises `TooLarge`, OSError, or ValueError for an unusable path.
 
-    One byte more than allowed is read and no further: what `path` names may be a device without an end.
+    One byte more than allowed is read and no further: what `path` names may be a device without an end. `refuse` raises
+    OSError for a file that is not to be read.
     """
     try:
         with open(path, "rb") as file:
+            refuse(os.fstat(file.fileno()))
             content = file.read(limit + 1)
     except PermissionError:
         if os.path.isdir(path):  # Windows says no more of a folder than that it may not be opened

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from exporter.ownership import fault_of, refuse_foreign
 from exporter.windows import access
 
 MODE: Final = 0o600
@@ -21,10 +22,11 @@ _FOLDER_MODE: Final = 0o750
 
 
 def make_private(path: Path) -> str:
-    """Make the file, empty, or narrow the one that is there. Raises OSError when it can't be made.
+    """Make the file, empty, or narrow the one that is there. Raises OSError if it can't be made, or is another user's.
 
     Returns a sentence when others may still read it, else "".
     """
+    refuse_foreign(path)
     with contextlib.suppress(FileExistsError):
         if sys.platform == "win32":
             access.make_file(path)
@@ -62,12 +64,15 @@ def narrow(path: Path) -> str:
     """Take from an existing file what others may do with it. Returns a sentence when that can't be done, else "".
 
     By its name and never by opening it: to close a descriptor of a database would end the locks that SQLite holds on it
-    in this process. A link, and what is no file, is left alone.
+    in this process. A link, what is no file, and another user's file is left alone.
     """
     try:
-        mode = os.lstat(path).st_mode
+        status = os.lstat(path)
+        mode = status.st_mode
         if not stat.S_ISREG(mode):
             return ""
+        if fault := fault_of(status):
+            return f"{path}: {fault}"
         if sys.platform == "win32":
             if not access.is_private(path):
                 access.protect_file(path)
@@ -81,9 +86,9 @@ def narrow(path: Path) -> str:
 
 
 def open_folder(path: Path) -> str:
-    """A sentence when others may read what is made in this folder without a mode of its own, else "".
+    """A sentence when others may read or replace what is made in this folder, else "".
 
-    So it is on Windows alone, where SQLite's journal has the access list of the folder from its first moment.
+    On Windows SQLite's journal has the access list of the folder from its first moment.
     """
     if sys.platform == "win32":
         try:
@@ -96,4 +101,9 @@ def open_folder(path: Path) -> str:
                 return f"{exposure}, so that others may come to read what is made in {path}: take another folder"
         except OSError as error:
             return f"the access list of {path} cannot be read ({error.strerror}): others may read what is made in it"
-    return ""
+        return ""
+    try:
+        fault = fault_of(path.stat())
+    except OSError:
+        return ""  # whoever makes a file in it says why that can't be done
+    return f"{path}: {fault}" if fault else ""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from exporter.ownership import fault_of
 from exporter.private_file import MODE, own
 
 MAX_BYTES: Final = 10 << 20
@@ -107,6 +108,8 @@ class RotatingFile:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(f"{self.path} is not a regular file")
+            if fault := fault_of(status):
+                raise OSError(f"{self.path}: {fault}")
             own(descriptor)
             self._size = status.st_size
             if self._size and not _ends_a_line(descriptor):  # the process or the machine died while it wrote

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exporter.capped_file import read_capped
+from exporter.capped_file import read_capped, read_trusted
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
 from exporter.config.owner import OwnerError, resolve
@@ -37,6 +37,7 @@ from exporter.config.sources import ReadFile, Sources, config_path, given_flags,
 from exporter.config.types import KNOWN_API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode
+from exporter.ownership import refuse_foreign
 from exporter.text.values import InvalidValue, describe, near_miss, quote
 
 
@@ -51,7 +52,7 @@ class ConfigError(Exception):
 def load(
     flags: argparse.Namespace,
     environ: Mapping[str, str],
-    read_file: ReadFile = read_capped,
+    read_file: ReadFile = read_trusted,
     mounts: Path = MOUNTS,
 ) -> Settings:
     """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors.
@@ -87,6 +88,7 @@ def load(
     )
     _check_together(settings, sources)
     _check_places(settings, sources, mounts)
+    _check_owners(settings, sources)
     if errors:
         raise ConfigError(tuple(errors))
     return replace(settings, warnings=tuple(sources.warnings))
@@ -187,6 +189,19 @@ def _check_event_files(settings: Settings, sources: Sources) -> None:
                 f"{origin}: expected a file outside of event_files.path, where the agent itself writes and removes "
                 f"such files, found {describe(path)}"
             )
+
+
+def _check_owners(settings: Settings, sources: Sources) -> None:
+    """Refuse certificates and keys of another user: a library opens them, when the first record leaves."""
+    event_hubs, otlp = settings.event_hubs, settings.otlp
+    paths = {"event_hubs.certificate": event_hubs.certificate} if event_hubs.configured else {}
+    if otlp.configured:
+        paths |= {f"otlp.{key}": getattr(otlp, key) for key in ("certificate", "client_certificate", "client_key")}
+    for key, path in paths.items():
+        try:
+            refuse_foreign(path)
+        except PermissionError as error:
+            sources.errors.append(f"{key}: {path}: {error.strerror}")
 
 
 def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from exporter.core.state_codec import load_state
 from exporter.outbox.errors import result_code
+from exporter.ownership import refuse_foreign
 from exporter.private_file import make_private, narrow
 
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
@@ -44,6 +45,8 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
     Each statement is a transaction of its own outside `transaction`. `synchronous` is SQLite's setting of that name.
     Raises OSError or sqlite3.Error.
     """
+    for suffix in _PARTS:
+        refuse_foreign(f"{path}{suffix}")
     make_private(path)  # SQLite gives its journal the mode that the file has
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     pages = max(16, capacity // PAGE)

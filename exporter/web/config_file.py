@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from exporter.capped_file import read_capped
+from exporter.capped_file import read_trusted
 from exporter.config.sources import read_text
 from exporter.config.types import refuse_escapes
 from exporter.text.values import InvalidValue, Misplaced, refuse_misplaced, refuse_secrets
@@ -188,7 +188,7 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
     path = folder / name
     files.append(path)
     try:
-        text = read_text(str(path), MAX_BYTES, read_capped)
+        text = read_text(str(path), MAX_BYTES, read_trusted)
     except InvalidValue as error:
         section.report(f"{key}_file", str(error))
         return ""
@@ -384,7 +384,7 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
             return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
     try:
-        loader = StrictLoader(read_text(str(path), MAX_BYTES, read_capped))
+        loader = StrictLoader(read_text(str(path), MAX_BYTES, read_trusted))
         node = loader.get_single_node()
         return (loader.construct_document(node), _lines_of(node)) if node else (None, NO_LINES)
     except InvalidValue as error:

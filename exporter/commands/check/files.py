@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from exporter.capped_file import TooLarge, WrongEncoding, decoded, not_ascii, read_capped
+from exporter.capped_file import TooLarge, WrongEncoding, decoded, not_ascii, read_capped, read_trusted
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp, variables
@@ -51,7 +51,7 @@ def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[st
     errors: list[str] = []
     errors += _web_errors(sources)
     errors += _outbox_errors(sources)
-    if read_event_hubs(_without_errors(sources), read_capped).configured:
+    if read_event_hubs(_without_errors(sources), read_trusted).configured:
         picked = sources.pick(settings_of("event_hubs")["certificate"])
         errors += _ca_errors(picked.value, picked.origin)
     if read_otlp(_without_errors(sources)).configured:
@@ -71,7 +71,7 @@ def _sources(args: argparse.Namespace, environ: Mapping[str, str]) -> Sources:
     path, document = "", {}
     with contextlib.suppress(InvalidValue):
         path = config_path(args, environ)
-        document = read_toml(path, read_capped) if path else {}
+        document = read_toml(path, read_trusted) if path else {}
     return Sources(given_flags(args), environ, document, path)
 
 

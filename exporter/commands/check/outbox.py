@@ -23,6 +23,7 @@ from exporter.core.policy import Presence
 from exporter.core.state_codec import load_state
 from exporter.outbox.file import fault_within, file_uri, is_corrupt
 from exporter.outbox.lock import FileLock
+from exporter.ownership import fault_of
 from exporter.private_file import open_folder
 from exporter.windows import access
 from exporter.windows.places import NO_SHARE, is_on_network
@@ -178,6 +179,8 @@ def _content(path: Path) -> tuple[Finding, str]:
             "correct outbox.path if the file is somebody else's",
         ), ""
     parked = f", {content.parked} parked" if content.parked else ""
+    if fault := fault_of(path.stat()):
+        return (warn if as_root else fail)(TOPIC, f"{path}: {fault}"), content.vm_id
     return ok(TOPIC, f"{path} is writable{as_root}; {content.waiting} undelivered{parked}"), content.vm_id
 
 
