@@ -59,41 +59,54 @@ class Secret:
         return self
 
 
-# Each pattern keeps its first group (the name of the thing, so that a reader knows what was there) and hides the rest.
-# All are linear: no nested repetition and no unbounded search, since they run on text from outside. A character may
-# stand there percent-encoded, also more than once (`%3D`, `%253D`).
+# Each pattern keeps its first group (the name of the thing, so that a reader knows what was there) and hides the rest,
+# to the end of what could be a secret: mostly that of the line. All are linear: no nested repetition and no unbounded
+# search, since they run on text from outside. A character may stand there percent-encoded, also more than once
+# (`%3D`, `%253D`).
 _NAMED = (
     r"SharedAccessKey|SharedAccessSignature|AccountKey|client[-_]?secret|password|passwd|pwd|"
     r"(?:access|refresh|id)[-_]?token|x?-?api[-_]?key|"
-    r"(?:primary|secondary|master|subscription|account|private|secret)[-_]?key"
+    r"(?:primary|secondary|master|subscription|account|private|secret)[-_]?key|"
+    r"authorization|\bcookie"
 )
-_EQUALS = r"\\{0,2}[\"']?\s{0,4}(?:[:=]|%(?:25){0,3}3[AD])(?:\s|\+|%(?:25){0,3}20){0,4}\\{0,2}[\"']?"
+_EQUALS = (
+    r"(?:\\{0,2}[\"']?\s{0,4}(?:[:=]|%(?:25){0,3}3[AD])(?:\s|\+|%(?:25){0,3}20){0,64}\\{0,2}[\"']?"
+    r"|[\"']\s{0,4},\s{0,4})"  # in a tuple
+)
 _START = r"(?:(?<![A-Za-z0-9_])|(?<=%[0-9A-Fa-f]{2}))"
+_WRAPPED = r"(?:[\r\n]{1,2}[ \t]{0,64}[A-Za-z0-9+/]{8,}={0,2}(?=[\s;]|\Z))*"
+"""Further lines of a key."""
 _PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         # A key or a certificate, to its end or to that of the text; and the body of a key that has lost its first line.
         r"(-{3,5}\s{0,4}BEGIN)(?:(?!-----END)[\s\S])*(?:-----END[^-]{0,64}-{0,5})?",
         r"(\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9])[A-Za-z0-9+/]{40,}={0,2}",
-        r"(://)[^/\s?#\"'@]*(?:@[^/\s?#\"'@]*)*(?=@)",
-        # An address that a path library has taken a slash from; on Windows also turned the other, which `repr` doubles.
-        r"(:(?:/|\\{1,4}))[^/\\\s?#\"'@]+(?=@)",
-        r"([?&#](?:[A-Za-z0-9_.-]{0,32}[_.-])?(?:token|key|code|auth|secret|signature|credential|jwt)=)[^&\s\"'#]+",
-        r"(%(?:25){0,3}3A(?:%(?:25){0,3}2F){1,2})[^\s\"']{1,512}(?=%(?:25){0,3}40)",
-        r"(authorization" + _EQUALS + r"(?:b[\"'])?(?:(?:bearer|basic|sharedaccesssignature)(?:\s|\+|%20))?)[^\s\"',]+",
-        r"(" + _START + r"(?:bearer|basic)(?::\s{0,4}|\s{1,4}|%20|\+))[A-Za-z0-9._~+/=%-]{6,}",
-        r"((?:" + _NAMED + r")" + _EQUALS + r")[^\s;\"',&]+",
-        r"(" + _START + r"sig(?:=|%(?:25){0,3}3D))[^&\s;\"',]+",
+        r"((?<![A-Za-z0-9])(?-i:eyJ))[A-Za-z0-9_-]{8,}[A-Za-z0-9_.%+/=-]*",  # a JSON Web Token [RFC 7519, 3]
+        r"([?&#](?:[A-Za-z0-9_.-]{0,32}[_.-])?(?:token|key|code|auth|secret|signature|credential|jwt)=)\S+",
+        r"((?:" + _NAMED + r"|\btoken(?==))" + _EQUALS + r"(?:b[\"'])?(?:(?:bearer|basic)\s)?)[^\r\n]+" + _WRAPPED,
+        r"(" + _START + r"(?:bearer|basic)(?::\s{0,4}|\s{1,4}|%20|\+))\S{6,}",
+        r"(" + _START + r"sig(?:=|%(?:25){0,3}3D))\S+",
     )
 )
+_LINE = re.compile(r"[^\r\n]+")
 _WORD = re.compile(r"\S+")
 _QUOTED = re.compile(r"[^\s\"']+")
-_COLON = re.compile(r"(?<=[A-Za-z0-9._~+-]):(?!/|\\|\d{1,5}[/?#])")
+_COLON = re.compile(r"(?<=[A-Za-z0-9._~+-]):(?!/|\\)")
 _ENCODINGS = 3
 _AT = re.compile(r"@|%(?:25){0,3}40")
+_SLASH = r"(?:[/\\]|%(?:25){0,3}(?:2F|5C))"
+_URL = re.compile(
+    rf"(?<=[A-Za-z0-9+.-][A-Za-z0-9+.-])(?::|%(?:25){{0,3}}3A){_SLASH}{{1,8}}|(?<![^\s\"'=(<\[,])//", re.IGNORECASE
+)
+"""Where the user of a URL may begin. A path library may have taken a slash away, or turned it, which `repr` doubles; a
+single letter before the colon is a drive."""
+_USER = re.compile(r"[^\s:%]{0,256}(?::|%(?:25){0,3}3A)(?!\d{1,5}(?:[/?#\s]|\Z))\S", re.IGNORECASE)
+"""A user and the beginning of a password, which may hold any character; not a host and its port."""
 _QUERY = re.compile(r"[?#]|%(?:25){0,3}(?:3F|23)", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:https?|sb|amqps?|grpc)://")
 _PEM = re.compile(r"-{3,5}\s{0,4}BEGIN\b|\bM(?:II|IG|Hc|Fk|C4)[A-Za-z0-9+/]{41}", re.IGNORECASE)
+_TOKEN = re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.")
 _CONNECTION_STRING = re.compile(
     r"(?:Shared\s?Access\s?Key(?:Name)?|SharedAccessSignature|AccountKey)\s{0,4}(?:=|%(?:25){0,3}3D)"
     r"|SharedAccessSignature\s{1,4}s"
@@ -109,19 +122,55 @@ def redact(text: str) -> str:
 
 
 def _hide(text: str) -> str:
+    if "@" in text or "%" in text:
+        text = _QUOTED.sub(_hide_password, _LINE.sub(_hide_users, text))
+    return _hide_named(text)
+
+
+def _hide_named(text: str) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(lambda match: match.group(1) + HIDDEN, text)
-    return _QUOTED.sub(_hide_password, text) if "@" in text else text
+    return text
+
+
+def _hide_users(match: re.Match[str]) -> str:
+    """Hide what stands in a line between the beginning of a URL and the last `@`: of its word, or of the line where a
+    user and a password begin, since that may hold a space."""
+    line = match[0]
+    last = _last_at(line)
+    for begin in _URL.finditer(line, 0, max(last, 0)):
+        if _USER.match(line, begin.end()):
+            line = _without(line, begin.end(), last)
+            break
+    return _WORD.sub(_hide_user, line) if last >= 0 else line
+
+
+def _hide_user(match: re.Match[str]) -> str:
+    word = match[0]
+    last = _last_at(word)
+    begin = _URL.search(word, 0, max(last, 0))
+    return _without(word, begin.end(), last) if begin and begin.end() < last else word
+
+
+def _without(text: str, begin: int, end: int) -> str:
+    """The text with a placeholder there, and to its end if what is hidden names a credential, which may hold the `@`."""
+    hidden = text[begin:end] + "continued"
+    return text[:begin] + HIDDEN + (text[end:] if _hide_named(hidden) == hidden else "")
+
+
+def _last_at(text: str) -> int:
+    """Where the last `@` is; -1 without one."""
+    return max((at.start() for at in _AT.finditer(text)), default=-1)
 
 
 def _hide_password(match: re.Match[str]) -> str:
-    """Hide what stands between a colon and the last `@` of a word; neither a port nor the slashes of a URL count."""
+    """Hide what stands between a colon and the last `@` of a word; the slashes of a URL don't count."""
     word = match[0]
     at = word.rfind("@")
     colon = _COLON.search(word, 0, max(at, 0))
     if colon is None or not (word[at + 1 : at + 2].isalnum() or word[at + 1 : at + 2] == "["):
         return word
-    return word[: colon.end()] + HIDDEN + word[at:]
+    return _without(word, colon.end(), at)
 
 
 def _hide_encoded(match: re.Match[str]) -> str:
@@ -154,6 +203,16 @@ def is_connection_string(text: str) -> bool:
 def is_key(text: str) -> bool:
     """Whether this is a key or a certificate in PEM, also only the body of one; a path, name or address never is."""
     return any(_PEM.search(form) for form in (text, decoded(text)))
+
+
+def is_token(text: str) -> bool:
+    """Whether this is a JSON Web Token; a path, name or address never is."""
+    return any(_TOKEN.search(form) for form in (text, decoded(text)))
+
+
+def is_url(text: str) -> bool:
+    """Whether this is a URL, which a path never is; `//server/share` is none."""
+    return any(re.match(r"\W{0,4}[A-Za-z][A-Za-z0-9+.-]+:[/\\]", form) for form in (text, unmasked(text)))
 
 
 def without_credentials(value: str) -> str:

@@ -14,7 +14,16 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from exporter.secrets import HIDDEN, is_connection_string, is_key, redact, unmasked, without_credentials
+from exporter.secrets import (
+    HIDDEN,
+    is_connection_string,
+    is_key,
+    is_token,
+    is_url,
+    redact,
+    unmasked,
+    without_credentials,
+)
 from exporter.text.width import listed
 
 _MAX_SHOWN: Final = 80  # characters of a value, in an error of one line
@@ -29,6 +38,9 @@ _MAX_PORT: Final = 65535
 _NEAR: Final = 0.75
 
 
+A_PATH: Final = "a path"
+
+
 class InvalidValue(ValueError):
     """A value is not what is taken there. The message says what was expected, and nothing of what was found."""
 
@@ -38,7 +50,8 @@ class Misplaced(InvalidValue):
 
 
 def refuse_secrets(value: object, instead_of: str) -> None:
-    """Refuse a connection string or a key that was given as a path, a name or an address. Raises `Misplaced`."""
+    """Refuse a connection string, a key or a token that was given as a path, a name or an address, and a URL, which may
+    hold a password, in place of "a path". Raises `Misplaced`."""
     if not isinstance(value, str):
         return
     if is_connection_string(value):
@@ -51,6 +64,10 @@ def refuse_secrets(value: object, instead_of: str) -> None:
             f"this is a key or a certificate itself, not {instead_of}; it belongs into a file of its own, whose path "
             "is given where a file is asked for"
         )
+    if is_token(value):
+        raise Misplaced(f"this is a token itself, not {instead_of}; it belongs into otlp.headers or the environment")
+    if instead_of == A_PATH and is_url(value):
+        raise Misplaced("this is a URL, not a path; give the path of a file on this machine")
 
 
 def refuse_misplaced(text: str, instead_of: str) -> None:
@@ -83,7 +100,7 @@ def _describe_text(text: str) -> str:
         return f"a string of {len(text)} characters that is not shown"
     if _CONTROL_CHARACTERS.search(text):
         return "a string with control characters that is not shown"
-    if is_connection_string(text) or is_key(text):
+    if is_connection_string(text) or is_key(text) or is_token(text):
         return "a string that is not shown, since it looks like a secret"
     clean = without_credentials(text)
     if HIDDEN not in clean and redact(unmasked(text)) != unmasked(text):

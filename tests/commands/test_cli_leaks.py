@@ -143,15 +143,50 @@ def test_an_error_about_an_address_repeats_no_credential(name: str, text: str) -
     assert silent(said), said
 
 
+PASSWORDS = [
+    f"{WORD[:10]}{middle}{WORD[-10:]}" for middle in ("x", "@", "/", "?", "#", " ", ":", "@/", "/@", "\\", "%40")
+]
+JWT = f"eyJhbGciOiJIUzI1NiJ9.{WORD}.{WORD}"
+
+
+@pytest.mark.parametrize("name", [*PATHS, "config.file"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"http://user:{password}@h/x" for password in PASSWORDS),
+        f"http://{WORD}@h/x",
+        f"https://h/x?token={WORD}",
+        f"http:\\\\user:{WORD}@h\\x",
+        f"http%3A%2F%2Fuser%3A{WORD}%40h",
+        f"https://h/{WORD}",
+        JWT,
+        f"/run/{JWT}",
+    ],
+)
+def test_url_or_token_as_a_path_is_refused_and_not_repeated(name: str, text: str) -> None:
+    """Whatever the password holds: exit code 2, and what it is."""
+    flag = next((s.flag for s in catalogue() if s.name == name), "--config.file")
+    code, said = run("check", f"{flag}={text}")
+    assert (code, silent(said)) == (2, True), said
+    assert ("this is a token itself, not a path" if "eyJ" in text else "this is a URL, not a path") in said
+
+
+@pytest.mark.parametrize(
+    "words", [("replay",), ("tail", "--outbox"), ("simulate", "--scenario"), ("demo", "--scenario")]
+)
+@pytest.mark.parametrize("text", [*(f"http://user:{password}@h/x" for password in PASSWORDS), JWT])
+def test_url_or_token_as_a_path_of_a_command_is_not_repeated(words: tuple[str, ...], text: str) -> None:
+    code, said = run(*words, text)
+    assert (code, silent(said)) == (2, True), said
+
+
 @pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize("text", [f"http://{WORD}@h/x", f"user:{WORD}@h:4318", f"https://h/x?token={WORD}"])
-def test_a_url_as_a_path_shows_no_credential(tmp_path: Path, name: str, text: str) -> None:
-    """Also where a path library took a slash away, in errors and in what `check` sums up."""
+def test_user_and_password_without_a_scheme_are_not_shown(tmp_path: Path, name: str) -> None:
+    """Such a text may be a path: it is taken, and what looks like a password is blanked."""
     setting = next(s for s in catalogue() if s.name == name)
-    said = run("check", f"{setting.flag}={text}", f"--outbox.path={tmp_path}/o.db" if name != "outbox.path" else "--")[
-        1
-    ]
-    assert silent(said), said
+    outbox = f"--outbox.path={tmp_path}/o.db" if name != "outbox.path" else "--"
+    for password in (WORD, f"{WORD[:10]}@{WORD[-10:]}", f"{WORD[:10]}/{WORD[-10:]}"):
+        assert silent(said := run("check", f"{setting.flag}=user:{password}@h:4318", outbox)[1]), said
 
 
 def test_an_error_still_shows_what_is_no_credential() -> None:

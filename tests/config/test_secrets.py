@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import re
 import time
+from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from exporter.config.load import ConfigError, load
-from exporter.secrets import Secret, redact
+from exporter.secrets import Secret, is_token, redact
+from exporter.text.values import describe
 from tests.support.configuration import CONNECTION, KEY, refused, to_toml
 
 
@@ -102,10 +105,128 @@ def test_foreign_text_is_redacted(text: str) -> None:
     assert "hunter2" not in redact(text)
 
 
-def test_redaction_leaves_the_rest() -> None:
-    """Names that merely look alike stay readable."""
-    text = "Endpoint=sb://ns/;SharedAccessKeyName=send http://host/a@b signal=9 at https://example.com"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Endpoint=sb://ns/;SharedAccessKeyName=send signal=9 at https://example.com",
+        "https://example.com:443/x answered 503: write to admin@example.com",
+        "see https://example.com/x, or alice@example.com and bob@example.com",
+        "error: /srv/app@2/config.toml: cannot be read: alice@example.com owns it",
+        r"C:\Users\a@b\outbox.db and C:/Users/a@b/outbox.db and \\\\server\share\a@b",
+        "at 12:30:45 by a@b, from 127.0.0.1:4318 and [::1]:10169",
+        "the token has expired; authorization failed; a password is asked for; cookies are not read",
+        "eyJ is no token, and neither is /run/eyJ/file",
+    ],
+)
+def test_harmless_text_stays_readable(text: str) -> None:
+    """Paths, addresses of people and machines, and words that merely look alike."""
     assert redact(text) == text
+
+
+MARKS = ("kJ8sQp3v", "tz7LmN2x")
+PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), max_size=12)
+NO_SPACE = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=12)
+NO_QUOTES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="\"'"), max_size=12)
+
+
+def marked(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Secrets of any characters, by two words of which they are known again."""
+    return st.tuples(texts, texts, texts).map(lambda parts: MARKS[0].join(parts[:2]) + MARKS[1] + parts[2])
+
+
+def is_silent(said: str) -> bool:
+    return not any(mark in said for mark in MARKS)
+
+
+def like_a_port(secret: str) -> bool:
+    """`443/x or ` in `https://host:443/x or a@b` is no password; one that holds a space can't be told from it."""
+    return " " in secret and re.match(r"\s|\d{1,5}[/?#\s]", secret) is not None
+
+
+@given(marked(PRINTABLE))
+def test_no_password_in_a_url_leaves(secret: str) -> None:
+    """Whatever it is made of: it goes up to the last `@`, with the slashes turned or gone, quoted or in a repr."""
+    assume(not like_a_port(secret))
+    for url in (
+        f"http://user:{secret}@host/x",
+        f"cannot open 'https://user:{secret}@host:443/a?b': refused",
+        f"http:/user:{secret}@host: no such file",
+        f"http:\\\\user:{secret}@host\\x",
+        f"/etc/https:/user:{secret}@host/file",
+        f"amqps://send:{secret}@ns.example/;EntityPath=hub",
+        f"http://user:{secret}@host and https://user:{secret}@other/x",
+        f"{OSError(2, 'No such file', f'http://user:{secret}@host/x')!r}",
+        f"{ValueError(f'http://user:{secret}@host/x')!r}",
+        quote(f"http://user:{secret}@host/x", safe=""),
+        quote(quote(f"http://user:{secret}@host/x", safe=""), safe=""),
+        f"http://user:{quote(secret, safe='')}@host/x",
+        f"user:{quote(secret, safe='')}@host",
+    ):
+        assert is_silent(redact(url)), (url, redact(url))
+
+
+@given(marked(NO_QUOTES), marked(NO_SPACE))
+def test_no_password_of_a_word_leaves(unquoted: str, secret: str) -> None:
+    """Without a scheme, or without a user: what holds no space."""
+    assume(not unquoted.startswith(("/", "\\")))
+    for text in (f"user:{unquoted}@host", f"https://{secret}@host/x", f"//{secret}@host", f"//user:{secret}@host:4318"):
+        assert is_silent(redact(text)), (text, redact(text))
+
+
+@given(marked(PRINTABLE))
+def test_nothing_behind_the_name_of_a_credential_leaves(secret: str) -> None:
+    """To the end of the line, since a password may hold what separates it from the next field."""
+    for text in (
+        f"SharedAccessKey={secret}",
+        f"Endpoint=sb://ns/;SharedAccessKeyName=n;\r\n    SharedAccessKey =\r\n        {secret};\r\n    EntityPath=h",
+        f"AccountKey={secret};x",
+        f"password={secret}",
+        f"client_secret: {secret}",
+        f"x-api-key: {secret}",
+        f"token={secret}",
+        f"Cookie: a={secret}; b={secret}",
+        f"Authorization: {secret}",
+        f"proxy-authorization: Digest username={secret}, response={secret}",
+        f"Authorization: Bearer {secret}",
+        f"{ {'Authorization': secret}!r}",
+        f"{[(b'Authorization', secret.encode())]!r}",
+        f"{[('x-api-key', secret)]!r}",
+        json.dumps({"password": secret}),
+        f"{ValueError(f'SharedAccessKey={secret}')!r}",
+        quote(f"SharedAccessKey={secret};x", safe=""),
+    ):
+        assert is_silent(redact(text)), (text, redact(text))
+
+
+@given(marked(NO_SPACE))
+def test_no_token_leaves(secret: str) -> None:
+    """In a query, in a SAS token, or behind the name of its scheme."""
+    for text in (
+        f"https://h/x?token={secret}",
+        f"https://h/x?sv=1&sig={secret}&se=2",
+        f"SharedAccessSignature sr=a&sig={secret}&skn=b",
+        f"got bearer {secret} from there",
+        f"Basic {secret}",
+    ):
+        assert is_silent(redact(text)), (text, redact(text))
+
+
+@given(
+    st.from_regex(r"eyJ[A-Za-z0-9_-]{8,40}", fullmatch=True), marked(st.from_regex(r"[A-Za-z0-9_-]*", fullmatch=True))
+)
+def test_no_web_token_leaves(head: str, secret: str) -> None:
+    """A JWT is one wherever it stands, also cut, encrypted, or percent-encoded, and is refused in place of a value."""
+    token = f"{head}.{secret}.{secret}"
+    for text in (token, f"({token})", f"a={token}", f"/run/{token}/x", f"{token}.x.y", quote(token), token[:-4]):
+        assert is_silent(redact(text)), (text, redact(text))
+    assert is_token(token)
+    assert is_silent(describe(token))
+
+
+def test_key_on_several_lines_is_hidden_to_its_end() -> None:
+    """As a terminal or a YAML file wraps it."""
+    text = "SharedAccessKey=aB3kq8Zm9vYmFyYmF6\n  cXV4aGlkZGVu/IHRva2Vu9xQ=\nEntityPath=hub"
+    assert redact(text) == "SharedAccessKey=<secret>\nEntityPath=hub"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +255,17 @@ def test_encoded_and_other_spellings_are_redacted(text: str) -> None:
 def test_redaction_takes_time_in_proportion_to_the_text() -> None:
     """Text of a stranger that begins like credentials again and again is not searched for ever."""
     began = time.process_time()
-    for seed in ("://a:", "%3A%2F%2F", "sig=", "password: ", "://@", ":/a:b", "bearer ", "%253A%252F%252F%40"):
+    for seed in (
+        *("://a:", "%3A%2F%2F", "sig=", "password: ", "://@", ":/a:b", "bearer ", "%253A%252F%252F%40", "ab://u:p "),
+        *(
+            "ab://a@ ",
+            "//a ",
+            "ab%3A%2F%2F",
+            "ab:/a@b:c@",
+            "a:?token=b@",
+            "eyJaaaaaaaa.",
+            "SharedAccessKey=\nabcdefgh\n",
+        ),
+    ):
         assert len(redact(seed * 50_000)) > 0
     assert time.process_time() - began < 60  # minutes, if it grew with the square of the text
