@@ -153,7 +153,7 @@ def _hide_user(match: re.Match[str]) -> str:
 
 
 def _without(text: str, begin: int, end: int) -> str:
-    """The text with a placeholder there, and to its end if what is hidden names a credential, which may hold the `@`."""
+    """The text with a placeholder there, and to its end if what is hidden names a credential, perhaps with an `@`."""
     hidden = text[begin:end] + "continued"
     return text[:begin] + HIDDEN + (text[end:] if _hide_named(hidden) == hidden else "")
 
