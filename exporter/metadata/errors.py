@@ -25,7 +25,7 @@ Reason = Literal[
     "protocol",  # not HTTP
     "redirect",  # 3xx: never followed
     "status-400",  # the request or the api-version is wrong
-    "forbidden",  # 401, 403: the Metadata Security Protocol refuses this process
+    "forbidden",  # 401, 403: the Metadata Security Protocol refuses this process, or something in between does
     "not-found",  # 404
     "gone",  # 410: up to 70 seconds
     "throttled",  # 429: five requests a second for the whole VM

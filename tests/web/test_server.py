@@ -126,7 +126,13 @@ def test_gzip_is_sent_only_to_clients_that_accept_it(client: httpx.Client) -> No
         answer = client.get("/metrics", headers={"Accept-Encoding": refusing})
         assert "content-encoding" not in answer.headers
         assert answer.content == METRICS
-        assert "Accept-Encoding" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "identity"])
+def test_caches_are_told_what_an_answer_depends_on(client: httpx.Client, coding: str) -> None:
+    """A proxy must neither give the text to who asked for OpenMetrics, nor packed bytes to who can't unpack them."""
+    answer = client.get("/metrics", headers={"Accept-Encoding": coding})
+    assert {name.strip() for name in answer.headers["vary"].split(",")} == {"Accept", "Accept-Encoding"}
 
 
 def test_a_storm_of_scrapes_renders_once(pages: Pages) -> None:

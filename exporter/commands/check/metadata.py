@@ -15,19 +15,22 @@ from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
-from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, fail, ok, warn
+from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, Verdict, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.folding import alike
 from exporter.core.records import Vm
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError, one_line
+from exporter.secrets import redact
 
 T = TypeVar("T")
 
 TOPIC: Final = "metadata"
 _PROXY_VARIABLES: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _MAX_NAMES: Final = 5
+_MAX_QUOTED: Final = 120
+"""Characters of an answer that is quoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
         events = _ask(settings, environment, lambda client: client.fetch().body)
         who = asking_who.result()
     findings = [*_events(events, who, settings, environment), *_identity(who, events, settings)]
-    return Report((*findings, *proxies), who.clocks or events.clocks, who.value.id if who.value else "")
+    # What answers in the place of the service has a clock of its own.
+    clocks = who.clocks or events.clocks if findings[0].verdict is Verdict.OK else ()
+    return Report((*findings, *proxies), clocks, who.value.id if who.value else "")
 
 
 def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Asked[T]:
@@ -278,9 +283,12 @@ def _forbidden(error: MetadataError, settings: Settings, environment: ProbeEnvir
         if environment.in_kubernetes
         else ""
     )
+    answer = redact(one_line(error.detail.removeprefix(f"HTTP {error.status_code}")))[:_MAX_QUOTED]
     return (
-        f"refuses this process (HTTP {error.status_code}): the Metadata Security Protocol of this VM lets only named "
-        f"processes and users ask; add this program and its user to the VM's allow list for the metadata service{pod}"
+        f"answers HTTP {error.status_code}: either the Metadata Security Protocol of this VM refuses this process, so "
+        "add this program and its user to the VM's allow list for the metadata service; or something else refuses it, "
+        "such as a proxy, a firewall or another service at this address, so take the metadata service out of it, or "
+        f"correct source.url{pod}; the answer was {answer or 'without a text'}"  # last: redaction may cut it short
     )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from exporter.commands.check.metadata import AZURE_CHASSIS, probe_metadata, unreachable
-from exporter.commands.check.network import Reach, reach
+from exporter.commands.check.network import Reach, clock_of, reach
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import ProbeEnvironment, Report, Verdict, ok
+from exporter.commands.check.report import ClockReading, ProbeEnvironment, Report, Verdict, ok
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.instance import NOISE
@@ -64,8 +64,8 @@ def test_a_good_service_is_ok_and_approves_nothing(service: MetadataService) -> 
 @pytest.mark.parametrize(
     ("fault", "verdict", "words"),
     [
-        ("403", FAIL, "refuses this process (HTTP 403): the Metadata Security Protocol"),
-        ("401", FAIL, "refuses this process (HTTP 401): the Metadata Security Protocol"),
+        ("403", FAIL, "answers HTTP 403: either the Metadata Security Protocol of this VM refuses this process"),
+        ("401", FAIL, "answers HTTP 401: either the Metadata Security Protocol of this VM refuses this process"),
         ("html", FAIL, "answers with an HTML page: a proxy or service mesh stands in between"),
         ("redirect", FAIL, "answers with a redirection (HTTP 302), which Azure never does: a proxy"),
         ("empty", FAIL, "no document of events"),
@@ -84,6 +84,42 @@ def test_a_bad_answer_is_a_sentence_with_its_cause(
     """Each bad answer of the simulated service is one sentence that says what stands behind it."""
     service.fault(f"all/{fault}")
     sentence_of(findings_of(probe_metadata, settings_for(service.url)), verdict, "metadata", service.url, words)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+@pytest.mark.parametrize(
+    ("body", "quoted"),
+    [
+        (b"", "without a text"),
+        (b"Blocked by policy 17\r\nof your company", "Blocked by policy 17 of your company"),
+        (b"<html><h1>Zscaler</h1></html>", "(an HTML or XML page)"),
+        (b"\x1b[2J\xe2\x80\xaego away", "?[2J?go away"),
+        (b"denied: http://user:hunter2@proxy/ password=hunter2", "denied: http://<secret>@proxy/ password=<secret>"),
+        (b"hunter2" * 1000, "hunter2" * 14),
+    ],
+)
+def test_refusal_is_quoted_with_both_causes(status: str, body: bytes, quoted: str) -> None:
+    """A 403 is not always the Metadata Security Protocol's: what was answered is there to be judged, and is bounded."""
+    date = format_datetime(datetime.now(UTC), usegmt=True)
+    with RawServer(answers(response(status, body, f"Date: {date}"))) as server:
+        findings = findings_of(probe_metadata, settings_for(server.url))
+    (sentence,) = [finding.sentence for finding in findings]
+    assert quoted in sentence
+    assert "Metadata Security Protocol" in sentence
+    assert "allow list" in sentence
+    assert "a proxy, a firewall" in sentence
+    assert "correct source.url" in sentence
+    assert sentence.isprintable()
+    assert len(sentence) < 700
+
+
+def test_refusal_keeps_its_advice_whatever_is_quoted() -> None:
+    """Redaction of the printed line takes nothing but the quotation."""
+    with RawServer(answers(response("403 Forbidden", b"password=hunter2"))) as server:
+        process = run_check(f"--source.url={server.url}", "--web.listen-address=127.0.0.1:0")
+    said = " ".join(process.stdout.split())
+    assert "hunter2" not in said
+    assert "correct source.url" in said
 
 
 def test_a_refused_api_version_is_named_with_those_on_offer(service: MetadataService) -> None:
@@ -260,6 +296,52 @@ def test_a_clock_that_is_off_is_a_warning_beyond_2_s_and_a_failure_beyond_30_s(
     date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
     with RawServer(answers(http_ok(DOCUMENT, f"Date: {date}"))) as server:
         sentence_of(findings_of(probe_metadata, settings_for(server.url)), verdict, "clock", words)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response("403 Forbidden", b"", "Date: {date}"),
+        response("503 Unavailable", b"<html>", "Date: {date}"),
+        response("302 Found", b"", "Date: {date}", "Location: http://example.com/"),
+        response("200 OK", b"<html>log in</html>", "Date: {date}"),
+        http_ok(DOCUMENT, "Via: 1.1 squid", "Date: {date}"),
+        http_ok(DOCUMENT),
+    ],
+)
+def test_no_clock_is_compared_without_a_date_of_the_service(answer: bytes) -> None:
+    """What refuses, redirects, or answers in its place has a clock of its own; a service that sends no Date, none."""
+    date = format_datetime(datetime.now(UTC), usegmt=True)
+    with RawServer(answers(answer.replace(b"{date}", date.encode()))) as server:
+        findings = findings_of(probe_metadata, settings_for(server.url))
+    assert not [finding for finding in findings if finding.topic == "clock"]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("ahead", "error", "verdict"),
+    [(2.4, 0.5, OK), (2.6, 0.5, WARN), (7.0, 5.1, OK), (30.4, 0.5, WARN), (30.6, 0.5, FAIL), (1.0, 9.0, OK)],
+)
+def test_only_what_lies_beyond_the_error_of_a_reading_counts(
+    ahead: float, error: float, verdict: Verdict, sign: int
+) -> None:
+    """A Date has whole seconds, and an answer takes time: so much may be off without saying anything."""
+    report = Report(clocks=(ClockReading("the peer", sign * ahead, error),))
+    (finding,) = run_probes(Settings(), ENVIRONMENT, {"peer": lambda *_: report})
+    assert (finding.verdict, finding.topic) == (verdict, "clock")
+
+
+def test_the_reading_with_the_least_error_is_taken() -> None:
+    """Of a slow and a quick answer the quick one."""
+    report = Report(clocks=(ClockReading("slow", 0.0, 3.0), ClockReading("quick", 60.0, 0.5)))
+    (finding,) = run_probes(Settings(), ENVIRONMENT, {"peer": lambda *_: report})
+    assert (finding.verdict, "quick" in finding.sentence) == (FAIL, True)
+
+
+def test_an_answer_that_took_long_has_a_larger_error() -> None:
+    """Half of the time it took, and half a second of the Date itself, which is cut to whole seconds."""
+    (reading,) = clock_of("peer", "Thu, 01 Jan 1970 00:16:40 GMT", ours=1003.0, took=4.0)
+    assert (reading.ahead, reading.error) == (-0.5, 2.5)
 
 
 # --- the whole
