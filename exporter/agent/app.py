@@ -1,6 +1,6 @@
 """The composition root: creates and connects the parts of `run`, and starts and stops their threads.
 
-    main thread      the poll loop (`Agent.tick`), woken by signals
+    agent            the poll loop (`Agent.tick`), while the main thread waits for its end (`commands/run.py`)
     approval         one for each POST in flight
     files            checks the hold file and the files that rules ask for, only where configured
     web              the scrape endpoint's own asyncio loop
@@ -11,7 +11,7 @@
     event_files      keeps the files for local software, only where configured
     (log)            writes the log; its first line starts it (`exporter/log/writer.py`)
 
-All others are started by this module alone, and no module below it reads the environment.
+All but `agent` and `(log)` are started by this module alone, and no module below it reads the environment.
 """
 
 from __future__ import annotations

@@ -125,6 +125,21 @@ def test_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang, stop: str) -> Non
     assert not service.posts
 
 
+def test_systemd_is_told_of_a_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang) -> None:
+    """It shows that the service stops, and not that it runs."""
+    name = f"azse-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"\0{name}")
+        manager.settimeout(30)
+        with watched(tmp_path, environ={**hang.environ, "NOTIFY_SOCKET": f"@{name}"}) as (run, service):
+            assert manager.recv(1000).startswith(b"READY=1")
+            hang.begin("fsync")
+            service.set_document(document(6, mine()))
+            hang.wait()
+            assert run.stop() == 0
+            until(lambda: manager.recv(1000) == b"STOPPING=1")
+
+
 def test_stop_whose_own_commit_hangs(tmp_path: Path, hang: Hang) -> None:
     """The disk hangs before the last record is committed."""
     with watched(tmp_path, environ=hang.environ) as (run, _):
