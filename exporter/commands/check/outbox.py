@@ -78,12 +78,15 @@ def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
     if finding is not None:
         return Report((finding,))
     finding, owner = _content(path)
-    return Report((finding, *_space(path, settings.outbox.max_bytes), *_open_to_others(path.parent)), vm_id=owner)
+    return Report((finding, *_space(path, settings.outbox.max_bytes), *_open_to_others(path)), vm_id=owner)
 
 
-def _open_to_others(folder: Path) -> list[Finding]:
-    """A warning when others may read what is made in the folder; one that is missing is made private."""
-    return [warn(TOPIC, sentence)] if folder.exists() and (sentence := open_folder(folder)) else []
+def _open_to_others(path: Path) -> list[Finding]:
+    """A warning when others may read or replace what is made in the folder; one that is missing is made private."""
+    folder = path.parent
+    if not folder.exists() or (path.exists() and fault_of(path.stat())):  # said of the outbox itself
+        return []
+    return [warn(TOPIC, sentence)] if (sentence := open_folder(folder)) else []
 
 
 def _is_in_use(path: Path) -> bool:
@@ -180,8 +183,18 @@ def _content(path: Path) -> tuple[Finding, str]:
         ), ""
     parked = f", {content.parked} parked" if content.parked else ""
     if fault := fault_of(path.stat()):
-        return (warn if as_root else fail)(TOPIC, f"{path}: {fault}"), content.vm_id
+        return fail(TOPIC, f"{path}: {fault}") if not as_root else _tried_as_root(path), content.vm_id
     return ok(TOPIC, f"{path} is writable{as_root}; {content.waiting} undelivered{parked}"), content.vm_id
+
+
+def _tried_as_root(path: Path) -> Finding:
+    """Root may look at the outbox of an agent that runs as another user."""
+    owner = path.stat().st_uid
+    return warn(
+        TOPIC,
+        f"{path} belongs to user {owner}, and this was tried as root: an agent that runs as user {owner} takes it, any "
+        "other refuses it",
+    )
 
 
 def _read_outbox(path: Path) -> _Content:
