@@ -14,10 +14,11 @@ from exporter.commands.stops import interrupted_on_stop, left_on_stop, on_stop, 
 
 
 @pytest.mark.linux("sends itself signals, which there would end it")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_on_a_thread_of_its_own(number: signal.Signals) -> None:
-    """The main thread may hold any lock when a signal comes; afterwards the earlier handlers are back."""
-    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_stops_on_a_thread_of_its_own(name: str) -> None:
+    """The main thread may hold any lock when a signal comes; afterwards the earlier handler is back."""
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
     threads: list[int] = []
     stopped = threading.Event()
 
@@ -29,7 +30,7 @@ def test_a_signal_stops_on_a_thread_of_its_own(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         assert stopped.wait(10)
     assert threads[0] != threading.get_ident()
-    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.linux("sends itself signals, which there would end it")

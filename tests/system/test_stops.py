@@ -1,4 +1,4 @@
-"""How commands end when they are stopped: by SIGINT or SIGTERM, on Windows by Ctrl-C or Ctrl-Break in their console."""
+"""How commands end when they are stopped: by SIGINT, SIGTERM or SIGHUP, on Windows by Ctrl-C or Ctrl-Break."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.console import UNDELIVERED
 
-STOPS: Final = ("ctrl-c", "ctrl-break") if sys.platform == "win32" else ("SIGINT", "SIGTERM")
+STOPS: Final = ("ctrl-c", "ctrl-break") if sys.platform == "win32" else ("SIGINT", "SIGTERM", "SIGHUP")
 SECONDS: Final = 120.0
 
 
