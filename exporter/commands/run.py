@@ -1,16 +1,15 @@
 """The command `run`: the agent, until it is told to stop.
 
 The agent runs on a thread of its own, and the calling thread only waits: for its end or, after a stop, for at most
-`STOP_SECONDS`. So neither a disk that hangs nor anything else that never returns keeps the process from ending, and a
-signal is handled at once whatever the agent does. The process then ends without finalising the interpreter, which would
-wait for other threads, or end them inside a library: bcrypt aborts the process when that happens to it.
+`STOP_SECONDS`. So neither a disk that hangs nor anything else that never returns keeps the process from ending. It ends
+without finalising the interpreter, which would wait for other threads, or end them inside a library: bcrypt aborts the
+process when that happens to it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import queue
 import sys
 import threading
 import traceback
@@ -92,7 +91,7 @@ def run_until_stopped(
     `stop_by` gets a function that calls `stop`, which makes `agent` return. If that takes longer than so many seconds,
     it is left behind: the log shows where it is, and the result is 0.
     """
-    turned: queue.SimpleQueue[None] = queue.SimpleQueue()  # its `put` may be called while a signal is handled
+    turned = threading.Event()
     ended: list[int | BaseException] = []
 
     def call() -> None:
@@ -100,16 +99,16 @@ def run_until_stopped(
             ended.append(agent())
         except BaseException as error:  # raised again where the result is awaited
             ended.append(error)
-        turned.put(None)
+        turned.set()
 
     def stop_and_wait() -> None:
-        turned.put(None)
+        turned.set()
         stop()
 
     stop_by(stop_and_wait)
     thread = threading.Thread(target=call, name="agent", daemon=True)
     thread.start()
-    turned.get()
+    turned.wait()
     thread.join(seconds)
     if not ended:
         log.error("agent.stop_incomplete", waiting_in=_place(thread), seconds=seconds)

@@ -28,8 +28,7 @@ def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
     """
     if sys.platform == "win32":
         return watch(stop)
-    # On a thread of its own: a handler runs in the middle of whatever the main thread does, locks and all.
-    return _handle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda *_: _start(stop))
+    return _watch_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop)
 
 
 @contextlib.contextmanager
@@ -72,11 +71,34 @@ def _leave() -> None:
     os._exit(128 + signal.SIGINT)
 
 
-def _start(stop: Callable[[], None]) -> None:
-    try:
-        _thread.start_new_thread(stop, ())
-    except RuntimeError:  # the system starts no more threads
-        stop()
+def _watch_signals(numbers: tuple[signal.Signals, ...], stop: Callable[[], None]) -> Callable[[], None]:
+    """Call `stop` for each of these signals, on a thread that reads what Python writes down when one arrives.
+
+    A handler of Python's runs on the main thread alone, and not before that runs Python again: never, if it is in a
+    call that does not return, or went into one in the moment at which the signal arrived. Does nothing outside of the
+    main thread.
+    """
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    earlier = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    undo_handlers = _handle(numbers, lambda *_: None)
+
+    def watch_pipe() -> None:
+        while number := os.read(reader, 1):
+            if number[0] in numbers:
+                stop()
+        os.close(reader)
+
+    _thread.start_new_thread(watch_pipe, ())
+
+    def undo() -> None:
+        undo_handlers()
+        signal.set_wakeup_fd(earlier)
+        os.close(writer)
+
+    return undo
 
 
 def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> Callable[[], None]:

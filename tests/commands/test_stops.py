@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from exporter.commands.stops import interrupted_on_stop, left_on_stop, on_stop, stop_by
+from tests.support.peers import until
 
 
 @pytest.mark.linux("sends itself signals, which there would end it")
@@ -31,6 +33,30 @@ def test_a_signal_stops_on_a_thread_of_its_own(name: str) -> None:
         assert stopped.wait(10)
     assert threads[0] != threading.get_ident()
     assert signal.getsignal(number) is before
+
+
+def processor_ticks(pid: int) -> int:
+    """Processor time of the process so far, in ticks of the clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.linux("sends signals")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_stops_while_the_main_thread_never_returns(name: str) -> None:
+    """Python's own handlers would wait for it: here it computes for hours, as it may wait for a disk."""
+    code = "import hashlib, os; from exporter.commands.stops import stop_by; stop_by(lambda: os._exit(7)); "
+    code += "print('ready', flush=True); hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        before = processor_ticks(process.pid)
+        until(lambda: processor_ticks(process.pid) > before + 5, every=0.01)
+        process.send_signal(signal.Signals[name])
+        try:
+            assert process.wait(30) == 7
+        finally:
+            process.kill()
 
 
 @pytest.mark.linux("sends itself signals, which there would end it")
