@@ -22,6 +22,7 @@ from typing import Final
 FILES: Final = (
     "tests/system/test_fleet_invariants.py",
     "tests/agent/test_gauges_invariants.py",
+    "tests/agent/test_outputs_agree.py",
     "tests/core/test_invariants.py",
     "tests/agent/test_stories.py",
     "tests/agent/test_loop_stateful.py",

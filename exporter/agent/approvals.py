@@ -292,4 +292,4 @@ class Approvals:
         return PostFailure("other", type(error).__name__)
 
     def _about(self, tracked: Tracked) -> dict[str, str]:
-        return fields_of(tracked.event.event_type, self._environment.identity().vm.name, tracked.not_before)
+        return fields_of(tracked.event_type, self._environment.identity().vm.name, tracked.not_before)

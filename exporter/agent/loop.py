@@ -248,7 +248,7 @@ class Agent:
     def _about(self, event_id: str) -> dict[str, object]:
         """The log fields of an event."""
         tracked = self._persistence.state.history(folded(event_id))
-        event_type, due = (tracked.event.event_type, tracked.not_before) if tracked else (None, None)
+        event_type, due = (tracked.event_type, tracked.not_before) if tracked else (None, None)
         return {"event_id": event_id, **fields_of(event_type, self._environment.identity().vm.name, due)}
 
     def _log_record(self, record: Record) -> None:

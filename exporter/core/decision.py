@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from exporter.core.continuity import RESET_DOCUMENTS, RESET_SECONDS
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, VITAL, Document, Event
+from exporter.core.event_now import EventNow, ownership_of
 from exporter.core.folding import folded
 from exporter.core.hours import Hours, shown
 from exporter.core.lifecycle import phase_of
@@ -34,7 +35,7 @@ from exporter.core.policy import (
     Verdict,
     prepared_path,
 )
-from exporter.core.state import Phase, Reset, State, Tracked
+from exporter.core.state import Phase, Reset, State, Tracked, Whose
 from exporter.core.strict_json import encodable
 
 SAYS_ALL: Final = frozenset({Reason.OUTBOX_UNWRITABLE, Reason.DRY_RUN})
@@ -95,6 +96,7 @@ def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: 
     return Decision(
         key=tracked.key,
         event=event,
+        now=EventNow(tracked, context.vm_name),
         verdict=Verdict.APPROVE if reason is Reason.NONE else Verdict.HOLD,
         reason=reason,
         rule=rule.name if rule else "",
@@ -135,7 +137,7 @@ def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked
         return Reason.IDENTITY_UNKNOWN, f"{context.vm_name} is not confirmed" if context.vm_name else ""
     if context.conflict:
         return Reason.IDENTITY_CONFLICT, ""
-    if event.names(context.vm_name) is False:
+    if EventNow(tracked, context.vm_name).ownership is Whose.THEIRS:
         return Reason.NOT_THIS_VM, ""
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
         return Reason.MALFORMED, f"{', '.join(sorted(VITAL.intersection(event.faults))) or 'NotBefore'} can't be read"
@@ -212,7 +214,7 @@ def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, .
             edge = rule.hours.next_change(wall)
             marks |= {state.observed_seconds + (edge - wall).total_seconds()} if edge is not None else set()
         marks |= {tracked.unchanged_at + rule.settle for rule in policy.rules if rule.settle is not None}
-        if policy.takeover_after is not None and tracked.event.names(vm_name):
+        if policy.takeover_after is not None and ownership_of(tracked.event.resources, vm_name) is Whose.OURS:
             marks.add(tracked.first_seen_at + place_among(tracked.event, vm_name) * policy.takeover_after)
     return tuple(sorted(mark for mark in marks if mark > state.observed_seconds))
 
@@ -420,9 +422,11 @@ def not_quiet(document: Document, state: State, approved_now: Collection[str], k
         if other == key:
             continue
         event, approval = tracked.event, tracked.approval
-        name = f"{event.event_type or 'event'} {event.event_id}"
-        if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
-            return f"{name} is {event.status or 'of unknown status'}"
+        name = f"{tracked.event_type or 'event'} {event.event_id}"
+        if tracked.was_started:
+            return f"{name} is or was Started"
+        if phase_of(event) is not Phase.SCHEDULED:
+            return f"{name} may be Started: its status is {event.status or 'unknown'}"
         if other in approved_now or approval.accepted_at is not None or approval.doubtful:
             return f"{name} was approved and is not over"
     return ""

@@ -27,6 +27,7 @@ MAX_RESOURCES = 10_000
 
 KNOWN_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 VITAL = frozenset({"EventId", "EventType", "Resources", "NotBefore"})
+DISPUTABLE = ("EventType", "Resources", "NotBefore", "EventStatus")
 KNOWN_STATUSES = ("Scheduled", "Started")
 KNOWN_SOURCES = ("Platform", "User")
 KNOWN_RESOURCE_TYPES = ("VirtualMachine",)
@@ -69,6 +70,8 @@ class Event:
     raw: Mapping[str, Any] = field(default_factory=dict)
     started_twin: bool = False
     """The document holds the same id a second time, as Started."""
+    disputed: tuple[str, ...] = ()
+    """Of `DISPUTABLE`, the fields that differ where the document holds the same id a second time."""
 
     @property
     def key(self) -> str:
@@ -84,18 +87,6 @@ class Event:
     def faulty(self) -> bool:
         """Whether one of the fields in `VITAL` is missing, mistyped, unparsable or repeated."""
         return not VITAL.isdisjoint(self.faults)
-
-    def names(self, vm_name: str) -> bool | None:
-        """Whether `Resources` holds this VM, whole names, case-insensitively; None when `Resources` can't be read."""
-        if self.resources is None:
-            return None
-        wanted = folded(vm_name)
-        return any(folded(name) == wanted for name in self.resources)
-
-    def may_name(self, vm_name: str) -> bool:
-        """Whether it may be an event of this VM: false only if the name is known (not empty) and `Resources` can be
-        read and does not hold it."""
-        return not vm_name or self.names(vm_name) is not False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +163,10 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
         if key in events:
             # The same id twice: which one is meant is ambiguous, so neither may be acted on.
             known = _also_faulty(events[key], "EventId")
-            events[key] = replace(known, started_twin=known.started_twin or _status_of(item) == "Started")
+            repeated = {*known.disputed, *repeated_in(item)}
+            differ = (name for name in DISPUTABLE if name in repeated or item.get(name) != known.raw.get(name))
+            started = known.started_twin or _status_of(item) == "Started"
+            events[key] = replace(known, started_twin=started, disputed=tuple(differ))
             reject("duplicate-event-id", item)
         elif len(events) >= MAX_EVENTS:
             reject("too-many-events", item)

@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from exporter.core.event_now import EventNow
 from exporter.core.snapshot import Status, urgency
-from exporter.core.state import Instant, Phase, Tracked
+from exporter.core.state import Instant, Whose
 
 LEAD_SECONDS: Final = 120.0
 EVENT_TYPES: Final = ("Reboot", "Redeploy", "Preempt", "Terminate")
@@ -100,11 +101,11 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
     if age is None or age > status.stale_after:
         return Gate(GateReason.STALE)
     closing = [
-        (gate, tracked)
-        for tracked in status.state.tracked.values()
-        if (gate := _closed_by(tracked, now, policy)) is not None
+        (gate, event)
+        for event in status.events
+        if (gate := _closed_by(event, now, policy)) is not None
         # The last thing asked: in a scale set every VM reads every VM's events, each with many names.
-        and tracked.event.names(status.vm.name)
+        and event.ownership is Whose.OURS
     ]
     if not closing:
         return Gate(GateReason.NO_EVENT)
@@ -114,17 +115,16 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
 _ORDER: Final = {reason: place for place, reason in enumerate(GateReason)}
 
 
-def _closed_by(tracked: Tracked, now: Instant, policy: GatePolicy) -> Gate | None:
+def _closed_by(event: EventNow, now: Instant, policy: GatePolicy) -> Gate | None:
     """The gate that this event closes if it is one of this VM; None if it does not."""
-    kind = tracked.event.event_type
+    kind = event.event_type
     if kind not in policy.event_types:
         return None
-    if tracked.started_at is not None or tracked.phase is Phase.STARTED:
-        return Gate(GateReason.STARTED, kind, tracked.started_at or tracked.first_seen)
-    if tracked.approval.accepted_at is not None:
-        return Gate(GateReason.APPROVED, kind, tracked.approval.accepted_at)
-    # The last one that could be read. Not `not_before - lead`: the year 1 has no time before it.
-    ahead = tracked.not_before
+    if event.started_at is not None:
+        return Gate(GateReason.STARTED, kind, event.started_at)
+    if event.approved_at is not None:
+        return Gate(GateReason.APPROVED, kind, event.approved_at)
+    ahead = event.starts_at  # not `ahead - lead`: the year 1 has no time before it
     if ahead is not None and (ahead - now.wall).total_seconds() <= policy.lead:
         return Gate(GateReason.NOT_BEFORE, kind, ahead)
     return None

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from exporter.core.event_now import EventNow
 from exporter.core.records import Vm
-from exporter.core.state import Instant, Interruption, InterruptionKind, InterruptionTotals, State, Tracked
+from exporter.core.state import Instant, Interruption, InterruptionKind, InterruptionTotals, State, Tracked, Whose
 
 THRESHOLD_SECONDS: Final = 0.2
 """Shorter interruptions are not reported: the worst noise under load was 82 ms."""
@@ -39,7 +40,7 @@ def attribute(
     late = polls if interruption.kind is InterruptionKind.STALL else max(polls, CORRECTED_LATE_SECONDS)
     fitting: list[tuple[bool, float, int, Tracked]] = []
     for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
-        if tracked.started is None or not tracked.event.names(vm.name):
+        if tracked.started is None or EventNow(tracked, vm.name).ownership is not Whose.OURS:
             continue
         into = interruption.at.minus(tracked.started)
         if into >= -early and (tracked.closed is None or _since_end(interruption, tracked.closed) <= late):

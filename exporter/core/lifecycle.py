@@ -48,7 +48,6 @@ from exporter.core.state import (
     Step,
     Tracked,
     Transition,
-    Whose,
 )
 
 EARLY_SECONDS: Final = 10.0
@@ -84,7 +83,8 @@ def advance(
 ) -> Step:
     """The state after a good document, and every transition in it. Total: every document is handled in every state.
 
-    `poll_interval` is in seconds; `history_bytes` bounds the histories of events that are over.
+    `poll_interval` is in seconds; `history_bytes` bounds the histories of events that are over, and what is kept of
+    earlier documents.
     """
     continuity = continuity_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
@@ -107,7 +107,7 @@ def advance(
     leaving = [before for key, before in state.tracked.items() if key not in tracked]
     started = newly_started(state.tracked.keys(), document.events) if leaving else {}
     gone = [_leave(before, continuity, started) for before in leaving]
-    seen = replace(touched, document=document, tracked=tracked)
+    seen = replace(touched, document=document, tracked=_bounded(tracked, history_bytes))
     after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
     final, rejections = rejected(after_all, document)
     return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
@@ -194,13 +194,15 @@ def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracke
 def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, continuity: Continuity) -> Tracked:
     """`before` with the event of the new document. An unknown status leaves the phase unchanged."""
     phase = phase_of(event)
-    starting = kind is Kind.STARTED
+    starting = before.started_at is None and (kind is Kind.STARTED or event.started_twin)
     return replace(
         before,
         event=event,
         phase=before.phase if phase is Phase.UNKNOWN else phase,
-        not_before=event.not_before or before.not_before,
-        started_before=before.started_before or event.started_twin,
+        not_before=("NotBefore" in event.disputed and before.not_before) or event.not_before or before.not_before,
+        earlier_event_type=before.event_type if "EventType" in event.disputed or not event.event_type else None,
+        earlier_resources=before.resources if "Resources" in event.disputed or event.resources is None else None,
+        earlier_status=before.status if "EventStatus" in event.disputed or not event.status else None,
         scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
         started_at=continuity.now.wall if starting else before.started_at,
         started_mono=continuity.now.mono if starting else before.started_mono,
@@ -235,7 +237,7 @@ def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness, s
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
     unseen = gap_reasons(continuity) if kind is Kind.COMPLETED else _unseen(before, continuity)
-    replaced_by = successor(before.event, started) if kind is Kind.CANCELED else ""
+    replaced_by = successor(before, started) if kind is Kind.CANCELED else ""
     if replaced_by:
         unseen = (*unseen, "replaced")
     if kind is Kind.CANCELED and unseen:
@@ -262,7 +264,16 @@ def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def phase_of(event: Event) -> Phase:
+def _bounded(tracked: dict[str, Tracked], budget: int) -> dict[str, Tracked]:
+    """At most `budget` bytes of fields that only earlier documents held: each document could add its whole size."""
+    for key, entry in tracked.items():
+        budget -= entry.earlier_bytes
+        if budget < 0 < entry.earlier_bytes:
+            tracked[key] = replace(entry, earlier_event_type=None, earlier_resources=None, earlier_status=None)
+    return tracked
+
+
+def phase_of(event: Event | Tracked) -> Phase:
     """The phase of an event by its status alone; UNKNOWN for a status that this version does not know."""
     try:
         return Phase(event.status or "")
@@ -270,20 +281,12 @@ def phase_of(event: Event) -> Phase:
         return Phase.UNKNOWN
 
 
-def whose_of(event: Event, vm_name: str) -> Whose:
-    """Whose an event is, by its resources. `vm_name` is empty while it is not known."""
-    named = event.names(vm_name) if vm_name else None
-    if named is None:
-        return Whose.MAYBE
-    return Whose.OURS if named else Whose.THEIRS
-
-
 Likeness = tuple[str, frozenset[str]]
 """The type and the case-folded resources of an event."""
 
 
-def likeness(event: Event) -> Likeness | None:
-    """What two ids of one event have in common, by which one can replace the other; None where that can't be read."""
+def likeness(event: Event | Tracked) -> Likeness | None:
+    """What two ids of one event have in common, by which one can replace the other; None where that is not known."""
     if event.event_type is None or event.resources is None:
         return None
     return event.event_type, frozenset(map(folded, event.resources))
@@ -299,7 +302,7 @@ def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likenes
     return ids
 
 
-def successor(gone: Event, started: Mapping[Likeness, str]) -> str:
+def successor(gone: Tracked, started: Mapping[Likeness, str]) -> str:
     """The id of `newly_started` under which this event seems to continue; empty for none."""
     like = likeness(gone) if started else None
     return started.get(like, "") if like else ""

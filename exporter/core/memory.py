@@ -64,7 +64,8 @@ def _recorded(tracked: Tracked) -> bool:
 
 
 def _weight(tracked: Tracked) -> int:
-    return _HISTORY_BYTES + len(json.dumps(tracked.event.raw)) * 2  # the typed fields hold most of it again
+    azure = len(json.dumps(tracked.event.raw)) * 2  # the typed fields hold most of it again
+    return _HISTORY_BYTES + azure + tracked.earlier_bytes
 
 
 def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: int) -> State:

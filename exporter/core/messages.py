@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from exporter.core.document import Event
+from exporter.core.event_now import EventNow
 from exporter.core.policy import Decision, Mode
 from exporter.core.records import timestamp
-from exporter.core.state import NOT_THIS_VM, Kind, Transition
+from exporter.core.state import NOT_THIS_VM, Kind, Tracked, Transition, Whose
 
 
 def severity(transition: Transition) -> str:
@@ -21,13 +21,13 @@ def severity(transition: Transition) -> str:
         return "INFO"
     if transition.kind is Kind.ENDED:
         return "WARN"
-    harmless = transition.tracked.event.event_type == "Freeze"
+    harmless = transition.tracked.event_type == "Freeze"
     return "INFO" if harmless and transition.kind is not Kind.STARTED else "WARN"
 
 
-def title(event: Event) -> str:
+def title(tracked: Tracked) -> str:
     """An event's type and id, for the middle of a sentence."""
-    return f"{event.event_type or 'event of unknown type'} {event.event_id}"
+    return f"{tracked.event_type or 'event of unknown type'} {tracked.event.event_id}"
 
 
 ANOMALY_MESSAGES: Final[Mapping[str, str]] = {
@@ -85,8 +85,9 @@ def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
 
 def sentence(transition: Transition, vm_name: str) -> str:
     """A transition as a sentence, for a person."""
-    tracked, event = transition.tracked, transition.tracked.event
-    resources = "this VM" if vm_name and event.names(vm_name) else _resources(event)
+    tracked = transition.tracked
+    event = EventNow(tracked, vm_name)
+    resources = "this VM" if event.ownership is Whose.OURS else _resources(event.resources)
     what = f"{event.event_type or 'Event of unknown type'} of {resources}"
     came = " (it was there before, without this VM)" if transition.joined else ""
     match transition.kind:
@@ -115,8 +116,7 @@ def _ended(transition: Transition) -> str:
     return f"is gone; what became of it was not seen ({', '.join(transition.unseen)})"
 
 
-def _resources(event: Event) -> str:
-    names = event.resources
+def _resources(names: tuple[str, ...] | None) -> str:
     if not names:
         return "unknown resources"
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

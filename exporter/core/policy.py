@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from exporter.core.document import Event
+from exporter.core.event_now import EventNow
 from exporter.core.hours import Hours
 
 
@@ -189,10 +190,12 @@ class Decision:
     `key` is the event's; `finding` is what was found where the reason applies, a clause, empty if the reason says it
     all; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some; `approved_now` is
     as in the context.
+    `event` is the document's, which alone it rests on; `now` is what the event is last known to be.
     """
 
     key: str
     event: Event
+    now: EventNow
     verdict: Verdict
     reason: Reason
     rule: str = ""

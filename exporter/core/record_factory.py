@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.document import MINIMUM_NOTICE
+from exporter.core.event_now import EventNow
 from exporter.core.memory import number, with_tracked
 from exporter.core.messages import ANOMALY_MESSAGES, sentence, severity, title, why
 from exporter.core.policy import Decision, Mode, Verdict
@@ -67,7 +68,7 @@ class RecordFactory:
         data = {
             "event": event.raw,
             "transition": kind if kind in _TRANSITIONS else None,
-            "affects_self": event.names(self.vm.name) if self.vm.name else None,
+            "affects_self": EventNow(tracked, self.vm.name).names_this_vm,
             "not_before": optional_timestamp(tracked.not_before),
             **specific,
         }
@@ -149,13 +150,13 @@ class RecordFactory:
         tracked = state.tracked[decision.key]
         data = {"decision": decision_data(decision, self.mode)}
         held = decision.verdict is Verdict.HOLD
-        message = f"{'Held' if held else 'Approving'} {title(decision.event)}: {why(decision)}"
+        message = f"{'Held' if held else 'Approving'} {title(tracked)}: {why(decision)}"
         return self.about_event(state, tracked, APPROVAL_DECIDED, "INFO", message, data)
 
     def accepted(self, state: State, tracked: Tracked) -> tuple[State, Record]:
         """`approval.accepted`: a POST was answered 200."""
         data = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
-        message = f"Azure accepted our approval of {title(tracked.event)} (rule {tracked.approval.rule})"
+        message = f"Azure accepted our approval of {title(tracked)} (rule {tracked.approval.rule})"
         return self.about_event(state, tracked, APPROVAL_ACCEPTED, "INFO", message, data)
 
     def failed(
@@ -165,13 +166,13 @@ class RecordFactory:
         attempts = tracked.approval.attempts
         count = tracked.approval.failures.get(reason, 0)
         data = {"attempt": attempts, "count": count, "status_code": status_code, "reason": reason, "error": error}
-        message = f"Approval of {title(tracked.event)} was not accepted (attempt {attempts}): {reason}"
+        message = f"Approval of {title(tracked)} was not accepted (attempt {attempts}): {reason}"
         return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", message, data)
 
     def outdated(self, state: State, tracked: Tracked, reason: str) -> tuple[State, Record]:
         """`approval.outdated`: why an event that was approved would be held now."""
         data = {"reason": reason, "rule": tracked.approval.rule}
-        message = f"{title(tracked.event)} changed after we approved it and would now be held: {reason}"
+        message = f"{title(tracked)} changed after we approved it and would now be held: {reason}"
         return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", message, data)
 
     def interruption(
@@ -199,7 +200,7 @@ class RecordFactory:
         totals = tracked.interruptions
         data["count"], data["total_seconds"] = totals.count, rounded(totals.total)
         data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.announced_seconds
-        message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked.event)}"
+        message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked)}"
         return factory.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
@@ -281,7 +282,7 @@ def account(
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
         notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
-    least, totals = MINIMUM_NOTICE.get(event.event_type or ""), tracked.interruptions
+    least, totals = MINIMUM_NOTICE.get(tracked.event_type or ""), tracked.interruptions
     return {
         "first_seen": timestamp(tracked.first_seen),
         "seen_before": tracked.seen_before.value,

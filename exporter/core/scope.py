@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.core.continuity import Continuity, continuity_of, gap_reasons
-from exporter.core.lifecycle import whose_of
+from exporter.core.event_now import EventNow
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,
@@ -93,18 +93,17 @@ class _Scope:
 
     def gone(self, was: Tracked, move: Transition) -> None:
         """An event is not in the document any more. One that is known only now to be of this VM counts at both ends."""
-        was_in_scope, whose = _facts(was, self._vm_name)
-        if was_in_scope:
+        if was.in_scope:
             self.published.append(move)
-        if whose is not Whose.OURS:
-            if whose_of(was.event, self._vm_name) is not Whose.OURS:
+        if was.whose is not Whose.OURS:
+            if EventNow(was, self._vm_name).ownership is not Whose.OURS:
                 return
             self.counted += self._beginnings(was)
         self.counted.append(move)
 
     def there(self, was: Tracked | None, after: Tracked, move: Transition | None) -> Tracked:
         """An event is in the document. Returns its history, with `in_scope` and `whose` as they are now."""
-        was_in_scope, before = _facts(was, self._vm_name) if was else (False, None)
+        was_in_scope, before = (bool(was.in_scope), was.whose) if was else (False, None)
         whose = self._whose(was, before, after)
         in_scope = self._all or whose is not Whose.THEIRS
         if was is None or (was_in_scope == in_scope and before == whose):
@@ -129,12 +128,11 @@ class _Scope:
         return after
 
     def _whose(self, was: Tracked | None, before: Whose | None, after: Tracked) -> Whose:
-        """If this document does not show whose it is: as before, or MAYBE if it was THEIRS and `Resources` changed."""
-        whose = whose_of(after.event, self._vm_name)
+        """While this VM's name is not known: as before, or MAYBE if it was THEIRS and names other VMs now."""
+        whose = EventNow(after, self._vm_name).ownership
         if whose is not Whose.MAYBE or was is None or before is None:
             return whose
-        moved = was.event.raw.get("Resources") != after.event.raw.get("Resources")
-        return Whose.MAYBE if before is Whose.THEIRS and moved else before
+        return Whose.MAYBE if before is Whose.THEIRS and was.resources != after.resources else before
 
     def _first_seen_now(self, tracked: Tracked) -> Tracked:
         """An event that comes to name this VM is first seen now. Its approval, and that it was Started before, stay."""
@@ -146,10 +144,10 @@ class _Scope:
             seen_before=self._continuity.seen_before,
             first_seen_at=self._continuity.observed_seconds,
             unchanged_at=self._continuity.observed_seconds,
-            first_not_before=tracked.event.not_before,
+            first_not_before=tracked.not_before,
             scheduled_seen=tracked.phase is Phase.SCHEDULED,
-            started_at=wall if tracked.phase is Phase.STARTED else tracked.started_at,
-            started_mono=self._now.mono if tracked.phase is Phase.STARTED else tracked.started_mono,
+            started_at=wall if tracked.started_at is not None else None,
+            started_mono=self._now.mono if tracked.started_at is not None else None,
             interruptions=InterruptionTotals(),
             updates=0,
             updates_while_started=0,
@@ -197,17 +195,3 @@ def _marked(tracked: Tracked, in_scope: bool, whose: Whose) -> Tracked:
     if tracked.in_scope == in_scope and tracked.whose == whose:
         return tracked
     return replace(tracked, in_scope=in_scope, whose=whose)
-
-
-def _facts(tracked: Tracked, vm_name: str) -> tuple[bool, Whose]:
-    """Whether an event was in scope, and whose it was. The states of earlier versions hold neither; there both follow
-    from the record numbers. Those versions counted every event that might be of this VM."""
-    if tracked.in_scope is not None and tracked.whose is not None:
-        return tracked.in_scope, tracked.whose
-    whose = whose_of(tracked.event, vm_name)
-    numbers, base = tracked.numbers, tracked.numbers.get("", 0)
-    count = {kind: numbers.get(kind.value, base) - base for kind in Kind}
-    begun = max(count[Kind.SCHEDULED], count[Kind.STARTED])
-    if not begun:  # of unknown status since it was first seen
-        return tracked.phase is Phase.UNKNOWN and bool(numbers.keys() - {""}), whose
-    return begun > sum(count[kind] for kind in CLOSING) or whose is not Whose.THEIRS, whose

@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from exporter.core.document import KNOWN_TYPES
+from exporter.core.event_now import EventNow
 from exporter.core.policy import Coordination, Decision, Mode
 from exporter.core.records import Vm
-from exporter.core.state import Instant, Phase, SourceStatus, State, Tracked
+from exporter.core.state import Instant, SourceStatus, State, Whose
 
 WARMING_SECONDS: Final = 300.0
 """Azure delivers events at the latest five minutes after the first answer [Enabling and disabling]."""
@@ -82,20 +83,21 @@ class Status:
         """`started_at` on both clocks."""
         return Instant(self.started_at, self.started_mono)
 
-    def concerns_this_vm(self, tracked: Tracked) -> bool:
-        """False only for events that are known to be of other VMs."""
-        return tracked.event.may_name(self.vm.name)
-
     @property
-    def named_events(self) -> tuple[Tracked, ...]:
-        """The events that are known to name this VM: none while its name is unknown or `Resources` can't be read."""
+    def events(self) -> tuple[EventNow, ...]:
+        """The events of the document, as they are to this VM now."""
         name = self.vm.name
-        return tuple(tracked for tracked in self.state.tracked.values() if name and tracked.event.names(name))
+        return tuple([EventNow(tracked, name) for tracked in self.state.tracked.values()])
 
     @property
-    def own_events(self) -> tuple[Tracked, ...]:
+    def named_events(self) -> tuple[EventNow, ...]:
+        """The events that are known to name this VM: none while its name is unknown."""
+        return tuple(event for event in self.events if event.ownership is Whose.OURS)
+
+    @property
+    def own_events(self) -> tuple[EventNow, ...]:
         """The events that are not known to be of other VMs alone."""
-        return tuple(tracked for tracked in self.state.tracked.values() if self.concerns_this_vm(tracked))
+        return tuple(event for event in self.events if event.ownership is not Whose.THEIRS)
 
     @property
     def last_read(self) -> datetime | None:
@@ -136,17 +138,17 @@ class Status:
         return waited < WARMING_SECONDS
 
 
-def urgency(tracked: Tracked) -> tuple[int, datetime]:
+def urgency(event: EventNow) -> tuple[int, datetime]:
     """A sort key: first what is Started, then what starts soonest, then what has no known start."""
-    if tracked.phase is Phase.STARTED:
-        return (0, tracked.started_at or tracked.first_seen)
-    if tracked.event.not_before is not None:
-        return (1, tracked.event.not_before)
-    return (2, tracked.first_seen)
+    if event.started_at is not None:
+        return (0, event.started_at)
+    if event.starts_at is not None:
+        return (1, event.starts_at)
+    return (2, event.history.first_seen)
 
 
-def harm(tracked: Tracked) -> tuple[int, int, datetime]:
+def harm(event: EventNow) -> tuple[int, int, datetime]:
     """A sort key, the worst first: what takes the VM down, then types that this version does not know, then what is
     harmless; among those the most urgent first."""
-    event_type = tracked.event.event_type
-    return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency(tracked))
+    event_type = event.event_type
+    return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency(event))

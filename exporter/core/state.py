@@ -17,7 +17,7 @@ IN_MEMORY: Final[Mapping[str, bool]] = {"in_memory": True}
 
 
 class Phase(StrEnum):
-    """The status of an event as last known: Azure's words, or UNKNOWN for another one."""
+    """A status of an event: Azure's words, or UNKNOWN for another one."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -166,6 +166,7 @@ class Tracked:
 
     event: Event
     phase: Phase
+    """The last status that this version knows, by which transitions are found. Outputs show `EventNow.phase`."""
     first_seen: datetime
     seen_before: Seen
     first_seen_at: float
@@ -174,9 +175,14 @@ class Tracked:
     """`State.observed_seconds` at the last change."""
     not_before: datetime | None = None
     """The last one known: the document does not hold it any more once the event has started."""
+    earlier_event_type: str | None = None
+    """The last one that could be read, while the document's can't be, or is disputed; so are the next two."""
+    earlier_resources: tuple[str, ...] | None = None
+    earlier_status: str | None = None
     first_not_before: datetime | None = None
     scheduled_seen: bool = False
     started_at: datetime | None = None
+    """When it was first seen Started; it stays so until it is no longer in the document, whatever its status is."""
     started_by: StartedBy | None = None
     approval: Approval = Approval()
     decided: tuple[str, str, str] | None = None
@@ -202,14 +208,35 @@ class Tracked:
     started_mono: float | None = field(default=None, metadata=IN_MEMORY)
     closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
     in_scope: bool | None = None
-    """Its beginning was recorded and its end was not yet (`core/scope.py`). None in a state of an earlier version."""
+    """Its beginning was recorded and its end was not yet (`core/scope.py`). None until that was determined."""
     whose: Whose | None = None
-    """`OURS`: its beginning was counted, and its end will be. None in a state of an earlier version."""
+    """`OURS`: its beginning was counted, and its end will be. None until that was determined."""
 
     @property
     def key(self) -> str:
         """The id by which events are compared."""
         return self.event.key
+
+    @property
+    def event_type(self) -> str | None:
+        """The last EventType that could be read, which an empty one can't."""
+        return self.earlier_event_type or self.event.event_type or None
+
+    @property
+    def resources(self) -> tuple[str, ...] | None:
+        """The last Resources that could be read."""
+        return self.event.resources if self.earlier_resources is None else self.earlier_resources
+
+    @property
+    def status(self) -> str | None:
+        """The last EventStatus that could be read, which an empty one can't."""
+        return self.earlier_status or self.event.status or None
+
+    @property
+    def earlier_bytes(self) -> int:
+        """How many bytes take the fields that only earlier documents held."""
+        texts = self.earlier_event_type or "", self.earlier_status or "", *(self.earlier_resources or ())
+        return sum(len(text.encode()) + 1 for text in texts if text)
 
     @property
     def was_started(self) -> bool:

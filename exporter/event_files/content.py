@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.decision import match
+from exporter.core.event_now import EventNow
 from exporter.core.messages import in_short
 from exporter.core.policy import Decision, Mode, Rule, prepared_path
 from exporter.core.records import Vm, optional_timestamp, timestamp, vm_data
 from exporter.core.snapshot import Status, urgency
-from exporter.core.state import Tracked
 
 EVENT_TYPE: Final = "azure_scheduled_events.event_file.v1"
 STATUS_TYPE: Final = "azure_scheduled_events.event_files_status.v1"
@@ -78,30 +78,31 @@ def _has_type(content: bytes, word: str) -> bool:
     return isinstance(given, str) and bool(re.fullmatch(_OUR_TYPE % word, given))
 
 
-def named_files(status: Status) -> dict[str, Tracked]:
+def named_files(status: Status) -> dict[str, EventNow]:
     """The events that have a file, by its name, the most urgent first."""
     most_urgent = sorted(status.named_events, key=urgency)[:MAX_FILES]
-    return {file_name(tracked.event.event_id): tracked for tracked in most_urgent}
+    return {file_name(now.history.event.event_id): now for now in most_urgent}
 
 
 def event_fields(
-    tracked: Tracked, decision: Decision | None, *, vm: Vm, mode: Mode, rules: Iterable[Rule]
+    now: EventNow, decision: Decision | None, *, vm: Vm, mode: Mode, rules: Iterable[Rule]
 ) -> dict[str, Any]:
     """The members of an event's file, but for `type` and `written_at`."""
-    event = tracked.event
+    tracked, event = now.history, now.history.event
     rule = match(rules, event)[0]
     return {
         "vm": vm_data(vm),
         "event_id": event.event_id,
         "event": event.raw,
-        "status": tracked.phase.value,
-        "not_before": optional_timestamp(tracked.not_before),
+        "event_type": now.event_type,
+        "status": now.phase.value,
+        "not_before": optional_timestamp(now.not_before),
         "first_seen_at": timestamp(tracked.first_seen),
-        "started_at": optional_timestamp(tracked.started_at),
+        "started_at": optional_timestamp(now.started_at),
         "started_by": tracked.started_by.value if tracked.started_by else None,
         "decision": in_short(decision, mode) if decision is not None else None,
         "ready_file": prepared_path(rule, event) if rule is not None else None,
-        "approved_at": optional_timestamp(tracked.approval.accepted_at),
+        "approved_at": optional_timestamp(now.approved_at),
         "approval_outdated": tracked.approval.outdated,
     }
 

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from exporter.core.event_now import EventNow
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
 from exporter.core.messages import in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.snapshot import DestinationStatus, Status, harm
-from exporter.core.state import Instant, Phase, Tracked
+from exporter.core.state import Instant, Tracked, Whose
 from exporter.core.strict_json import encodable
 from exporter.page.links import links
 from exporter.page.sentences import verdict
@@ -75,7 +76,7 @@ def status_value(
             "held": status.held,
             "rules": encodable(policy["rules"]),
         },
-        "events": [_event(status, tracked, now) for tracked in _worst(own)],
+        "events": [_event(status, event, now) for event in _worst(own)],
         "events_omitted": max(0, len(own) - MAX_EVENTS),
         **_closed(status),
         "destinations": [_destination(destination, now) for destination in status.destinations],
@@ -91,10 +92,10 @@ def status_value(
     return {**head, **value, "links": links(value, dashboard_url)}
 
 
-def _worst(own: Iterable[Tracked]) -> list[Tracked]:
+def _worst(own: Iterable[EventNow]) -> list[EventNow]:
     """At most `MAX_EVENTS` events, the worst first. Of too many, the worst and what has started are kept."""
     ranked = sorted(own, key=harm)
-    others = sorted(ranked[1:], key=lambda tracked: tracked.phase is not Phase.STARTED)
+    others = sorted(ranked[1:], key=lambda event: event.started_at is None)
     return sorted([*ranked[:1], *others[: MAX_EVENTS - 1]], key=harm)
 
 
@@ -180,29 +181,29 @@ class _Texts:
         return [self.cut(name, text) for text in texts]
 
 
-def _event(status: Status, tracked: Tracked, now: Instant) -> Value:
-    event, approval, felt, texts = tracked.event, tracked.approval, tracked.interruptions, _Texts()
-    start = event.not_before if tracked.phase is not Phase.STARTED else None
+def _event(status: Status, known: EventNow, now: Instant) -> Value:
+    tracked, event, texts = known.history, known.history.event, _Texts()
+    approval, felt, start = tracked.approval, tracked.interruptions, known.starts_at
     decision = status.decisions.get(tracked.key)
     return {
         "event_id": event.event_id,
-        "event_type": texts.cut("event_type", event.event_type),
+        "event_type": texts.cut("event_type", known.event_type),
         "event_source": texts.cut("event_source", event.source),
         "event_status": texts.cut("event_status", event.status),
         "resource_type": texts.cut("resource_type", event.resource_type),
         "description": texts.cut("description", event.description),
-        "status": tracked.phase.value,
-        "not_before": optional_timestamp(tracked.not_before),
+        "status": known.phase.value,
+        "not_before": optional_timestamp(known.not_before),
         "not_before_in_seconds": rounded((start - now.wall).total_seconds()) if start is not None else None,
         "announced_duration_seconds": event.announced_seconds,
-        "names_this_vm": event.names(status.vm.name) if status.vm.name else None,
-        "resources": _resources(event.resources, status.vm.name, texts),
+        "names_this_vm": known.names_this_vm,
+        "resources": _resources(known.resources, status.vm.name, texts),
         **_past("first_seen", tracked.first_seen_instant, now),
         "seen_before": tracked.seen_before.value,
         **_past("started", tracked.started, now),
         "started_by": tracked.started_by.value if tracked.started_by else None,
         "decision": in_short(decision, status.mode) if decision is not None else None,
-        **_past("approved", approval.accepted_at, now),
+        **_past("approved", known.approved_at, now),
         "approval_rule": approval.rule or None,
         "approval_attempts": approval.attempts,
         "approval_failure": approval.last_failure or None,
@@ -241,7 +242,9 @@ def _closed(status: Status) -> Value:
     closed = [
         tracked
         for tracked in status.state.closed.values()
-        if tracked.closed_at is not None and tracked.outcome is not None and status.concerns_this_vm(tracked)
+        if tracked.closed_at is not None
+        and tracked.outcome is not None
+        and EventNow(tracked, status.vm.name).ownership is not Whose.THEIRS
     ]
     return {
         "closed": [_account(tracked) for tracked in closed[::-1][:MAX_CLOSED]],
@@ -255,7 +258,7 @@ def _account(tracked: Tracked) -> Value:
     del summary["unseen"]  # what was not seen is known to the closing record alone
     return {
         "event_id": tracked.event.event_id,
-        "event_type": texts.cut("event_type", tracked.event.event_type),
+        "event_type": texts.cut("event_type", tracked.event_type),
         "omitted_characters": texts.omitted,
         "account": summary,
     }

@@ -213,13 +213,20 @@ def _card(event: Json) -> Card:
         ),
         ("Touches", _resources(event)),
         ("Asked for by", _outside(event, "event_source", 60)),
-        ("Status", _outside(event, "event_status", 60) or UNKNOWN),
+        ("Status", _status(event)),
         ("First seen", _past(event, "first_seen")),
         ("Can't be read", _listed([quoted(name, limit=80) for name in event["faults"]], event["faults_omitted"])),
         ("EventId", quoted(event["event_id"], "id")),
     )
     title = _outside(event, "event_type", 60) or "Event of unknown type"
     return Card("on" if started else "coming", title, when(event), rows)
+
+
+def _status(event: Json) -> Value:
+    """Azure's word, after what it has become if that is another: what has started stays so."""
+    word = _outside(event, "event_status", 60) or UNKNOWN
+    known = event["status"] not in (Phase.UNKNOWN, event["event_status"])
+    return (event["status"], " (the document now says: ", word, ")") if known else word
 
 
 def _time(time: str) -> datetime:

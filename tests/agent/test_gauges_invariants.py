@@ -5,70 +5,25 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.core.records import Record, VmIdentity
-from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
-from exporter.sinks.prometheus.catalogue import PREFIX
-from tests.support.agent_world import DESTINATIONS, NAME, START, VM, Source, World, document, event, policy, started
+from tests.support.agent_world import DESTINATIONS, NAME, VM, World, document, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
 from tests.support.gauges_reading import Series, Sheet, put
-from tests.support.metrics_reading import scraped
+from tests.support.gauges_world import EVENTS, TIMES, Watched, families
 
-EVENTS: Final = (
-    *("up", "last_poll_timestamp_seconds", "source_warming", "document_incarnation", "document_events", "events"),
-    *("event_series_dropped", "event_info", "event_status", "event_not_before_timestamp_seconds", "event_resources"),
-    *("event_advertised_duration_seconds", "event_first_seen_timestamp_seconds", "event_started_timestamp_seconds"),
-    "event_approved_timestamp_seconds",
-)
 ONCE: Final = ("event_decision", "event_started_by")
 OUTBOX: Final = ("outbox_records", "outbox_oldest_record_timestamp_seconds", "destination_records_parked")
 BEAT: Final = 60.0
 """Seconds by which the time of the last good document may lag on disk."""
-
-
-def text_of(seconds: int) -> tuple[str, str]:
-    """A time in both forms in which Azure is known to write it."""
-    when = datetime.fromtimestamp(START + seconds, UTC)
-    return f"{when:%a, %d %b %Y %H:%M:%S} GMT", f"{when:%Y-%m-%dT%H:%M:%SZ}"
-
-
-TIMES: Final = {text: START + seconds for seconds in (-60, 5, 900, 86400) for text in text_of(seconds)}
-
-
-class Watched(Source):
-    """Tells the sheet what each poll brought, and each POST."""
-
-    sheet: Sheet
-    world: World
-    number = 1
-    broken = ""
-
-    def fetch(self) -> Answer:
-        """A document or a failure, noted on the sheet."""
-        if self.broken:
-            self.sheet.fails(self.clock.wall)
-            if self.broken == "html":
-                return Answer(b"<html>", self.clock.mono, 0.01)
-            raise MetadataError("timeout")
-        answer = super().fetch()
-        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
-        return answer
-
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
-        """A POST, noted on the sheet where it was taken."""
-        super().approve(event_id, leave)
-        self.sheet.is_accepted(event_id, self.clock.wall)
 
 
 class Shown:
@@ -200,15 +155,7 @@ class Shown:
 
     def scrape(self) -> Series:
         """What a scraper reads, of the families that are compared."""
-        wanted = tuple(
-            f"{PREFIX}{name}" for name in (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds")
-        )
-        lines = [line for line in scraped(self.world.sink).splitlines(keepends=True) if line.startswith(wanted)]
-        series: Series = {}
-        for family in parse_text("".join(lines)):
-            for sample in family.samples:
-                put(series, sample.name.removeprefix(PREFIX), sample.value, **sample.labels)
-        return series
+        return families(self.world.sink, (*EVENTS, *ONCE, *OUTBOX, "last_successful_poll_timestamp_seconds"))
 
     def tells_its_age(self, series: Series) -> None:
         """When the document was read that all this is from; never later than it was."""

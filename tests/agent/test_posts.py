@@ -246,6 +246,36 @@ def test_what_says_prepared_is_looked_at_once_more_before_the_post(tmp_path: Pat
         assert len(world.said("approval.postponed")) == 1
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"EventType": None},
+        {"EventType": ""},
+        {"Resources": NAME},
+        {"Resources": [NAME] * 10_001},
+        {"NotBefore": "soon"},
+        {"EventStatus": None},
+        {"EventSource": 5},
+    ],
+    ids=lambda fields: str(fields)[:40],
+)
+def test_nothing_is_sent_on_a_field_that_only_an_earlier_document_had(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """It is prepared once the document can't be read, a restart comes in between: sent when it can be read again."""
+    ready = tmp_path / f"ready-{REBOOT}"
+    rules = (Rule("mine", ("Reboot",), ("User",), require_file=str(tmp_path / "ready-{event_id}")),)
+    with World(tmp_path, policy(rules=rules)) as world:
+        world.see(document(2, event()), 3)
+        assert world.reasons() == ["not-prepared"]
+        world.see(document(3, {**event(), **fields}), 3)
+        ready.touch()
+        world.live(20)
+        world.restart()
+        world.live(20)
+        assert world.source.posts == []
+        world.see(document(4, event()), 3)
+        assert [event_id for _, event_id in world.source.posts] == [REBOOT]
+
+
 def test_a_hold_file_whose_folder_is_missing_holds(tmp_path: Path) -> None:
     """An unmounted folder is no word that nothing holds; the gauge says so, and the log says what is there."""
     hold = tmp_path / "mnt" / "hold"

@@ -7,10 +7,8 @@ documents are made here, the agent and its outbox are the real ones, and `replay
 from __future__ import annotations
 
 import json
-import sqlite3
 import tempfile
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +23,7 @@ from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
 from exporter.core.policy import Presence
 from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.state import Interruption, InterruptionKind
 from exporter.text.timeline import record_lines
 from tests.support.agent_world import FREEZE, NAME, REBOOT, VM, World, document, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
@@ -226,15 +225,59 @@ def test_an_event_that_no_longer_names_this_vm_is_over_for_us(tmp_path: Path, be
 
 @pytest.mark.parametrize(("last", "end"), [([NAME], "canceled"), ([OTHER], "ended")])
 def test_resources_that_can_not_be_read_in_between_break_no_story(tmp_path: Path, last: list[str], end: str) -> None:
-    """It is ours until it is known not to be."""
+    """It is ours until it is known not to be, also in its series."""
     with World(tmp_path, policy("dry-run")) as world:
         for number, resources in enumerate([[NAME], NAME, last], start=2):
             world.see(document(number, event(Resources=resources)), 2)
             assert (world.value("events_observed_total", event_type="Reboot", event_source="User")) == 1
-            assert has_series(world) == (resources == [NAME])
+            assert has_series(world) == (resources in ([NAME], NAME))
         world.see(document(5), 2)
         assert [kind for kind in told(world) if kind != "updated"] == ["scheduled", end]
         assert counts(world) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("began", [event(), started(event())], ids=["Scheduled", "Started"])
+def test_what_is_recorded_and_counted_goes_by_the_last_known_type_and_names(
+    tmp_path: Path, began: dict[str, Any]
+) -> None:
+    """Until its end, in a life of the process that never read them itself."""
+    unread = {**began, "EventType": None, "Resources": None}
+    with World(tmp_path, policy("dry-run")) as world:
+        world.see(document(2, began), 2)
+        world.see(document(3, unread), 2)
+        words = {"event_type": "Reboot", "event_source": "User", "resource_type": "VirtualMachine"}
+        assert world.value("event_info", event_id=REBOOT, **words) == 1
+        updated = only(world, "updated")
+        assert (updated.data["affects_self"], updated.severity) == (True, "WARN")
+        assert updated.data["event"] == unread
+        if began["EventStatus"] == "Scheduled":
+            decided = world.records("approval.decided")[-1]
+            assert decided.data["message"].startswith(f"Held Reboot {REBOOT}: ")
+            labels = {"event_type": "Reboot", "decision": "hold", "reason": "malformed", "rule": ""}
+            assert world.value("approval_decisions_total", **labels) == 1
+        world.restart()
+        world.see(document(4, {**unread, "Description": "b"}), 2)
+        world.felt.append(Interruption(InterruptionKind.CLOCK_STEP, 2.0, world.clock.instant()))
+        world.see(document(5), 2)
+        (closed,) = world.records(*CLOSING)
+        assert closed.data["message"].startswith("Reboot of this VM ")
+        assert closed.data["affects_self"] is True
+        assert closed.data["account"]["documented_minimum_notice_seconds"] == 900
+        assert closed.data["account"]["interruptions_observed"] == (began["EventStatus"] == "Started")
+        assert world.value("events_closed_total", event_type="Reboot", outcome=closed.kind) == 1
+
+
+def test_what_had_started_and_joins_again_is_started_since_then(tmp_path: Path) -> None:
+    """It never left the document, which shows it as Scheduled now."""
+    with World(tmp_path, policy("dry-run")) as world:
+        for number, shown in enumerate(
+            [event(), started(event()), started(event(REBOOT, "Reboot", OTHER)), event()], 2
+        ):
+            world.see(document(number, shown), 2)
+        assert world.value("events", event_type="Reboot", event_status="Started") == 1
+        since = world.value("event_started_timestamp_seconds", event_id=REBOOT)
+        assert since == world.value("event_first_seen_timestamp_seconds", event_id=REBOOT)
+        assert since is not None
 
 
 def test_another_name_after_a_restart_ends_and_begins_what_it_has_to(tmp_path: Path) -> None:
@@ -305,38 +348,6 @@ def test_what_was_not_understood_of_a_neighbours_event_is_told_when_it_joins(tmp
         world.see(document(3, event(REBOOT, "Reboot", NAME, NotBefore="soon")), 2)
         assert only(world, "event.rejected").data["fault"] == "NotBefore"
         assert told(world) == ["scheduled"]
-
-
-# -- what an earlier version left on disk
-
-
-def as_before(world: World) -> None:
-    """The state as the version before wrote it."""
-    with closing(sqlite3.connect(world.path)) as db:
-        ((text,),) = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
-        found = json.loads(text)
-        del found["state"]["sorted_as"]
-        for history in (*found["state"]["tracked"].values(), *found["state"]["closed"].values()):
-            del history["told"], history["whose"]
-        db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (json.dumps(found),))
-        db.commit()
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_what_the_version_before_told_to_begin_is_told_to_end(tmp_path: Path, known: bool) -> None:
-    """The numbers of its records tell what it did: neighbours' events that it told while the name was unknown end."""
-    with World(tmp_path, policy("dry-run"), vm=VM if known else Vm()) as world:
-        world.see(document(2, event(REBOOT, "Reboot", OTHER), started(event(FREEZE))), 3)
-        world.who = VmIdentity(VM)
-        world.outbox.close()
-        as_before(world)
-        world.restart()
-        world.live(3)
-        assert told(world) == ([] if known else ["scheduled", "ended"])
-        world.see(document(3), 3)
-        assert told(world) == ([] if known else ["scheduled", "ended"])
-        assert told(world, FREEZE) == ["started", "completed"]
-        assert counts(world) == (0, 0, 1), "counted to begin by the process before"
 
 
 # -- a disk that comes late
@@ -503,6 +514,8 @@ class Telling:
         self.world = World(folder, policy("dry-run"), vm=called(name), all_events=all_events, recording=folder / "rec")
         self.number = 1
         self.items: dict[str, dict[str, Any]] = {}
+        self.resources: dict[str, list[str]] = {}
+        """By event, the last ones that could be read."""
         self.observed = self.closed = 0.0
 
     def shows(self, event_id: str, resources: Any, status: str) -> None:
@@ -541,6 +554,12 @@ class Telling:
         before = dict(self.items)
         getattr(self, name)(*arguments)
         self.number += before != self.items
+        readable = {key.casefold(): item["Resources"] for key, item in self.items.items()}
+        self.resources = {
+            key: names if isinstance(names, list) else self.resources[key]
+            for key, names in readable.items()
+            if isinstance(names, list) or key in self.resources
+        }
         self.world.see(document(self.number, *self.items.values()), 2)
         self.holds()
 
@@ -556,21 +575,20 @@ class Telling:
         name, everything = self.world.who.vm.name, self.world.options.all_events
         told_open = self.open_by_the_records()
         assert told_open <= set(tracked)
-        for key, each in tracked.items():
-            named = each.event.names(name) if name else None
-            if everything or named:
+        own = {key for key, names in self.resources.items() if name and name in map(str.lower, names)}
+        for key in tracked:
+            if everything or key in own:
                 assert key in told_open
-            elif named is False:
+            elif name and key in self.resources:
                 assert key not in told_open
         observed = self.observed + counted(self.world, "events_observed_total")
         closed = self.closed + counted(self.world, "events_closed_total")
         never_understood = {key for key, each in tracked.items() if each.phase.value == "unknown"}
         known = {key for key, each in tracked.items() if each.whose == "ours"} - never_understood
         assert observed - closed == len(known)
+        assert {each.key for each in self.world.agent.status.named_events} == own
         if name:
-            unread = {key for key, each in tracked.items() if each.event.resources is None}
-            named_now = {each.key for each in self.world.agent.status.named_events}
-            assert named_now - never_understood == known - unread
+            assert own - never_understood == known
 
     def open_by_the_records(self) -> set[str]:
         """Read as a consumer does. A status that was not understood begins with its rejection."""

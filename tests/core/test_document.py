@@ -213,22 +213,14 @@ def test_the_status_of_a_rejected_element_is_told_only_if_it_is_one() -> None:
 def test_resources_that_are_no_list_of_names_are_a_fault(value: Any) -> None:
     """A name among things that are none does not make a list of names."""
     found = one(Resources=value)
-    assert (found.resources, found.names("vm-0"), found.faulty) == (None, None, True)
+    assert (found.resources, found.faulty) == (None, True)
 
 
-def test_no_resources_is_readable_and_names_nobody() -> None:
+def test_no_resources_is_readable_and_too_many_are_not() -> None:
     """An empty list is a list; too long a one is none."""
-    assert one(Resources=[]).names("vm-0") is False
-    assert one(Resources=["vm-0"] * (MAX_RESOURCES + 1)).names("vm-0") is None
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [("vm-0", True), ("VM-0", True), ("vm-", False), ("vm-00", False), ("m-0", False), (" vm-0", False)],
-)
-def test_names_are_compared_whole_and_without_case(name: str, found: bool) -> None:
-    """A part of a name is another VM's."""
-    assert one(Resources=["other", "Vm-0"]).names(name) is found
+    assert one(Resources=[]).resources == ()
+    assert one(Resources=["vm-0"] * MAX_RESOURCES).resources is not None
+    assert one(Resources=["vm-0"] * (MAX_RESOURCES + 1)).resources is None
 
 
 @pytest.mark.parametrize("value", [True, False, 5.0, 0.0, -1.0, "5", "", None, [5], {}, 10**400, 2**63, -(2**63) - 1])

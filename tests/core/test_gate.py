@@ -193,6 +193,41 @@ def test_without_a_time_it_closes_when_the_event_starts(not_before: object) -> N
     assert probed.reason == "started"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"EventType": ...},
+        {"EventType": ""},
+        {"Resources": "vm-0"},
+        {"Resources": ["vm-0"] * 10_001},
+        {"NotBefore": "soon"},
+        {"EventStatus": 5},
+        {"EventType": 5, "Resources": None, "NotBefore": None, "EventStatus": None},
+    ],
+    ids=lambda fields: str(fields)[:60],
+)
+def test_a_document_with_fields_that_can_not_be_read_opens_nothing(fields: dict[str, Any]) -> None:
+    """Their last values stand until the event is over, of what is near and of what has started, also by a restart."""
+    for shown, reason in ((event, "not-before"), (started, "started")):
+        probed = seen_at(60, shown())
+        for _ in range(2):
+            probed.sees(shown(**fields))
+            assert probed.reason == reason
+            probed.restarts()
+            assert probed.reason == reason
+        probed.sees()
+        assert probed.reason == "no-event"
+
+
+def test_a_document_with_names_that_can_not_be_read_closes_nothing_for_others() -> None:
+    """What was known to be of other VMs stays theirs."""
+    probed = seen_at(60, event(Resources=["vm-1"]))
+    probed.sees(event(Resources="vm-0"))
+    assert probed.reason == "no-event"
+    probed.sees(event())
+    assert probed.reason == "not-before"
+
+
 @pytest.mark.parametrize("status", ["Paused", "started", None, ..., 7])
 def test_an_unknown_status_is_judged_by_the_time(status: object) -> None:
     """It is not Started, and the event is not over."""
@@ -364,7 +399,7 @@ class Shown:
     """An event as a test made it. `due`: seconds after noon, or what is no time."""
 
     event_id: str
-    kind: str
+    kind: str | None
     names: tuple[str, ...] | None
     status: str
     due: int | str
@@ -392,6 +427,9 @@ class Reading:
     present: dict[str, Shown] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     times: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of times, types and names the last that could be read."""
     approved: set[str] = field(default_factory=set)
     read_at: float | None = None
 
@@ -400,21 +438,30 @@ class Reading:
         for shown in events:
             self.present.setdefault(shown.event_id.lower(), shown)
         self.begun &= self.present.keys()
-        self.times = {key: due for key, due in self.times.items() if key in self.present}
+        for noted in (self.times, self.kinds, self.names):
+            for key in noted.keys() - self.present.keys():
+                del noted[key]
+        self.begun |= {shown.event_id.lower() for shown in events if shown.status == "Started"}
         for key, shown in self.present.items():
-            if shown.status == "Started":
-                self.begun.add(key)
-            elif isinstance(shown.due, int):
-                self.times[key] = shown.due
+            twins = [each.raw() for each in events if each.event_id.lower() == key]
+            # Where they differ it is not known which is meant: only what was not known is told.
+            differ = {name for name in twins[0] for twin in twins if twin[name] != twins[0][name]}
+            timed = shown.status != "Started" and isinstance(shown.due, int)
+            if timed and not ("NotBefore" in differ and key in self.times):
+                self.times[key] = int(shown.due)
+            if shown.kind is not None and not ("EventType" in differ and key in self.kinds):
+                self.kinds[key] = shown.kind
+            if shown.names is not None and not ("Resources" in differ and key in self.names):
+                self.names[key] = shown.names
 
     def closed(self, at: float) -> bool:
         """By the wall clock alone: in these lives it is right, or it was set back over a restart."""
         if not self.named or self.read_at is None or not 0 <= at - self.read_at <= self.patience:
             return False
-        for key, shown in self.present.items():
-            ours = shown.names is not None and "vm-0" in [name.lower() for name in shown.names]
+        for key in self.present:
+            ours = "vm-0" in [name.lower() for name in self.names.get(key, ())]
             near = key in self.times and at >= self.times[key] - self.lead
-            if ours and shown.kind in self.types and (key in self.begun or key in self.approved or near):
+            if ours and self.kinds.get(key) in self.types and (key in self.begun or key in self.approved or near):
                 return True
         return False
 
@@ -422,7 +469,7 @@ class Reading:
 SHOWN = st.builds(
     Shown,
     st.sampled_from(["a", "A", "b"]),
-    st.sampled_from(["Reboot", "Reboot", "Preempt", "Freeze"]),
+    st.sampled_from(["Reboot", "Reboot", "Preempt", "Freeze", None]),
     st.sampled_from([("vm-0",), ("vm-0",), ("vm-1", "VM-0"), ("vm-1",), None]),
     st.sampled_from(["Scheduled", "Scheduled", "Started", "Paused"]),
     st.integers(0, 100).map(lambda tens: tens * 5) | st.sampled_from(["", "soon"]),

@@ -258,6 +258,8 @@ class Account:
     last: dict[str, Any] = field(default_factory=dict)
     whose: str = ""
     """Of which VM it was last known to be: "ours", "theirs", or not known."""
+    names: list[str] | None = None
+    """The last that could be read."""
 
 
 class Life:
@@ -442,11 +444,13 @@ class Life:
         return max(wall, mono) > 60
 
     def whose(self, account: Account, item: dict[str, Any]) -> str:
-        """Where that can't be told it is as it was; but what was another's and names somebody else now may be ours."""
+        """By the last names that could be read. Where that can't be told it is as it was; but what was another's and
+        names somebody else now may be ours."""
         found, name = item["Resources"], self.house_now.vm_name
-        if name and isinstance(found, list):
-            return "ours" if any(oracle.same(each, name) for each in found) else "theirs"
-        moved = bool(account.last) and account.last["Resources"] != found
+        moved = isinstance(found, list) and found != account.names
+        account.names = found if isinstance(found, list) else account.names
+        if name and account.names is not None:
+            return "ours" if any(oracle.same(each, name) for each in account.names) else "theirs"
         return "" if account.whose == "theirs" and moved else account.whose
 
     def steady(self, now: Instant) -> bool:
@@ -573,7 +577,8 @@ class Life:
         known, unchanged = self.observed_seconds - account.first_seen, self.observed_seconds - account.unchanged_since
         reset = self.reset is not None and (self.observed_seconds - self.reset[0] < 10 and self.reset[1] < 3)
         approved, started = decision.key in self.approved_ever, decision.key in self.started_ever
-        past = oracle.Past(approved, known, unchanged, started, reset, bool(others))
+        theirs = account.whose == "theirs"
+        past = oracle.Past(approved, known, unchanged, started, reset, bool(others), theirs)
         place = places(events)[decision.key]
         seen(f"decided {decision.reason.value or 'approve'}")
         assert (decision.verdict.value, decision.reason.value) == oracle.judge(events, place, self.house_now, past)

@@ -55,9 +55,9 @@ DEVICES: Final = ("CON", "nul", "Prn", "aux", "com1", "LPT9", "com0")
 def contents(status: Status) -> dict[str, Mapping[str, Any]]:
     """Each file that this status asks for, read back and held against its schema."""
     found = {}
-    for name, tracked in named_files(status).items():
-        decision = status.decisions.get(tracked.key)
-        fields = event_fields(tracked, decision, vm=status.vm, mode=status.mode, rules=RULES)
+    for name, event in named_files(status).items():
+        decision = status.decisions.get(event.key)
+        fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=RULES)
         content = event_file(fields, NOON)
         assert len(content) <= MAX_BYTES
         found[name] = json.loads(content)

@@ -51,7 +51,7 @@ def test_the_last_status_counts(tmp_path: Path) -> None:
     for story in (scheduled_story(), started_story(), empty_story(), scheduled_story()):
         files.publish(story.status())
     files.stop(PATIENCE)
-    assert set(events(tmp_path)) == {tracked.event.event_id for tracked in scheduled_story().status().named_events}
+    assert set(events(tmp_path)) == {event.history.event.event_id for event in scheduled_story().status().named_events}
     assert not read(tmp_path / "status.json")["running"]
     assert files.state == EventFilesStatus(str(tmp_path))
 

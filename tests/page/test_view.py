@@ -53,6 +53,26 @@ def test_the_worst_event_is_the_headline() -> None:
     assert "The document also holds 1 further event of other VMs." in page.text
 
 
+def test_a_document_that_says_less_changes_nothing_on_the_page() -> None:
+    """What has started stays so, type and names are the last known ones; what Azure says now is next to it."""
+    story = statuses.scheduled_story()
+    assert [terms(card)["Status"] for card in shown(story.status()).all("article")] == ["Scheduled"] * 2
+    story.read(statuses.started(REBOOT))
+    before = shown(story.status())
+    for fields, status in (
+        ({"EventStatus": "Scheduled"}, "Started (the document now says: Scheduled)"),
+        ({"EventStatus": 5}, "Started (the document now says: not known)"),
+        ({"EventType": None, "Resources": None, "EventStatus": "Paused"}, "Started (the document now says: Paused)"),
+    ):
+        story.read({**REBOOT, **fields}, after=0)
+        page = shown(story.status())
+        assert verdict(page) == verdict(before)
+        (card,), (was,) = page.all("article"), before.all("article")
+        assert (card.attributes["class"], card.one("h3").text) == ("on", "Reboot")
+        assert terms(card)["Touches"] == terms(was)["Touches"] == "this VM, shop-web_1"
+        assert terms(card)["Status"] == status
+
+
 def test_a_started_freeze_beside_a_reboot_is_told_too() -> None:
     """The reboot to come stays the headline and what has started is said beside it; its card shows who approved it.
 

@@ -14,13 +14,18 @@ import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 from xml.etree import ElementTree
 
 import pytest
 
+from exporter.core.policy import Rule
 from exporter.event_files.content import EVENT_TYPE, event_file, file_name
+from exporter.event_files.folder import Folder
+from exporter.event_files.keeper import Keeper
+from exporter.log.protocol import NullLogger
 from tests.support.peers import need, until
+from tests.support.statuses import REBOOT, Story, started
 
 pytestmark = pytest.mark.linux("is about systemd and a script for sh")
 
@@ -110,11 +115,18 @@ class Handshake:
     ) -> Path:
         """Write an event's file as the agent does; "" is the ready file of the packaged rule. Returns that file."""
         usual = self.ready / event_id
-        event = {"EventId": event_id, "EventType": event_type, "Description": '"ready_file": "/x"\n  "status": "Y"'}
+        event = {"EventId": event_id, "EventType": "Nap", "Description": '"ready_file": "/x"\n  "status": "Y"'}
         told = str(usual) if ready == "" else ready
-        fields = {"event_id": event_id, "event": event, "status": status, "ready_file": told, "approved_at": None}
+        fields = {"event_id": event_id, "event": event, "event_type": event_type, "status": status, "ready_file": told}
         self._replace(file_name(event_id), event_file(fields, NOW))
         return usual
+
+    def keeper(self) -> Keeper:
+        """The agent's own writer of the event files, with the packaged rule."""
+        prepared = Rule("prepared", ("Reboot",), require_file=f"{self.ready}/{{event_id}}")
+        return Keeper(
+            Folder(str(self.events)), (prepared,), version="1", log=NullLogger(), now=lambda: NOW, monotonic=lambda: 0.0
+        )
 
     def over(self, *event_ids: str) -> None:
         """Remove events' files, as the agent does."""
@@ -165,6 +177,36 @@ def test_several_events_and_their_changes_are_prepared_for_once(handshake: Hands
     assert third.exists()
     assert handshake.ran(handshake.resume) == 0
     handshake.over("B", "C")
+    assert handshake.ended() == 0
+    assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"EventType": None},
+        {"Resources": "shop-web_3"},
+        {"EventType": None, "Resources": None, "EventStatus": None, "NotBefore": None},
+    ],
+    ids=str,
+)
+def test_a_document_with_fields_that_can_not_be_read_resumes_nothing(
+    handshake: Handshake, fields: dict[str, Any]
+) -> None:
+    """The event's file stays until the event is over, and so does the preparation."""
+    keeper, story = handshake.keeper(), Story()
+    story.read()
+    story.read(REBOOT)
+    keeper.bring(story.status(), running=True)
+    handshake.start()
+    until((handshake.ready / REBOOT["EventId"]).exists)
+    for shown in ({**REBOOT, **fields}, {**started(REBOOT), **fields}, started(REBOOT), {**started(REBOOT), **fields}):
+        story.read(shown)
+        keeper.bring(story.status(), running=True)
+        assert handshake.runs_on()
+        assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 0)
+    story.read()
+    keeper.bring(story.status(), running=True)
     assert handshake.ended() == 0
     assert (handshake.ran(handshake.prepare), handshake.ran(handshake.resume)) == (1, 1)
 

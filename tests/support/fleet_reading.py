@@ -33,6 +33,8 @@ class Known:
     unchanged: float
     whose: str = ""
     told: bool = False
+    names: list[str] | None = None
+    """The last Resources that could be read."""
 
 
 @dataclass
@@ -63,7 +65,9 @@ class Account:
         for key, item in shown.items():
             before = self.present.get(key)
             word, known = self._follows(before, item)
-            known.whose = whose_now(before, item, vm_name)
+            earlier = before.names if before else None
+            known.names = item["Resources"] if isinstance(item["Resources"], list) else earlier
+            known.whose = whose_now(before, known.names, vm_name)
             known.told = everything or known.whose != "theirs"
             self.present[key] = known
             if before is None or before.told == known.told:
@@ -106,10 +110,11 @@ class Account:
         for key, known in durable.present.items():
             here = self.present.get(key)
             if key not in self.seen or (here is None and known.told and key not in ended):
-                last = known.whose, known.told
+                last = known.whose, known.told, known.names
                 self.present[key] = Known(known.item, known.phase, self.observed_seconds, self.observed_seconds, *last)
             elif here is not None and key not in ended:
                 here.told = here.told or known.told
+                here.names = known.names if here.names is None else here.names
                 here.whose = "ours" if known.whose == "ours" else here.whose
         self.seen |= durable.seen
         self.begun |= durable.begun
@@ -118,7 +123,8 @@ class Account:
     def past(self, key: str) -> oracle.Past:
         known = self.present[key]
         known_for, unchanged_for = self.observed_seconds - known.first, self.observed_seconds - known.unchanged
-        return oracle.Past(key in self.accepted, known_for, unchanged_for, key in self.begun)
+        theirs = known.whose == "theirs"
+        return oracle.Past(key in self.accepted, known_for, unchanged_for, key in self.begun, theirs=theirs)
 
 
 def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -126,12 +132,12 @@ def differs(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return {**before, "EventId": ""} != {**after, "EventId": ""}
 
 
-def whose_now(before: Known | None, item: dict[str, Any], vm_name: str) -> str:
-    """Where that can't be told it is as it was; but what was another's and names somebody else now may be ours."""
-    found = item["Resources"]
-    if vm_name and isinstance(found, list):
-        return "ours" if any(oracle.same(name, vm_name) for name in found) else "theirs"
-    if before is None or (before.whose == "theirs" and before.item["Resources"] != found):
+def whose_now(before: Known | None, names: list[str] | None, vm_name: str) -> str:
+    """By the last names that could be read. Where that can't be told it is as it was; but what was another's and names
+    somebody else now may be ours."""
+    if vm_name and names is not None:
+        return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
+    if before is None or (before.whose == "theirs" and before.names != names):
         return ""
     return before.whose
 

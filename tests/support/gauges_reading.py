@@ -1,14 +1,14 @@
-"""What the gauges of `/metrics` must say, worked out from the last good body alone: slow, naive, nothing shared.
+"""What the gauges of `/metrics` must say, worked out from the bodies alone: slow, naive, nothing shared.
 
-Beside the body only moments are noted, when a poll showed something for the first time; everything else is read from
-the text of the document again and again.
+Beside the last good body it notes when a poll showed something of an event for the first time, and the last text of
+each field that could be read; everything else is read from the body again and again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from exporter.core.folding import folded
@@ -42,20 +42,49 @@ def key_of(item: Any) -> str:
     return folded(str(event_id)) if usable else ""
 
 
-def names_of(item: Mapping[str, Any]) -> list[str] | None:
-    """The names of the VMs that an element is about; None where they can't be read."""
-    names = item.get("Resources")
-    readable = isinstance(names, list) and all(oracle.clean(name) and name for name in names)
-    return names if readable else None
-
-
 @dataclass
-class Moments:
-    """When something of an event was first shown, by this VM's clock, and what it was last known to be."""
+class Life:
+    """When something of an event was first shown, by this VM's clock, and the last of each field that could be read."""
 
     first: float
-    phase: str = ""
     started: float | None = None
+    kind: str | None = None
+    names: list[str] | None = None
+    status: str | None = None
+    due: float | None = None
+
+    def reads(self, item: Mapping[str, Any], times: Mapping[str, float], twins: Iterable[Any] = ()) -> None:
+        """An element of the document; what can't be read in it leaves what was read before. Where its `twins`, of the
+        same id, say something else, nobody knows what is meant: it only tells what was not known."""
+        names = ("EventType", "EventStatus", "NotBefore", "Resources")
+        kind, status, due, resources = (any(twin.get(n) != item.get(n) for twin in twins) for n in names)
+        before = replace(self)
+        self._reads(item, times)
+        self.kind = before.kind if kind and before.kind else self.kind
+        self.status = before.status if status and before.status else self.status
+        self.due = before.due if due and before.due is not None else self.due
+        self.names = before.names if resources and before.names is not None else self.names
+
+    def _reads(self, item: Mapping[str, Any], times: Mapping[str, float]) -> None:
+        kind, names, status, due = (item.get(n) for n in ("EventType", "Resources", "EventStatus", "NotBefore"))
+        if oracle.clean(kind) and kind:
+            self.kind = str(kind)
+        if isinstance(names, list) and len(names) <= 10_000 and all(oracle.clean(name) and name for name in names):
+            self.names = names
+        if oracle.clean(status) and status:
+            self.status = str(status)
+        if isinstance(due, str) and due in times:
+            self.due = times[due]
+
+    @property
+    def phase(self) -> str:
+        """What has started stays so; else the last status, which may be a word that nobody knows."""
+        return "Started" if self.started is not None else word(self.status, STATUSES)
+
+    @property
+    def starts(self) -> float | None:
+        """When it may start, of what has not."""
+        return None if self.started is not None else self.due
 
 
 @dataclass
@@ -74,7 +103,7 @@ class Sheet:
     up: bool = False
     decided: bool = False
     """This process read a document, and so decided about its events."""
-    moments: dict[str, Moments] = field(default_factory=dict)
+    lives: dict[str, Life] = field(default_factory=dict)
     whose: dict[str, str] = field(default_factory=dict)
     """By key "ours" or "theirs", as last known."""
     accepted: dict[str, float] = field(default_factory=dict)
@@ -89,33 +118,29 @@ class Sheet:
         self.up = self.decided = True
         if self.first_answer is None or number < self.number:
             self.first_answer, self.cold_until, self.flowing = wall, mono + WARMING, False
-        before = self.events()
         self.items, self.number = oracle.read(body), number
         self.flowing = self.flowing or bool(self.items)
-        whose = {key: self._whose(key, item, before.get(key), vm_name) for key, item in self.events().items()}
-        joined = {key for key, word in whose.items() if key in before and self.whose.get(key) == "theirs" != word}
-        self.whose = whose
-        self.moments = {key: self._moments(key, item, wall, key in joined) for key, item in self.events().items()}
+        before, self.lives = self.lives, {}
+        whose, self.whose = self.whose, {}
+        for key, item in self.events().items():
+            known, life = whose.get(key, ""), before.get(key) or Life(wall)
+            names = life.names
+            twins = [other for other in self.items if key_of(other) == key]
+            life.reads(item, self.times, twins)
+            statuses = [twin.get("EventStatus") for twin in twins]
+            if "Started" in statuses and life.started is None:
+                life.started = wall
+            self.whose[key] = self._whose(known, life.names, life.names != names, vm_name)
+            if known == "theirs" != self.whose[key]:  # first seen now, as what it is now
+                life.first = wall
+                life.started = None if life.started is None else wall
+            self.lives[key] = life
 
-    def _whose(self, key: str, item: Mapping[str, Any], before: Mapping[str, Any] | None, vm_name: str) -> str:
+    def _whose(self, known: str, names: list[str] | None, moved: bool, vm_name: str) -> str:
         """What can't be told is as it was; but what was another's and names somebody else now may be anybody's."""
-        names = names_of(item)
         if vm_name and names is not None:
             return "ours" if any(oracle.same(name, vm_name) for name in names) else "theirs"
-        known = self.whose.get(key, "") if before is not None else ""
-        moved = before is not None and before.get("Resources") != item.get("Resources")
         return "" if known == "theirs" and moved else known
-
-    def _moments(self, key: str, item: Mapping[str, Any], wall: float, joined: bool) -> Moments:
-        moments = self.moments.get(key) or Moments(wall)
-        status = item.get("EventStatus")
-        if status == "Started" and moments.phase != "Started":
-            moments.started = wall
-        if status in ("Scheduled", "Started"):
-            moments.phase = str(status)
-        if joined:  # first seen now, as what it is now
-            moments = Moments(wall, moments.phase, wall if moments.phase == "Started" else moments.started)
-        return moments
 
     def restarts(self) -> None:
         """Another process: what it knows is what was written, and it has not asked yet."""
@@ -139,10 +164,10 @@ class Sheet:
         return events
 
     def own(self, vm_name: str) -> dict[str, Mapping[str, Any]]:
-        """Known to name this VM: none while its name is unknown, nor where the names can't be read."""
+        """Known to name this VM: none while its name is unknown, nor where the names could never be read."""
         own = {}
         for key, item in self.events().items():
-            if vm_name and any(oracle.same(name, vm_name) for name in names_of(item) or ()):
+            if vm_name and any(oracle.same(name, vm_name) for name in self.lives[key].names or ()):
                 own[key] = item
         return own
 
@@ -158,43 +183,39 @@ class Sheet:
             put(series, "document_incarnation", self.number)
             put(series, "document_events", len(self.items))
         own = self.own(vm_name)
-        counts = Counter((word(i.get("EventType"), TYPES), word(i.get("EventStatus"), STATUSES)) for i in own.values())
+        counts = Counter((word(self.lives[key].kind, TYPES), self.lives[key].phase) for key in own)
         for kind in TYPES:
             for status in STATUSES:
                 put(series, "events", counts[kind, status], event_type=kind, event_status=status)
         put(series, "event_series_dropped", max(0, len(own) - MOST))
         for key, item in own.items():
             if item["EventId"] in shown:
-                self._event(series, item, self.moments[key], self.accepted.get(key))
+                self._event(series, item, self.lives[key], self.accepted.get(key))
         return series
 
-    def _event(self, series: Series, item: Mapping[str, Any], moments: Moments, accepted: float | None) -> None:
+    def _event(self, series: Series, item: Mapping[str, Any], life: Life, accepted: float | None) -> None:
         name = {"event_id": item["EventId"]}
-        kind, source = word(item.get("EventType"), TYPES), word(item.get("EventSource"), SOURCES)
+        kind, source = word(life.kind, TYPES), word(item.get("EventSource"), SOURCES)
         what = word(item.get("ResourceType"), ("VirtualMachine",))
         put(series, "event_info", 1, **name, event_type=kind, event_source=source, resource_type=what)
         for status in STATUSES:
-            current = word(item.get("EventStatus"), STATUSES) == status
-            put(series, "event_status", current, **name, event_status=status)
-        started = moments.phase == "Started"
-        if not started and isinstance(item.get("NotBefore"), str):
-            put(series, "event_not_before_timestamp_seconds", self.times.get(item["NotBefore"]), **name)
+            put(series, "event_status", life.phase == status, **name, event_status=status)
+        put(series, "event_not_before_timestamp_seconds", life.starts, **name)
         seconds: Any = item.get("DurationInSeconds")
         if oracle.is_whole_number(seconds) and seconds >= 0:
             put(series, "event_advertised_duration_seconds", seconds, **name)
-        put(series, "event_first_seen_timestamp_seconds", moments.first, **name)
-        put(series, "event_started_timestamp_seconds", moments.started if started else None, **name)
+        put(series, "event_first_seen_timestamp_seconds", life.first, **name)
+        put(series, "event_started_timestamp_seconds", life.started, **name)
         put(series, "event_approved_timestamp_seconds", accepted, **name)
-        names = names_of(item)
-        put(series, "event_resources", None if names is None else len(names), **name)
+        put(series, "event_resources", None if life.names is None else len(life.names), **name)
 
     def started(self, shown: set[str]) -> set[str]:
         """Which of these ids are under way."""
-        return {item["EventId"] for key, item in self.events().items() if self.moments[key].phase == "Started"} & shown
+        return {item["EventId"] for key, item in self.events().items() if self.lives[key].phase == "Started"} & shown
 
     def fair(self, vm_name: str, shown: set[str]) -> None:
         """Only this VM's events have series, as many as there may be, and none gives way while a lesser one stays."""
-        own = {item["EventId"]: self.moments[key].phase for key, item in self.own(vm_name).items()}
+        own = {item["EventId"]: self.lives[key].phase for key, item in self.own(vm_name).items()}
         assert shown <= set(own)
         assert len(shown) == min(MOST, len(own))
         if any(own[event_id] == "Started" for event_id in set(own) - shown):

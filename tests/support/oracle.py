@@ -49,6 +49,8 @@ class Past:
     """The document's number went down a moment ago."""
     others: bool = False
     """Another event of the document was Started before, or this VM approves it or may have approved it."""
+    theirs: bool = False
+    """The last names of it that could be read are those of other VMs."""
 
 
 def read(body: bytes) -> list[Any]:
@@ -162,7 +164,7 @@ def same(one: str, other: str) -> bool:
 def resources(events: list[Any], index: int) -> list[str] | None:
     """The names of an event; None where they cannot be read."""
     names = get(events, index, "Resources")
-    if not isinstance(names, list) or not all(clean(name) and name for name in names):
+    if not isinstance(names, list) or len(names) > 10_000 or not all(clean(name) and name for name in names):
         return None
     return names
 
@@ -173,8 +175,11 @@ def off(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
 
 
 def not_scheduled(events: list[Any], index: int, _house: House, past: Past) -> bool:
-    """The event is not, or no longer, Scheduled."""
-    return past.started or bool(get(events, index, "EventStatus") != "Scheduled")
+    """The event is not, or no longer, Scheduled; Started is also one whose id stands there again as Started."""
+    own = events[index]["EventId"]
+    twins = [event for event in events if isinstance(event, dict) and isinstance(event.get("EventId"), str)]
+    begun = any(same(twin["EventId"], own) and twin.get("EventStatus") == "Started" for twin in twins)
+    return past.started or begun or bool(get(events, index, "EventStatus") != "Scheduled")
 
 
 def identity_unknown(_events: list[Any], _index: int, house: House, _past: Past) -> bool:
@@ -187,10 +192,12 @@ def identity_conflict(_events: list[Any], _index: int, house: House, _past: Past
     return house.conflict
 
 
-def not_this_vm(events: list[Any], index: int, house: House, _past: Past) -> bool:
-    """The event names other VMs alone."""
+def not_this_vm(events: list[Any], index: int, house: House, past: Past) -> bool:
+    """The event names other VMs alone, as far as its names could be read last."""
     names = resources(events, index)
-    return names is not None and not any(same(name, house.vm_name) for name in names)
+    if names is None:
+        return past.theirs
+    return not any(same(name, house.vm_name) for name in names)
 
 
 def malformed(events: list[Any], index: int, house: House, _past: Past) -> bool:

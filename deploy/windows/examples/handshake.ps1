@@ -89,9 +89,7 @@ function Read-Event([string] $Path) {
     if ($told -isnot [Management.Automation.PSCustomObject]) { return $null }
     if ($told.PSObject.Properties.Name -notcontains 'type') { return $null }
     if ($told.type -cne 'azure_scheduled_events.event_file.v1') { return $null }
-    $type = ''
-    if ($told.event -and $told.event.PSObject.Properties.Name -contains 'EventType') { $type = [string] $told.event.EventType }
-    return @{ Status = [string] $told.status; Ready = [string] $told.ready_file; Type = $type }
+    return @{ Status = [string] $told.status; Ready = [string] $told.ready_file; Type = [string] $told.event_type }
 }
 
 # Whether the agent wrote its status.json lately, which it does every 5 s: counted, since the clock may be set.

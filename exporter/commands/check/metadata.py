@@ -18,8 +18,10 @@ from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
 from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, Verdict, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.core.document import Document, DocumentError, parse_document
+from exporter.core.event_now import ownership_of
 from exporter.core.folding import alike
 from exporter.core.records import Vm
+from exporter.core.state import Whose
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError, one_line
 from exporter.secrets import redact
@@ -111,7 +113,7 @@ def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, environm
 def _unnamed(document: Document, who: Vm | None, settings: Settings) -> list[Finding]:
     """A warning when there are events and none is ours: normal among neighbours, and what a wrong name looks like."""
     name = settings.source.vm_name or (who.name if who else "")
-    if not document.events or any(event.may_name(name) for event in document.events):
+    if not {ownership_of(event.resources, name) for event in document.events} <= {Whose.THEIRS} or not document.events:
         return []
     names = dict.fromkeys(name for event in document.events for name in event.resources or ())
     shown = ", ".join(one_line(name) for name in list(names)[:_MAX_NAMES]) + (

@@ -16,8 +16,10 @@ from exporter.commands.replay.result import Moment, Post, ReplayResult
 from exporter.commands.replay.table import moment_value, rule_finding, verdict, what
 from exporter.core.decision import Outcome
 from exporter.core.document import Event
+from exporter.core.event_now import ownership_of
 from exporter.core.policy import Reason
 from exporter.core.records import optional_timestamp, timestamp
+from exporter.core.state import Whose
 from exporter.text.format import DAY, NO_BREAK_SPACE, clean, counted, moment, span
 
 LONGEST: Final = 300
@@ -95,7 +97,7 @@ def compare(then: ReplayResult, now: ReplayResult, vm_name: str, times: Sequence
     events = others = both = 0
     for key in dict.fromkeys((*now.decisions, *then.decisions)):
         moments = (*now.decisions.get(key, ()), *then.decisions.get(key, ()))
-        if not any(each.explanation.decision.event.may_name(vm_name) for each in moments):
+        if not {ownership_of(each.explanation.decision.now.resources, vm_name) for each in moments} - {Whose.THEIRS}:
             others += 1
             continue
         events += 1

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
+from exporter.core.event_now import EventNow
 from exporter.core.policy import Decision
 from exporter.core.snapshot import Status, urgency
-from exporter.core.state import Instant, Phase, StartedBy, Tracked
+from exporter.core.state import Instant, StartedBy
 from exporter.core.strict_json import encodable
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
 from exporter.text.terminal import printable
@@ -97,44 +98,43 @@ def _vm(gauges: _Gauges, status: Status) -> None:
     gauges.set("approval_held", status.held)
 
 
-def _events(gauges: _Gauges, own: Iterable[Tracked], decisions: Mapping[str, Decision]) -> None:
+def _events(gauges: _Gauges, own: Iterable[EventNow], decisions: Mapping[str, Decision]) -> None:
     counts = {(kind, status): 0 for kind in EVENT_TYPES for status in EVENT_STATUSES}
     by_urgency = sorted(own, key=urgency)
-    for tracked in by_urgency:
-        counts[known_word(tracked.event.event_type, EVENT_TYPES), known_word(tracked.event.status, EVENT_STATUSES)] += 1
+    for now in by_urgency:
+        counts[known_word(now.event_type, EVENT_TYPES), known_word(now.phase, EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
-    shown: dict[str, Tracked] = {}  # two ids may be the same label once they are escaped
-    for tracked in by_urgency[:MAX_EVENT_SERIES]:
-        shown.setdefault(label_value(tracked.event.event_id), tracked)
-    for name, tracked in shown.items():
-        _event(gauges, name, tracked, decisions.get(tracked.key))
+    shown: dict[str, EventNow] = {}  # two ids may be the same label once they are escaped
+    for now in by_urgency[:MAX_EVENT_SERIES]:
+        shown.setdefault(label_value(now.history.event.event_id), now)
+    for name, now in shown.items():
+        _event(gauges, name, now, decisions.get(now.key))
     gauges.set("event_series_dropped", len(by_urgency) - len(shown))
 
 
-def _event(gauges: _Gauges, name: str, tracked: Tracked, decision: Decision | None) -> None:
-    event = tracked.event
-    started = tracked.phase is Phase.STARTED
+def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None) -> None:
+    tracked, event = now.history, now.history.event
     gauges.set(
         "event_info",
         1,
         name,
-        known_word(event.event_type, EVENT_TYPES),
+        known_word(now.event_type, EVENT_TYPES),
         known_word(event.source, EVENT_SOURCES),
         known_word(event.resource_type, RESOURCE_TYPES),
     )
-    current = known_word(event.status, EVENT_STATUSES)
+    current = known_word(now.phase, EVENT_STATUSES)
     for status in EVENT_STATUSES:
         gauges.set("event_status", status == current, name, status)
-    gauges.set("event_not_before_timestamp_seconds", None if started else event.not_before, name)
+    gauges.set("event_not_before_timestamp_seconds", now.starts_at, name)
     gauges.set("event_advertised_duration_seconds", event.announced_seconds, name)
     gauges.set("event_first_seen_timestamp_seconds", tracked.first_seen, name)
-    gauges.set("event_started_timestamp_seconds", tracked.started_at if started else None, name)
-    if started:
+    gauges.set("event_started_timestamp_seconds", now.started_at, name)
+    if now.started_at is not None:
         by = tracked.started_by or StartedBy.UNKNOWN
         gauges.set("event_started_by", 1, name, by.value)
-    gauges.set("event_approved_timestamp_seconds", tracked.approval.accepted_at, name)
-    gauges.set("event_resources", len(event.resources) if event.resources is not None else None, name)
+    gauges.set("event_approved_timestamp_seconds", now.approved_at, name)
+    gauges.set("event_resources", len(now.resources) if now.resources is not None else None, name)
     if decision is not None:
         gauges.set("event_decision", 1, name, decision.verdict.value, decision.reason.value, label_value(decision.rule))
 

@@ -242,7 +242,7 @@ class PrometheusSink(Collector):
 
     def _transitioned(self, transition: Transition) -> None:
         kind, tracked = transition.kind, transition.tracked
-        event_type, event_id = known_word(tracked.event.event_type, EVENT_TYPES), tracked.event.event_id
+        event_type, event_id = known_word(tracked.event_type, EVENT_TYPES), tracked.event.event_id
         if is_first_counted(transition):
             self._count("events_observed_total", event_type, known_word(tracked.event.source, EVENT_SOURCES))
         not_before = tracked.first_not_before if kind is Kind.SCHEDULED else None
@@ -258,7 +258,7 @@ class PrometheusSink(Collector):
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
-        event_type = known_word(decision.event.event_type, EVENT_TYPES)
+        event_type = known_word(decision.now.event_type, EVENT_TYPES)
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: InterruptionObserved) -> None:

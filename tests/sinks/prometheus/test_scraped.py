@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from exporter.core.event_now import EventNow
 from exporter.core.facts import DecisionMade, EventTransitioned, InterruptionObserved, Polled
 from exporter.core.snapshot import DESTINATIONS, DestinationStatus
+from exporter.core.state import Whose
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.gauges import MAX_LABEL
 from exporter.sinks.prometheus.process import WindowsProcessCollector
@@ -52,10 +54,10 @@ def golden_sink(name: str) -> PrometheusSink:
     sink = make_sink(story.now)
     sink.observe(Polled(0.004))
     for transition in story.transitions:
-        if status.concerns_this_vm(transition.tracked):
+        if EventNow(transition.tracked, status.vm.name).ownership is not Whose.THEIRS:
             sink.observe(EventTransitioned(transition))
     for decision in status.decisions.values():
-        if status.concerns_this_vm(status.state.tracked[decision.key]):
+        if decision.now.ownership is not Whose.THEIRS:
             sink.observe(DecisionMade(decision))
     if name == "failing":
         sink.observe(Polled(5.0, "timeout"))

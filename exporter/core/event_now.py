@@ -1,0 +1,83 @@
+"""What an event is to this VM now: the one answer that the gate, the page, the gauges, the event files and the records
+give.
+
+A document may hold a field that can't be read, or show an event as Scheduled that has started. Neither undoes what is
+known: a field keeps its last readable value, and an event that has started stays so, until the event is no longer in
+the document. Nothing is approved on such a value: for that a decision reads the document's own fields
+(`core/decision.py`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from exporter.core.folding import folded
+from exporter.core.lifecycle import phase_of
+from exporter.core.state import Phase, Tracked, Whose
+
+
+class EventNow(NamedTuple):
+    """An event as last known to a VM of this name; `vm_name` is empty while it is not known."""
+
+    history: Tracked
+    vm_name: str
+
+    @property
+    def key(self) -> str:
+        """The id by which events are compared."""
+        return self.history.key
+
+    @property
+    def event_type(self) -> str | None:
+        """The last EventType that could be read; None if there was none."""
+        return self.history.event_type
+
+    @property
+    def resources(self) -> tuple[str, ...] | None:
+        """The last Resources that could be read; None if there were none."""
+        return self.history.resources
+
+    @property
+    def ownership(self) -> Whose:
+        """Whether the last known Resources name this VM."""
+        return ownership_of(self.history.resources, self.vm_name)
+
+    @property
+    def names_this_vm(self) -> bool | None:
+        """`ownership` as JSON has it; None if it is not known."""
+        ownership = self.ownership
+        return None if ownership is Whose.MAYBE else ownership is Whose.OURS
+
+    @property
+    def phase(self) -> Phase:
+        """STARTED from when it was first seen Started; before that the last status that could be read."""
+        return phase_of(self.history) if self.history.started_at is None else Phase.STARTED
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When it was first seen Started."""
+        return self.history.started_at
+
+    @property
+    def not_before(self) -> datetime | None:
+        """The last NotBefore that could be read, also once the event has started."""
+        return self.history.not_before
+
+    @property
+    def starts_at(self) -> datetime | None:
+        """The last known NotBefore of an event that has not started."""
+        return self.history.not_before if self.history.started_at is None else None
+
+    @property
+    def approved_at(self) -> datetime | None:
+        """When Azure accepted this VM's approval."""
+        return self.history.approval.accepted_at
+
+
+def ownership_of(resources: tuple[str, ...] | None, vm_name: str) -> Whose:
+    """Whether `Resources` name this VM: whole names, case-insensitive in ASCII. MAYBE if either is not known."""
+    if resources is None or not vm_name:
+        return Whose.MAYBE
+    wanted = folded(vm_name)
+    return Whose.OURS if any(folded(name) == wanted for name in resources) else Whose.THEIRS

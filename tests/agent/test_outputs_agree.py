@@ -1,0 +1,302 @@
+"""Gate, status, page, gauges and event files say the same of each event, whatever a document holds.
+
+They are held against each other and against `gauges_reading`, which reads the documents for itself: whose an event is,
+of which type, whether it has started, and when it may.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import event as seen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.core.gate import Gate, GatePolicy, GateReason, gate_of
+from exporter.core.policy import DEFAULT_RULES, Coordination
+from exporter.core.records import VmIdentity
+from exporter.event_files.folder import Folder
+from exporter.event_files.keeper import Keeper
+from exporter.log.protocol import NullLogger
+from exporter.page.view import render_page
+from tests.support import oracle
+from tests.support.agent_world import NAME, VM, World, event, policy
+from tests.support.effort import LONG, MEMORY, Tried, examples
+from tests.support.event_files import events as event_files
+from tests.support.gauges_reading import Life, Sheet
+from tests.support.gauges_world import EVENTS, TIMES, Watched, families
+from tests.support.page_reading import plain, read, terms
+from tests.support.status_reading import answered
+
+LEAD: Final = 300.0
+FRESH: Final = 30.0
+TYPES: Final = ("Reboot", "Freeze", "Nap")
+
+
+@dataclass(frozen=True)
+class Twice:
+    """A field that is there twice in one object."""
+
+    value: Any
+
+
+def body(number: int, items: list[dict[str, Any]]) -> bytes:
+    """A document of these events; `...` leaves a field out."""
+    objects = []
+    for item in items:
+        pairs = []
+        for name, value in item.items():
+            given = [value.value, value.value] if isinstance(value, Twice) else [] if value is ... else [value]
+            pairs += [f"{json.dumps(name)}: {json.dumps(each)}" for each in given]
+        objects.append("{" + ", ".join(pairs) + "}")
+    return f'{{"DocumentIncarnation": {number}, "Events": [{", ".join(objects)}]}}'.encode()
+
+
+class Judged(Watched):
+    """Notes each POST for an event of which the last body does not say all that an approval needs."""
+
+    def __init__(self, clock: Any) -> None:
+        super().__init__(clock)
+        self.wrong: list[str] = []
+
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+        """A POST, which must rest on the last body alone."""
+
+        def judged() -> None:
+            leave()
+            self.judge(event_id)
+
+        super().approve(event_id, judged)
+
+    def judge(self, event_id: str) -> None:
+        """Notes a POST that leaves without what the last body must say."""
+        alone = Life(0.0)
+        items = [item for item in self.sheet.items or () if oracle.same(str(item.get("EventId")), event_id)]
+        alone.reads(items[0], TIMES)
+        own = any(oracle.same(name, NAME) for name in alone.names or ())
+        if len(items) != 1 or not own or alone.kind != "Reboot" or alone.status != "Scheduled" or alone.due is None:
+            self.wrong.append(event_id)
+
+
+class Shown:
+    """One agent with its outputs, and what is read from each after every step."""
+
+    def __init__(self, folder: Path, all_events: bool) -> None:
+        self.files = folder / "events"
+        self.files.mkdir()
+        self.world = World(folder, policy(coordination=Coordination.ANY), source=Judged, all_events=all_events)
+        assert isinstance(self.world.source, Judged)
+        self.source = self.world.source
+        self.source.sheet = self.sheet = Sheet(TIMES)
+        self.source.world = self.world
+        self.items: list[dict[str, Any]] = []
+        self.keeper = self.new_keeper()
+
+    def new_keeper(self) -> Keeper:
+        """The event files of another process."""
+        clock = self.world.clock
+        return Keeper(
+            Folder(str(self.files)),
+            DEFAULT_RULES,
+            version="1.0.0",
+            log=NullLogger(),
+            now=clock.utc,
+            monotonic=clock.monotonic,
+        )
+
+    # -- what happens
+
+    def shows(self, items: list[dict[str, Any]]) -> None:
+        """The next document has these events."""
+        self.items = items
+        self.source.number += 1
+        self.source.answer = body(self.source.number, items)
+
+    def moves(self, which: int, fields: dict[str, Any]) -> None:
+        """One of the events says something else."""
+        items = list(self.items)
+        if items:
+            items[which % len(items)] = {**items[which % len(items)], **fields}
+        self.shows(items)
+
+    def repeats(self, which: int, fields: dict[str, Any], first: bool) -> None:
+        """One of the ids is there twice."""
+        if self.items:
+            twin = {**self.items[which % len(self.items)], **fields}
+            self.shows([twin, *self.items] if first else [*self.items, twin])
+
+    def loses(self, which: int) -> None:
+        """One of the events is gone."""
+        self.shows([item for place, item in enumerate(self.items) if place != which % len(self.items)])
+
+    def source_is(self, broken: str) -> None:
+        """The source answers (empty), or times out."""
+        self.source.broken = broken
+
+    def knows_itself(self, known: bool) -> None:
+        """The VM's own name is known, or is not."""
+        self.world.who = VmIdentity(VM) if known else VmIdentity()
+
+    def restarts(self, seconds: float) -> None:
+        """Another process, with what was on disk."""
+        self.sheet.restarts()
+        self.world.restart(seconds)
+        self.sheet.begins(self.world.clock.wall, self.world.clock.mono)
+        self.keeper = self.new_keeper()
+        self.agrees()
+
+    def lives(self, seconds: float) -> None:
+        """Turns once and looks, or for so long and looks again."""
+        self.world.agent.tick()
+        self.agrees()
+        self.world.clock.go(0.5)
+        if seconds:
+            self.world.live(seconds)
+            self.agrees()
+
+    # -- the look
+
+    @property
+    def vm_name(self) -> str:
+        """The VM's own name as the agent knows it now."""
+        return self.world.who.vm.name
+
+    def agrees(self) -> None:
+        """Each output says of each event what the reading says."""
+        assert self.source.wrong == [], "approved on what the document did not say"
+        own = self.sheet.own(self.vm_name)
+        near = {key: self.lives_of(key) for key in self.sheet.events() if key in own or self.may_be_own(key)}
+        self.gauges(own)
+        gate = self.gate(own)
+        self.page(near, gate)
+        if self.world.agent.status.knows_its_events:
+            self.event_files(own)
+
+    def lives_of(self, key: str) -> Life:
+        """What was read of an event."""
+        return self.sheet.lives[key]
+
+    def may_be_own(self, key: str) -> bool:
+        """Whose it is is not known."""
+        return not self.vm_name or self.lives_of(key).names is None
+
+    def gauges(self, own: Mapping[str, Any]) -> None:
+        """Those series, those values, and no others."""
+        shown = {item["EventId"] for item in own.values()}
+        expected = self.sheet.says(self.vm_name, self.world.clock.mono, shown)
+        assert families(self.world.sink, EVENTS) == pytest.approx(expected, abs=1e-3)
+
+    def gate(self, own: Mapping[str, Any]) -> Gate:
+        """It is closed by an own event that started, was approved or is near, and by no other."""
+        status, now = self.world.agent.status, self.world.clock.instant()
+        gate = gate_of(status, now, GatePolicy(LEAD, TYPES))
+        seen(gate.reason.value)
+        if gate.reason is GateReason.STALE and not self.sheet.decided:
+            return gate  # the time of the last good document may lag on disk
+        closing = []
+        for key in own:
+            life = self.lives_of(key)
+            due = life.starts is not None and self.world.clock.wall >= life.starts - LEAD
+            if life.kind in TYPES and (life.phase == "Started" or key in self.sheet.accepted or due):
+                closing.append(life.kind)
+        good = self.sheet.last_good
+        fresh = good is not None and self.world.clock.wall - good <= FRESH + 1e-6
+        assert gate.open is not (bool(closing) and fresh and bool(self.vm_name))
+        assert gate.open or gate.event_type in closing
+        return gate
+
+    def page(self, near: Mapping[str, Life], gate: Gate) -> None:
+        """The page and its JSON show all but what is known to be of others, each as it was last read."""
+        now = self.world.clock.instant()
+        value = answered(self.world.agent.status, now, gate=gate)
+        cards = {plain(terms(card)["EventId"]): card for card in read(render_page(value)).all("article")}
+        shown = {each["event_id"]: each for each in value["events"]}
+        assert {event_id.lower() for event_id in shown} == set(near)
+        assert set(cards) == set(shown)
+        for event_id, each in shown.items():
+            life, card = near[event_id.lower()], cards[event_id]
+            assert (each["event_type"], each["status"]) == (life.kind, life.phase.replace("other", "unknown"))
+            assert each["names_this_vm"] is (None if self.may_be_own(event_id.lower()) else True)
+            assert (each["not_before"] is None) is (life.due is None)
+            if life.starts is None:
+                assert each["not_before_in_seconds"] is None
+            else:
+                assert each["not_before_in_seconds"] == pytest.approx(life.starts - self.world.clock.wall, abs=1e-2)
+            assert (each["started_at"] is None) is (life.started is None)
+            assert card.attributes["class"] == ("on" if life.phase == "Started" else "coming")
+            assert plain(card.one("h3").text) == (life.kind or "Event of unknown type")
+            assert ("Not before" in terms(card)) is (life.starts is not None)
+
+    def event_files(self, own: Mapping[str, Any]) -> None:
+        """One file for each own event, with Azure's object as it came."""
+        self.keeper.bring(self.world.agent.status, running=True)
+        found = {event_id.lower(): value for event_id, value in event_files(self.files).items()}
+        assert set(found) == set(own)
+        items: dict[str, dict[str, Any]] = {}
+        for item in json.loads(self.source.sheet_body)["Events"]:
+            items.setdefault(item["EventId"].lower(), item)
+        for key, value in found.items():
+            life = self.lives_of(key)
+            assert value["event"] == items[key]
+            assert (value["event_type"], value["status"]) == (life.kind, life.phase.replace("other", "unknown"))
+            assert (value["not_before"] is None) is (life.due is None)
+            assert (value["started_at"] is None) is (life.started is None)
+
+
+KINDS: Final = st.sampled_from(["Reboot"] * 4 + ["Freeze", "Nap", "", None, 5, ..., Twice("Reboot")])
+NAMES: Final = st.sampled_from(
+    [[NAME]] * 4 + [[NAME.upper(), "web-2"], ["web-2"], [], NAME, [NAME, 5], None, ..., Twice([NAME])]
+)
+STATUSES: Final = st.sampled_from(["Scheduled"] * 3 + ["Started"] * 2 + ["Paused", "", None, ..., Twice("Scheduled")])
+TIMES_SHOWN: Final = st.sampled_from([*TIMES, "", "soon", None, ..., Twice(next(iter(TIMES)))])
+FIELDS: Final = st.fixed_dictionaries(
+    {}, optional={"EventType": KINDS, "Resources": NAMES, "EventStatus": STATUSES, "NotBefore": TIMES_SHOWN}
+)
+MANY: Final = st.just({"Resources": [NAME] * 10_001})
+ITEMS: Final = st.builds(lambda event_id, fields: {**event(event_id), **fields}, st.sampled_from("aAbc"), FIELDS)
+SOME: Final = st.lists(ITEMS, max_size=3)
+WHICH: Final = st.integers(0, 2)
+
+
+def happening(name: str, *arguments: Any) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
+    """A strategy for one call of a method of `Shown`."""
+    return st.tuples(st.just(name), st.tuples(*arguments))
+
+
+HAPPENINGS: Final = st.one_of(
+    happening("shows", SOME),
+    *[happening("moves", WHICH, st.one_of([FIELDS] * 8 + [MANY]))] * 5,
+    happening("repeats", WHICH, FIELDS, st.booleans()),
+    happening("loses", WHICH),
+    happening("source_is", st.sampled_from(["", "", "timeout"])),
+    happening("knows_itself", st.sampled_from([True, True, False])),
+    happening("restarts", st.sampled_from([0.25, 20.0, 4000.0])),
+)
+STORIES: Final = st.lists(
+    st.tuples(HAPPENINGS, st.sampled_from([0.0, 0.0, 1.0, 12.0])), min_size=10, max_size=40 if LONG else 24
+)
+
+
+@settings(max_examples=examples(25))
+@given(st.booleans(), SOME, STORIES)
+def test_every_output_says_the_same_of_an_event(
+    everything: bool, first: list[dict[str, Any]], story: list[tuple[tuple[str, tuple[Any, ...]], float]]
+) -> None:
+    """After every step, restarts and fields that can't be read included, whatever is published of other VMs' events;
+    and nothing is approved on an old value."""
+    Tried.example(steps=len(story))
+    with tempfile.TemporaryDirectory(prefix="azse-outputs-", dir=MEMORY) as folder:
+        shown = Shown(Path(folder), everything)
+        try:
+            shown.shows(first)
+            for (name, arguments), seconds in story:
+                getattr(shown, name)(*arguments)
+                shown.lives(seconds)
+        finally:
+            shown.world.outbox.close()

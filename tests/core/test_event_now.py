@@ -1,0 +1,333 @@
+"""What an event is to this VM now: a field that can't be read, and a status that goes back, undo nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from exporter.core.decision import decide, files_to_check, reconsidered
+from exporter.core.document import MAX_RESOURCES
+from exporter.core.event_now import EventNow, ownership_of
+from exporter.core.interruption import attribute
+from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.merge import merge_states
+from exporter.core.policy import DEFAULT_RULES, Coordination, Policy, Presence
+from exporter.core.records import Vm
+from exporter.core.state import Interruption, InterruptionKind, Kind, Phase, Whose
+from exporter.core.state_codec import dump_state, load_state
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS, hours
+from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, approved, event, kinds, only, started
+
+DUE: Final = NOON + timedelta(minutes=15)
+"""`NotBefore` of `event()`."""
+UNREADABLE: Final[tuple[dict[str, Any], ...]] = (
+    {"EventType": ...},
+    {"EventType": None},
+    {"EventType": ""},
+    {"EventType": 5},
+    {"EventType": "a\ud800"},
+    {"Resources": ...},
+    {"Resources": None},
+    {"Resources": "vm-0"},
+    {"Resources": ["vm-0", 5]},
+    {"Resources": ["vm-1"] * (MAX_RESOURCES + 1)},
+    {"EventStatus": ...},
+    {"EventStatus": ""},
+    {"EventStatus": 5},
+    {"NotBefore": ...},
+    {"NotBefore": "soon"},
+    {"EventType": None, "Resources": None, "EventStatus": None, "NotBefore": None},
+)
+Now = tuple[Whose, str | None, Phase, datetime | None]
+
+
+def now_of(watcher: Watcher, vm_name: str = "vm-0") -> Now:
+    """Whose it is, its type, its phase, and when it may start."""
+    found = EventNow(watcher.state.tracked[KEY], vm_name)
+    return found.ownership, found.event_type, found.phase, found.starts_at
+
+
+def seen(*documents: dict[str, Any]) -> Watcher:
+    """A watcher that has read these documents of one event each."""
+    watcher = Watcher.fresh()
+    for shown in documents:
+        watcher.sees(shown)
+    return watcher
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("vm-0", Whose.OURS),
+        ("VM-0", Whose.OURS),
+        ("vm-", Whose.THEIRS),
+        ("vm-00", Whose.THEIRS),
+        ("m-0", Whose.THEIRS),
+        (" vm-0", Whose.THEIRS),
+        ("", Whose.MAYBE),
+    ],
+)
+def test_names_are_compared_whole_and_without_case(name: str, found: Whose) -> None:
+    """A part of a name is another VM's; without a name nothing is known."""
+    assert ownership_of(("other", "Vm-0"), name) is found
+    assert ownership_of((), name) is (Whose.THEIRS if name else Whose.MAYBE)
+    assert ownership_of(None, name) is Whose.MAYBE
+
+
+@pytest.mark.parametrize("fields", UNREADABLE, ids=str)
+@pytest.mark.parametrize("again", [1, 3])
+def test_fields_that_can_not_be_read_keep_their_last_values(fields: dict[str, Any], again: int) -> None:
+    """However many documents hold them, of an event of this VM and of one of others, and also after a restart."""
+    for names, ownership in ((["vm-1", "VM-0"], Whose.OURS), (["vm-1"], Whose.THEIRS)):
+        watcher = seen(event(Resources=names))
+        expected = (ownership, "Reboot", Phase.SCHEDULED, DUE)
+        assert now_of(watcher) == expected
+        for _ in range(again):
+            watcher.sees(event(**({"Resources": names} | fields)))
+            watcher.state = load_state(dump_state(watcher.state))
+        assert now_of(watcher) == expected
+        assert len(watcher.state.tracked[KEY].resources or ()) == len(names)
+
+
+@pytest.mark.parametrize("fields", UNREADABLE, ids=str)
+def test_fields_that_could_never_be_read_are_not_known(fields: dict[str, Any]) -> None:
+    """Nothing is invented; the first document in which they can be read tells them."""
+    watcher = seen(event(**fields))
+    ownership, event_type, phase, starts_at = now_of(watcher)
+    assert (ownership is Whose.MAYBE) is ("Resources" in fields)
+    assert (event_type is None) is ("EventType" in fields)
+    assert (phase is Phase.UNKNOWN) is ("EventStatus" in fields)
+    assert (starts_at is None) is ("NotBefore" in fields)
+    watcher.sees(event())
+    assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.SCHEDULED, DUE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"EventType": "Nap"}, (Whose.OURS, "Nap", Phase.SCHEDULED, DUE)),
+        ({"Resources": []}, (Whose.THEIRS, "Reboot", Phase.SCHEDULED, DUE)),
+        ({"Resources": ["vm-1"]}, (Whose.THEIRS, "Reboot", Phase.SCHEDULED, DUE)),
+        ({"EventStatus": "Paused"}, (Whose.OURS, "Reboot", Phase.UNKNOWN, DUE)),
+        (
+            {"NotBefore": "Fri, 21 Nov 2025 12:16:00 GMT"},
+            (Whose.OURS, "Reboot", Phase.SCHEDULED, DUE + timedelta(minutes=1)),
+        ),
+    ],
+    ids=str,
+)
+def test_fields_that_can_be_read_replace_their_last_values(fields: dict[str, Any], expected: Now) -> None:
+    """Unknown words and an empty list included; and they stand while they can't be read any more."""
+    watcher = seen(event(), event(**fields))
+    assert now_of(watcher) == expected
+    watcher.sees({**event(), **dict.fromkeys(fields)})
+    assert now_of(watcher) == expected
+
+
+def test_names_of_earlier_documents_tell_whose_it_is_once_the_own_name_is_known() -> None:
+    """The name may become known while the document's Resources can't be read."""
+    watcher = seen(event(Resources=["vm-1", "vm-0"]), event(Resources=None))
+    assert [now_of(watcher, name)[0] for name in ("", "vm-0", "vm-2")] == [Whose.MAYBE, Whose.OURS, Whose.THEIRS]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        [event()],
+        [event(NotBefore="Fri, 21 Nov 2025 12:30:00 GMT")],
+        [event(EventStatus="Paused")],
+        [event(EventStatus=...)],
+        [event(EventStatus=5, Resources=5, EventType=5)],
+        [event(), event(Description="Other."), event(EventStatus=None)],
+    ],
+    ids=str,
+)
+def test_an_event_that_was_started_stays_started(later: list[dict[str, Any]]) -> None:
+    """Since the same moment, through every document that still holds it, and over a restart."""
+    watcher = seen(event(), started())
+    since = watcher.state.tracked[KEY].started_at
+    assert since is not None
+    for shown in [*later, started(), event()]:
+        watcher.sees(shown)
+        watcher.state = load_state(dump_state(watcher.state))
+        assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.STARTED, None)
+        assert watcher.state.tracked[KEY].started_at == since
+
+
+def test_a_document_that_shows_it_scheduled_again_is_recorded_as_unexpected() -> None:
+    """The life cycle is that of the documents; only what the event is said to be stays Started."""
+    watcher = seen(event(), started())
+    found = only(watcher.sees(event()))
+    assert (found.kind, found.unexpected) == (Kind.UPDATED, True)
+
+
+@pytest.mark.parametrize("twins", [(event(), started()), (started(), event()), (event(EventStatus=None), started())])
+def test_an_id_that_is_there_twice_has_started_if_one_of_them_has(twins: tuple[dict[str, Any], ...]) -> None:
+    """In either order, at first sight and later, and also once the second is gone; it is not said to be canceled."""
+    for watcher in (Watcher.fresh(), seen(event())):
+        watcher.sees(*twins)
+        since = watcher.state.tracked[KEY].started_at
+        assert since == watcher.wall
+        watcher.sees(event())
+        assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.STARTED, None)
+        assert watcher.state.tracked[KEY].started_at == since
+        assert kinds(watcher.sees()) == ["ended"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"Resources": ["vm-1"]}, {"EventType": "Freeze"}, {"NotBefore": "Fri, 21 Nov 2025 13:00:00 GMT"}],
+    ids=str,
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_an_id_that_is_there_twice_changes_nothing_that_is_known(fields: dict[str, Any], first: bool) -> None:
+    """Which of both is meant is not known; of an event that was not there before the first one tells."""
+    twins = (event(**fields), event()) if first else (event(), event(**fields))
+    watcher = seen(event())
+    for _ in range(2):
+        watcher.sees(*twins)
+        watcher.state = load_state(dump_state(watcher.state))
+        assert now_of(watcher) == (Whose.OURS, "Reboot", Phase.SCHEDULED, DUE)
+    watcher.sees(event(**fields))
+    assert now_of(watcher) == now_of(seen(event(**fields)))
+    watcher = Watcher.fresh()
+    watcher.sees(*twins)
+    assert now_of(watcher) == now_of(seen(twins[0]))
+
+
+def test_an_event_that_was_away_begins_anew() -> None:
+    """What was known of the id before is not known of it now, but for what was sent and that it was Started once."""
+    watcher = seen(started(EventType="Redeploy"))
+    watcher.sees()
+    watcher.sees(event(EventType=None, Resources=None, NotBefore=None))
+    assert now_of(watcher) == (Whose.MAYBE, None, Phase.SCHEDULED, None)
+    assert watcher.state.tracked[KEY].was_started
+
+
+def test_the_merged_state_knows_what_both_processes_read() -> None:
+    """One that could not read its outbox, and read a document with nothing readable in it, forgets nothing."""
+    stored = seen(event(), started())
+    observed = Watcher.fresh()
+    observed.sees(event(EventType=None, Resources=None, EventStatus=None, NotBefore=None))
+    observed.state = merge_states(stored.state, observed.state)
+    assert now_of(observed) == (Whose.OURS, "Reboot", Phase.STARTED, None)
+    assert observed.state.tracked[KEY].not_before == DUE
+
+
+def test_interruptions_are_attributed_by_the_last_known_resources() -> None:
+    """While the event is in the document, and shortly after."""
+    watcher = seen(started(), started(Resources=None))
+    for _ in range(2):
+        now = watcher.state.last_good
+        assert now is not None
+        found = attribute(watcher.state, Vm(name="vm-0"), Interruption(InterruptionKind.CLOCK_STEP, 2.0, now), 1.0)
+        assert found is not None
+        watcher.publishes()
+        watcher.sees()
+
+
+@pytest.mark.parametrize("fields", [{"EventType": None}, {"Resources": None}], ids=str)
+def test_an_event_that_goes_on_under_a_new_id_is_known_by_its_last_fields(fields: dict[str, Any]) -> None:
+    """It is not said to be canceled only because its last document could not be read."""
+    watcher = seen(event(), event(**fields))
+    ended = watcher.sees(started("new"))[0]
+    assert (ended.kind, ended.replaced_by) == (Kind.ENDED, "new")
+
+
+def test_a_closed_event_weighs_what_is_kept_of_it() -> None:
+    """Histories are bounded by their weight on disk, names of earlier documents included."""
+    names = ["n" * 100] * 1000
+    watcher = seen(event(Resources=names), event(Resources=None))
+    watcher.publishes()
+    watcher.sees()
+    assert watcher.state.closed[KEY].weight > 100 * 1000
+
+
+def test_what_is_kept_of_earlier_documents_is_bounded() -> None:
+    """Each document could hold other names, as large as a document may be, and none of those before."""
+    watcher = Watcher.fresh()
+    names = ["n" * 1000] * 1000
+    for number in range(8):
+        unreadable = [event(f"e-{earlier}", Resources=None, EventType=None) for earlier in range(number)]
+        watcher.sees(event("own", Resources=None) if number else event("own"), *unreadable)
+        watcher.sees(
+            event("own", Resources=None), *unreadable, event(f"e-{number}", Resources=names, EventType="t" * 100)
+        )
+    kept = watcher.state.tracked
+    assert sum(tracked.earlier_bytes for tracked in kept.values()) <= HISTORY_BYTES
+    assert EventNow(kept["own"], "vm-0").ownership is Whose.OURS
+    assert sum(tracked.resources is None for tracked in kept.values()) > 0
+    load_state(dump_state(watcher.state))
+
+
+# -- nothing is approved on what earlier documents held
+
+POLICIES: Final = {
+    "any": replace(ENFORCE, coordination=Coordination.ANY),
+    "leader": ENFORCE,
+    "single": replace(ENFORCE, coordination=Coordination.SINGLE),
+    "takeover": replace(ENFORCE, takeover_after=1.0),
+    "defaults": replace(ENFORCE, rules=DEFAULT_RULES),
+    "all conditions": replace(
+        ENFORCE,
+        rules=(
+            replace(
+                ANY_REBOOT,
+                settle=1.0,
+                require_file="/run/ready/{event_id}",
+                when_quiet=True,
+                max_resources=1,
+                hours=hours(),
+            ),
+        ),
+    ),
+}
+READY: Final = f"/run/ready/{EVENT_ID}"
+FILES: Final = replace(OURS, files={READY: Presence.PRESENT})
+
+
+def decided(watcher: Watcher, policy: Policy) -> str:
+    """The reason for which the event is held; empty for an approval."""
+    (found,) = decide(policy, watcher.state, FILES)
+    return found.reason.value
+
+
+def unread(fields: dict[str, Any]) -> str:
+    """The reason for such fields: an empty type is a word, if one that nobody knows."""
+    return "unknown-type" if fields.get("EventType") == "" else "malformed"
+
+
+@pytest.mark.parametrize("fields", UNREADABLE, ids=str)
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_nothing_is_approved_on_an_earlier_value(policy: Policy, fields: dict[str, Any]) -> None:
+    """What was approved in one document is held in the next, whatever the rules ask for, until it can be read again."""
+    watcher = seen(event(), event())
+    assert decided(watcher, policy) == ""
+    watcher.sees(event(**fields))
+    assert decided(watcher, policy) == ("not-scheduled" if "EventStatus" in fields else unread(fields))
+    asked = files_to_check(policy, watcher.state.document)
+    assert asked <= ({READY} if "EventType" not in fields else set())
+    watcher.sees(event())
+    watcher.sees(event())
+    assert decided(watcher, policy) == ""
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_an_event_of_others_is_held_as_such_while_its_resources_can_not_be_read(policy: Policy) -> None:
+    """The reason goes by the last known names; without any the event is malformed."""
+    for names, reason in ((["vm-1"], "not-this-vm"), (["vm-0"], "malformed"), (None, "malformed")):
+        watcher = seen(event(Resources=names), event(Resources="vm-0"))
+        assert decided(watcher, policy) == reason
+
+
+@pytest.mark.parametrize("fields", UNREADABLE, ids=str)
+def test_an_approval_is_outdated_while_the_event_can_not_be_read(fields: dict[str, Any]) -> None:
+    """The rules would hold it now, by no earlier value; the status is not part of what they ask."""
+    watcher = seen(event())
+    approved(watcher, accepted_at=NOON)
+    watcher.sees(event(**fields))
+    result = reconsidered(ENFORCE, watcher.state.tracked[KEY], "vm-0")
+    assert (result[1].value if result else None) == (None if fields.keys() == {"EventStatus"} else unread(fields))

@@ -1,0 +1,74 @@
+"""A source that notes on a `Sheet` what each poll brought, and what `/metrics` then holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.metadata.client import Answer
+from exporter.metadata.errors import MetadataError
+from exporter.sinks.prometheus.catalogue import PREFIX
+from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.agent_world import START, Source, World
+from tests.support.gauges_reading import Series, Sheet, put
+from tests.support.metrics_reading import scraped
+
+EVENTS: Final = (
+    *("up", "last_poll_timestamp_seconds", "source_warming", "document_incarnation", "document_events", "events"),
+    *("event_series_dropped", "event_info", "event_status", "event_not_before_timestamp_seconds", "event_resources"),
+    *("event_advertised_duration_seconds", "event_first_seen_timestamp_seconds", "event_started_timestamp_seconds"),
+    "event_approved_timestamp_seconds",
+)
+"""The families that a sheet works out."""
+
+
+def text_of(seconds: int) -> tuple[str, str]:
+    """A time in both forms in which Azure is known to write it."""
+    when = datetime.fromtimestamp(START + seconds, UTC)
+    return f"{when:%a, %d %b %Y %H:%M:%S} GMT", f"{when:%Y-%m-%dT%H:%M:%SZ}"
+
+
+TIMES: Final = {text: START + seconds for seconds in (-60, 5, 900, 86400) for text in text_of(seconds)}
+
+
+class Watched(Source):
+    """Tells the sheet what each poll brought, and each POST."""
+
+    sheet: Sheet
+    world: World
+    number = 1
+    broken = ""
+    sheet_body = b""
+    """What the sheet was written from last."""
+
+    def fetch(self) -> Answer:
+        """A document or a failure, noted on the sheet."""
+        if self.broken:
+            self.sheet.fails(self.clock.wall)
+            if self.broken == "html":
+                return Answer(b"<html>", self.clock.mono, 0.01)
+            raise MetadataError("timeout")
+        answer = super().fetch()
+        self.sheet_body = answer.body
+        self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
+        return answer
+
+    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+        """A POST, noted on the sheet where it was taken."""
+        super().approve(event_id, leave)
+        self.sheet.is_accepted(event_id, self.clock.wall)
+
+
+def families(sink: PrometheusSink, names: tuple[str, ...]) -> Series:
+    """What a scraper reads, of these families."""
+    wanted = {f"{PREFIX}{name}" for name in names}
+    lines = [line for line in scraped(sink).splitlines(keepends=True) if line.startswith(tuple(wanted))]
+    series: Series = {}
+    for family in parse_text("".join(lines)):
+        for sample in family.samples:
+            if sample.name in wanted:
+                put(series, sample.name.removeprefix(PREFIX), sample.value, **sample.labels)
+    return series
