@@ -17,7 +17,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
@@ -152,7 +152,7 @@ class Passwords:
 
     async def judge(self, users: Mapping[bytes, bytes], authorization: bytes, peer: str) -> Verdict:
         """The verdict on a header; "busy" if there is none in time. `users` are names and bcrypt hashes."""
-        credentials = read_credentials(authorization)
+        credentials = read_credentials(authorization, users)
         if credentials is None:
             return "refused"
         user, password = credentials
@@ -221,15 +221,23 @@ class Passwords:
         return "refused"
 
 
-def read_credentials(authorization: bytes) -> tuple[bytes, bytes] | None:
-    """User and password of a Basic `Authorization` header (RFC 7617); None for anything else."""
+def read_credentials(authorization: bytes, users: Iterable[bytes] = ()) -> tuple[bytes, bytes] | None:
+    """User and password of a Basic `Authorization` header (RFC 7617); None for anything else.
+
+    The user's name ends at the first colon, unless it is longer in `users`: the RFC has no such names, and the
+    web-config format takes them.
+    """
     scheme, _, encoded = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         return None
     try:
-        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+        text = base64.b64decode(encoded.strip(), validate=True)
     except binascii.Error:
         return None
+    longer = max((name for name in users if b":" in name and text.startswith(name + b":")), key=len, default=None)
+    if longer is not None:
+        return longer, text[len(longer) + 1 :]
+    user, colon, password = text.partition(b":")
     return (user, password) if colon else None
 
 

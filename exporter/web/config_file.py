@@ -200,8 +200,8 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
 def _read_users(section: Section) -> dict[bytes, bytes]:
     users = {}
     for name, hashed in section.values.items():
-        if not name or ":" in name:  # the password begins behind the first colon [RFC 7617, 2]
-            section.report_entry(name, "expected a user name without a colon")
+        if not name:
+            section.report_entry(name, "expected a user name")
         elif not isinstance(hashed, str) or not (match := BCRYPT_HASH.fullmatch(hashed)):
             section.report_entry(
                 name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon"

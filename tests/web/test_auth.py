@@ -299,6 +299,20 @@ def test_credentials_are_read_as_rfc_7617_writes_them(value: bytes, credentials:
     assert read_credentials(value) == credentials
 
 
+def test_user_name_with_a_colon_is_one_that_is_configured() -> None:
+    """Of several the longest; for all others the name ends at the first colon."""
+    users = (b"12", b"12:30", b"12:30:59")
+
+    def read(text: bytes) -> tuple[bytes, bytes] | None:
+        return read_credentials(b"Basic " + base64.b64encode(text), users)
+
+    assert read(b"12:30:secret") == (b"12:30", b"secret")
+    assert read(b"12:30:59:secret") == (b"12:30:59", b"secret")
+    assert read(b"12:31:secret") == (b"12", b"31:secret")
+    assert read(b"12:30") == (b"12", b"30")
+    assert read(b"13:30:secret") == (b"13", b"30:secret")
+
+
 def test_nothing_that_is_printed_holds_a_password() -> None:
     """The object that remembers shows neither passwords nor its key."""
     passwords = Passwords(compare=Comparison())

@@ -92,7 +92,7 @@ def test_good_files_are_read(path: Path, text: str) -> None:
         (TLS_LINES + "  curve_preferences: [CurveP256, X25519]\n", "curve_preferences", "one curve or all"),
         (TLS_LINES + "  prefer_server_cipher_suites: maybe\n", "prefer_server", "true or false"),
         ("basic_auth_users: {alice: secret}", "basic_auth_users: line 1", "bcrypt"),
-        (f"basic_auth_users: {{'a:b': '{HASH}'}}", "basic_auth_users: line 1", "without a colon"),
+        (f"basic_auth_users: {{'': '{HASH}'}}", "basic_auth_users: line 1", "expected a user name"),
         (f"basic_auth_users:\n  a: {HASH}\n  b: {HASH.replace('$10$', '$18$')}", "line 3", "a cost up to 17"),
         ("http_server_config: {headers: {Server: x}}", "http_server_config.headers: line 1", "can't be set"),
         ("http_server_config: {headers: {X-Frame-Options: allow}}", "headers.X-Frame-Options", "deny, sameorigin"),
@@ -373,9 +373,10 @@ def test_key_with_a_tag_is_refused(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["12:30", "190:20:30", "1:2.5", "2026-01-02T03:04:05Z", "'a:b'"])
-def test_user_name_with_a_colon_is_refused_and_not_read_as_a_number(path: Path, name: str) -> None:
-    """HTTP can't carry it: a browser's `12:30` and password would be the user 12."""
-    assert "without a colon" in errors_of(path, f"basic_auth_users:\n  {name}: {HASH}\n")[0]
+def test_user_name_with_a_colon_is_not_read_as_a_number(path: Path, name: str) -> None:
+    """YAML 1.1 would make 750 of the first one."""
+    path.write_text(f"basic_auth_users:\n  {name}: {HASH}\n")
+    assert set(WebConfig(path).current.users) == {name.strip("'").encode()}
 
 
 def test_merged_mappings_are_read(path: Path) -> None:
