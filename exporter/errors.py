@@ -2,7 +2,8 @@
 
     Failure              something outside did not do what was requested
     ├── Retryable        a failure that may pass: try again, at once or slowly (`retry_after`, `needs_operator`)
-    ├── Permanent        this record will never be accepted: it becomes a dead letter
+    ├── Permanent        this request will never be accepted
+    ├── PartlyRejected   accepted but for some records that are not named
     ├── SourceFailure    the metadata service gave no usable answer; `MetadataError` in `metadata.errors`
     └── OutboxError      the disk: `outbox.errors`
 
@@ -81,4 +82,13 @@ class SourceFailure(Failure):
 
 
 class Permanent(Failure):
-    """This request will never be accepted: never try it again."""
+    """This request will never be accepted as it is."""
+
+
+class PartlyRejected(Failure):
+    """A request was accepted but for `rejected` of its records. It may not be sent again, and the answer does not say
+    which they are."""
+
+    def __init__(self, reason: str, detail: str, *, rejected: int) -> None:
+        super().__init__(reason, detail)
+        self.rejected = rejected

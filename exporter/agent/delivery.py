@@ -1,12 +1,16 @@
 """From the outbox to one destination: next, send, settle. One `Delivery` per destination, on a thread of its own.
 
 At least once, in order per event: the next `send` begins when this one has ended, and what was acknowledged is settled.
-A destination that is down delays nothing but its own queue. A batch that is refused for good is sent again in halves,
-until the refused record is alone: the others arrive, some of them more than once. What may pass by itself leaves a
-batch whole, unless it does not pass: a limit may be less than a batch. Where it may have been too much for the way
-there, or one of its records may be the reason for what only a person can mend, sending begins again with one record,
-and doubles: no record waits for one behind it.
+A destination that is down delays nothing but its own queue. A batch that is refused is sent again in halves, until the
+refused record is alone; `suspects` decides what becomes of that one. What may pass by itself leaves a batch whole,
+unless it does not pass: a limit may be less than a batch. Where it may have been too much for the way there, or one of
+its records may be the reason for what only a person can mend, sending begins again with one record, and doubles.
 While nothing waits, the thread sleeps until it is woken by a commit or until its destination has something to do.
+
+failure of a record that was sent alone                 is
+`Permanent`: 400, 413, 422, rejected, too large         a refusal of this record
+for one of `REFUSED_IF_REPEATED`: 500, no OTLP answer   the same, from the `CERTAIN`th time in a row on
+anything else: network, 429, 502 to 504, 401, 404       the destination's: every record waits, in order
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from exporter.agent.log_fields import about
+from exporter.agent.suspects import CERTAIN, Refused, Step, Suspects
 from exporter.core.records import Record
-from exporter.errors import Failure, Permanent, Retryable
+from exporter.errors import Failure, PartlyRejected, Permanent, Retryable
 from exporter.log.protocol import Logger
 from exporter.outbox.queue import Queued
 from exporter.outbox.store import Outbox
@@ -33,6 +38,10 @@ SMALLER_AFTER: Final = 3
 than their limit, as they do to what comes too soon."""
 OPERATOR_SECONDS: Final = 60.0
 """Between two attempts where only a person can mend what is wrong."""
+REFUSED_IF_REPEATED: Final = frozenset({"other", "protocol", "internal"})
+"""Reasons that are the destination's own, unless they come again and again for one record and for no other."""
+IDS_A_LINE: Final = 50
+"""Of records, in a line of the log, which has at most 4,000 bytes."""
 IDLE_SECONDS: Final = 60.0
 """The longest sleep. Not more than `QUIET_SECONDS`, and all that a lost wake would cost."""
 LOOK_AGAIN_SECONDS: Final = 1.0
@@ -59,7 +68,8 @@ class Destination(Protocol):
         """Of how many subjects they may be now; None for any, in the order of the outbox."""
 
     def send(self, records: Sequence[Record]) -> None:
-        """Returns when every record is acknowledged; raises `Retryable` or `Permanent`, with what is `acknowledged`."""
+        """Returns when every record is acknowledged. Raises `PartlyRejected`, which settles all of them, or `Retryable`
+        or `Permanent`, with what is `acknowledged`."""
 
     def idle(self) -> float | None:
         """Called when nothing waits. Answers in how many seconds to call again; None: not before the next `send`."""
@@ -77,11 +87,15 @@ class Metrics(Protocol):
     def send_failed(self, destination: str, reason: str) -> None:
         """An attempt failed."""
 
+    def dropped(self, destination: str, reason: str, records: int) -> None:
+        """Records were given up undelivered."""
 
-def backoff(failures: int, failure: Retryable, jitter: float) -> float:
+
+def backoff(failures: int, failure: Failure, jitter: float) -> float:
     """Seconds to wait after the n-th failure in a row: 1, 2, 4, 8, 15, 15, … each shortened by up to a fifth by
     `jitter` (0 to 1), 60 where only a person can mend it, and never less than the destination asked for."""
-    own = OPERATOR_SECONDS if failure.needs_operator else SEND_BACKOFF.after(failures)
+    needs_operator = isinstance(failure, Retryable) and failure.needs_operator
+    own = OPERATOR_SECONDS if needs_operator else SEND_BACKOFF.after(failures)
     return max(own * (1 - 0.2 * jitter), failure.retry_after or 0.0)
 
 
@@ -113,9 +127,15 @@ class Delivery:
         self._monotonic = monotonic
         self._now = now
         self._jitter = jitter
+        self._suspects = Suspects()
+        self._refused: tuple[Queued, Failure] | None = None
+        """What was refused last; another record is tried next."""
+        self._under_way: list[Queued] = []
         self._failures = 0
+        self._repeated = (0, 0)
+        """The row number of the record that failed alone for one of `REFUSED_IF_REPEATED`, and how often in a row."""
         self._due = 0.0
-        self._portions: list[int] = []
+        self._batch_limits: list[int] = []
         """At most so many records in each of the next batches, the last of these in the next one."""
 
     def tick(self) -> float:
@@ -127,58 +147,132 @@ class Delivery:
         if now < self._due:
             return self._due - now
         try:
-            waiting = self._next()
-            if not waiting:
-                return self._idle()
-            self._send(waiting)
+            waiting = self._next(now)
+            if not waiting and self._suspects.step is not Step.ANOTHER:
+                return self._idle(now)
         except Retryable as failure:
             return self._retry_later(failure)
-        return 0.0
+        return self._send(waiting) if waiting else self._wait_for_another(now)
 
-    def _next(self) -> list[Queued]:
+    def _next(self, now: float) -> list[Queued]:
+        suspects = self._suspects
+        if suspects.step is Step.ANOTHER and (other := self._outbox.another(self.name, suspects.numbers)):
+            return other
+        while (seq := suspects.due(now)) is not None:
+            if suspect := self._outbox.waiting(self.name, seq):
+                return suspect
+            suspects.forget(seq)
+        if suspects.step is Step.ANOTHER or suspects.are_too_many:
+            return []
         limit, subjects = self._destination.batch_size, self._destination.subjects
-        if self._portions:
-            limit, subjects = min(limit, self._portions[-1]), None if subjects is None else 1
-        return self._outbox.next(self.name, limit, subjects)
+        if self._batch_limits:
+            limit, subjects = min(limit, self._batch_limits[-1]), None if subjects is None else 1
+        batch = self._outbox.next(self.name, limit, subjects, suspects.numbers)
+        if batch and (seq := suspects.unproven()) is not None:
+            return self._outbox.waiting(self.name, seq) or batch
+        return batch
 
-    def _idle(self) -> float:
-        """Nothing waits. Answers in how many seconds there is something to do without being woken."""
-        self._portions.clear()
+    def _idle(self, now: float) -> float:
+        """Nothing is to be sent now. Answers in how many seconds there is something to do without being woken."""
+        self._batch_limits.clear()
         close_in = self._destination.idle()
-        self._recovered()
+        if not self._suspects.numbers:
+            self._recovered()
         longest = LOOK_AGAIN_SECONDS if self._outbox.must_look_again(self.name) else IDLE_SECONDS
-        return longest if close_in is None else min(longest, close_in)
+        return min(longest, longest if close_in is None else close_in, self._suspects.next_due() - now)
 
-    def _send(self, waiting: list[Queued]) -> None:
+    def _send(self, waiting: list[Queued]) -> float:
         began = self._monotonic()
+        is_batch = waiting[0].seq not in self._suspects.numbers and self._suspects.step is Step.ALL
+        self._under_way = waiting
+        failure: Failure | None = None
         try:
             self._destination.send([queued.record for queued in waiting])
-        except Failure as failure:
-            self._taken([queued for queued in waiting if queued.record.id in failure.acknowledged], began)
-            if not isinstance(failure, Permanent):
-                raise
-            self._refused([queued for queued in waiting if queued.record.id not in failure.acknowledged], failure)
-        else:
-            self._portions[-1:] = []
-            self._taken(waiting, began)
+        except Failure as error:
+            failure = error
+        self._under_way = []
+        if is_batch and not isinstance(failure, Retryable):
+            self._batch_limits[-1:] = []
+        if failure is None:
+            self._on_acknowledged(waiting, began)
+            return 0.0
+        if isinstance(failure, PartlyRejected):
+            self._on_acknowledged(waiting, began, failure.rejected)
+            self._on_partly_rejected(waiting, failure)
+            return 0.0
+        self._on_acknowledged([queued for queued in waiting if queued.record.id in failure.acknowledged], began)
+        return self._on_failed([queued for queued in waiting if queued.record.id not in failure.acknowledged], failure)
 
-    def _taken(self, acknowledged: list[Queued], began: float) -> None:
+    def _on_acknowledged(self, acknowledged: list[Queued], began: float, rejected: int = 0) -> None:
         if not acknowledged:
             return
-        self._failures = 0
-        self._metrics.sent(self.name, len(acknowledged), self._monotonic() - began)
+        numbers = [queued.seq for queued in acknowledged]
+        self._failures, self._repeated = 0, (0, 0)
+        self._suspects.accept(numbers, self._monotonic())
+        self._metrics.sent(self.name, len(numbers) - rejected, self._monotonic() - began)
         self._recovered()
-        self._settle(lambda: self._outbox.delivered(self.name, [queued.seq for queued in acknowledged]))
+        self._settle(lambda: self._outbox.delivered(self.name, numbers))
 
-    def _refused(self, waiting: list[Queued], failure: Permanent) -> None:
-        """One of these will never be taken: they are sent in halves, and what is refused alone is a dead letter."""
-        self._portions[-1:] = []
-        if len(waiting) > 1:
-            half = len(waiting) // 2
-            self._portions += [len(waiting) - half, half]
-            return
-        queued = waiting[0]
+    def _on_partly_rejected(self, waiting: list[Queued], failure: PartlyRejected) -> None:
+        """Some of these are lost; the destination does not say which."""
+        self._metrics.dropped(self.name, "rejected", failure.rejected)
+        ids = [queued.record.id for queued in waiting]
+        for first in range(0, len(ids), IDS_A_LINE):
+            self._log.error(
+                "records.rejected",
+                destination=self.name,
+                records=failure.rejected,
+                of=len(ids),
+                detail=failure.detail,
+                ids=" ".join(ids[first : first + IDS_A_LINE]),
+            )
+
+    def _on_failed(self, waiting: list[Queued], failure: Failure) -> float:
+        """None of these was acknowledged. Answers in how many seconds to go on."""
+        if self._is_refusal(waiting, failure):
+            return self._on_refused(waiting[0], failure)
+        if isinstance(failure, Retryable):
+            return self._retry_later(failure)
+        half = len(waiting) // 2
+        self._batch_limits += [len(waiting) - half, half]
+        return 0.0
+
+    def _is_refusal(self, waiting: list[Queued], failure: Failure) -> bool:
+        """Whether the destination refused one record, and not everything or one of several."""
+        if len(waiting) != 1:
+            return False
+        if isinstance(failure, Permanent):
+            return True
+        seq, repeated = waiting[0].seq, 0
+        if failure.reason in REFUSED_IF_REPEATED:
+            repeated = 1 + (self._repeated[1] if self._repeated[0] == seq else 0)
+        self._repeated = (seq, repeated)
+        is_compared = self._suspects.step is not Step.ALL or seq in self._suspects.numbers
+        return repeated >= CERTAIN or (repeated > 0 and is_compared)
+
+    def _on_refused(self, queued: Queued, failure: Failure) -> float:
+        """The destination refused this record, sent alone. Answers in how many seconds to go on."""
+        now = self._monotonic()
         self._metrics.send_failed(self.name, failure.reason)
+        match self._suspects.refuse(queued.seq):
+            case Refused.TRY_ANOTHER:
+                self._refused = queued, failure
+            case Refused.NOTHING_ACCEPTED:
+                return self._wait_for_all(failure)
+            case Refused.AGAIN_LATER:
+                self._suspects.postpone(queued.seq, now + backoff(1, failure, self._jitter()))
+            case Refused.PARK:
+                self._park(queued, failure)
+        return 0.0
+
+    def _wait_for_another(self, now: float) -> float:
+        """No other record waits: the refused one is tried again later, and when another one comes."""
+        assert self._refused is not None, "set before `Step.ANOTHER`"  # noqa: S101  # a mistake in this class
+        queued, failure = self._refused
+        self._suspects.postpone(queued.seq, now + self._back_off(failure))
+        return 0.0
+
+    def _park(self, queued: Queued, failure: Failure) -> None:
         self._log.error(
             "record.parked",
             destination=self.name,
@@ -204,12 +298,23 @@ class Delivery:
         self._log.recovered(self.name, "destination.recovered", quiet=QUIET_SECONDS, destination=self.name)
 
     def _retry_later(self, failure: Retryable) -> float:
-        self._failures += 1
-        if failure.smaller or failure.needs_operator or self._failures >= SMALLER_AFTER:
-            self._portions = _doubling(self._destination.batch_size)
-        delay = backoff(self._failures, failure, self._jitter())
-        self._due = self._monotonic() + delay
         self._metrics.send_failed(self.name, failure.reason)
+        self._suspects.fail()
+        smaller = failure.smaller or failure.needs_operator or self._failures + 1 >= SMALLER_AFTER
+        return self._wait_for_all(failure, smaller=smaller)
+
+    def _wait_for_all(self, failure: Failure, *, smaller: bool = True) -> float:
+        """Nothing is sent before the back-off has passed; then one record is, if it shall be `smaller`."""
+        if smaller:
+            self._batch_limits = _doubling(self._destination.batch_size)
+        delay = self._back_off(failure)
+        self._due = self._monotonic() + delay
+        return delay
+
+    def _back_off(self, failure: Failure) -> float:
+        """One more failure in a row, for the log, the page and the alerts. Answers how many seconds to wait."""
+        self._failures += 1
+        delay = backoff(self._failures, failure, self._jitter())
         self._log.failing(
             self.name, "destination.failed", destination=self.name, reason=failure.reason, detail=failure.detail
         )
@@ -219,7 +324,9 @@ class Delivery:
 
     def retry_after_mistake(self, error: Exception) -> float:
         """After a mistake of ours in `tick`: counts it, logs it, and answers in how many seconds to try again."""
-        return self._retry_later(Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True))
+        waiting, self._under_way = self._under_way, []
+        failure = Retryable("internal", f"{type(error).__name__}: {error}"[:200], needs_operator=True)
+        return self._on_failed(waiting, failure)
 
     def close(self) -> None:
         """Ends the destination."""

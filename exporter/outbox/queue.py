@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import length_hint
@@ -64,6 +64,10 @@ class QueueState:
     """Something happened since `view` last asked the file."""
     _view: Queue = field(default_factory=Queue)
     _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    def unsettled(self, without: Collection[int] = ()) -> str:
+        """The condition on the rows of a destination that wait, but for what is settled and these row numbers."""
+        return f"destination = ? AND parked IS NULL AND seq NOT IN ({','.join(map(str, (*self.settled, *without)))})"
 
     def count(self, waiting: int, parked: int = 0) -> None:
         """Adds to both counts; negative numbers take away."""
@@ -127,15 +131,28 @@ def enqueue(db: sqlite3.Connection, destinations: Sequence[str], records: Sequen
     return numbers
 
 
+def another_number(db: sqlite3.Connection, destination: str, unsettled: str, suspects: Collection[int]) -> int | None:
+    """The number of the first row of the subject that began to wait last, of those without a suspect; where each has
+    one, of the oldest row. Raises sqlite3.Error.
+
+    `unsettled` excludes the suspects, which are row numbers.
+    """
+    oldest = f"SELECT min(seq) FROM queue WHERE {unsettled}"  # noqa: S608  # numbers
+    theirs = f"SELECT subject FROM queue WHERE destination = ? AND seq IN ({','.join(map(str, suspects))})"  # noqa: S608  # as above
+    of_others = f"{oldest} AND subject NOT IN ({theirs}) GROUP BY subject ORDER BY min(seq) DESC LIMIT 1"
+    row = db.execute(of_others, (destination, destination)).fetchone()
+    seq: int | None = (row or db.execute(oldest, (destination,)).fetchone())[0]
+    return seq
+
+
 def waiting_rows(
-    db: sqlite3.Connection, destination: str, state: QueueState, limit: int, subjects: int | None = 1
+    db: sqlite3.Connection, destination: str, unsettled: str, limit: int, subjects: int | None = 1
 ) -> list[tuple[int, bytes]]:
-    """At most `limit` of the rows that wait and are not settled, each a row number and a record's body.
+    """At most `limit` of the rows that wait and are `unsettled`, each a row number and a record's body.
 
     They are the oldest of the `subjects` that wait longest, by subject and each subject's in order; with None the
     oldest of all, in order. No subject gets more than its share of the limit. Raises sqlite3.Error.
     """
-    unsettled = f"destination = ? AND parked IS NULL AND seq NOT IN ({','.join(map(str, state.settled))})"
     if subjects is None:
         return _within_bytes(
             db.execute(

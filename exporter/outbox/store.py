@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,15 @@ from exporter.core.state_codec import StateWriter, load_state
 from exporter.outbox.database import Database
 from exporter.outbox.errors import reason_of, translated
 from exporter.outbox.file import is_corrupt, transaction, used_bytes
-from exporter.outbox.queue import Queue, Queued, enqueue, settle, waiting_rows, write_attempts
+from exporter.outbox.queue import (
+    Queue,
+    Queued,
+    another_number,
+    enqueue,
+    settle,
+    waiting_rows,
+    write_attempts,
+)
 from exporter.outbox.retention import Dropped, at_bound, bytes_for, drop_oldest, fits, make_room, prune
 
 HISTORY: Final = 1_000
@@ -181,11 +189,13 @@ class Outbox(Database):
 
     # -- the deliveries' side
 
-    def next(self, destination: str, limit: int, subjects: int | None = 1) -> list[Queued]:
+    def next(
+        self, destination: str, limit: int, subjects: int | None = 1, without: Collection[int] = ()
+    ) -> list[Queued]:
         """At most `limit` of the records that wait for this destination: the oldest of so many subjects, by subject.
 
-        With None the oldest of all subjects, in the order of the outbox. Bounded by `BATCH_BYTES` too; empty when
-        nothing waits. Raises `OutboxUnwritable`.
+        With None the oldest of all subjects, in the order of the outbox; none of the row numbers `without`. Bounded by
+        `BATCH_BYTES` too; empty when nothing waits. Raises `OutboxUnwritable`.
         """
         with self._delivery_lock, translated():
             db = self._delivery
@@ -196,8 +206,28 @@ class Outbox(Database):
                 self._settle(destination)
             if len(queue.settled) > MAX_UNSETTLED:
                 self._settle(destination)
-            rows = waiting_rows(db, destination, queue, limit, subjects)
-            return self._readable(destination, rows) or (self.next(destination, limit, subjects) if rows else [])
+            rows = waiting_rows(db, destination, queue.unsettled(without), limit, subjects)
+            if not (readable := self._readable(destination, rows)) and rows:
+                return self.next(destination, limit, subjects, without)
+            return readable
+
+    def waiting(self, destination: str, seq: int) -> list[Queued]:
+        """The record with this row number, if it waits for this destination. Raises `OutboxUnwritable`."""
+        with self._delivery_lock, translated():
+            if self._delivery is None:
+                return []
+            this = f"{self._queues[destination].unsettled()} AND seq = {seq:d}"
+            return self._readable(destination, waiting_rows(self._delivery, destination, this, 1, None))
+
+    def another(self, destination: str, suspects: Collection[int]) -> list[Queued]:
+        """One record that waits for this destination and is none of the `suspects`, which are row numbers: the first of
+        the youngest subject without a suspect, else the oldest. Raises `OutboxUnwritable`."""
+        with self._delivery_lock, translated():
+            if self._delivery is None:
+                return []
+            others = self._queues[destination].unsettled(suspects)
+            seq = another_number(self._delivery, destination, others, suspects)
+            return self.waiting(destination, seq) if seq is not None else []
 
     def _readable(self, destination: str, rows: Sequence[tuple[int, bytes]]) -> list[Queued]:
         """The rows as records; one that can't be read becomes a dead letter, so that it is in nobody's way."""

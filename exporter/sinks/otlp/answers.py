@@ -2,12 +2,13 @@
 
 answer                                         is
 2xx, decoded, nothing rejected                 delivered
-400 413 422, rejected log records              Permanent: the record's own, or that of one of a batch
+2xx, some of the records rejected              PartlyRejected: the protocol forbids to send them again
+2xx, all of them rejected; 400 413 422         Permanent: the record's own, or that of one of a batch
 no answer in time, broken, 429 502 503 504     Retryable, `Retry-After` obeyed
 everything else (401 403 404 3xx 500 HTML …)   Retryable with `needs_operator`: slowly, and the record waits
 
-How many records of a batch were rejected is not believed: which ones is not said, and all of them are sent again. Less
-than none makes no sense, and is not taken for a success.
+A collector that rejects more records than it was sent rejects all of them. One that rejects less than none gives no
+answer that could be understood: the records wait.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # generated, without stubs
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
-from exporter.errors import Failure, Permanent, Retryable
+from exporter.errors import Failure, PartlyRejected, Permanent, Retryable
 from exporter.http.deadline import Aborted, Exchange, Flooded, Stage
 from exporter.http.tls import UnusableFile
 from exporter.http.transport import InvalidAnswer, ProxyRefused
@@ -61,10 +62,10 @@ class Success:
     warning: str
 
 
-def judge(answer: CollectorResponse, now: float) -> Failure | str:
-    """The failure, or the collector's warning of a success ("" mostly). `now` is a Unix time in seconds.
+def judge(answer: CollectorResponse, records: int, now: float) -> Failure | str:
+    """What the answer to so many records is: the failure, or the collector's warning of a success ("" mostly).
 
-    Texts of the collector are in it as they came.
+    `now` is a Unix time in seconds. Texts of the collector are in it as they came.
     """
     if not 200 <= answer.status < 300:  # noqa: PLR2004  # what HTTP calls a success
         return _refusal(answer, now)
@@ -72,12 +73,13 @@ def judge(answer: CollectorResponse, now: float) -> Failure | str:
         partial = _decode(answer).partial_success
     except Retryable as failure:
         return failure
-    if partial.rejected_log_records < 0:
-        said = f"a success that rejects {partial.rejected_log_records} records"
-        return Retryable("protocol", said, needs_operator=True)
-    if partial.rejected_log_records:
-        return Permanent("rejected", f"by the collector: {partial.error_message or 'it gives no reason'}")
-    return str(partial.error_message)
+    rejected = partial.rejected_log_records
+    message = f"by the collector: {partial.error_message or 'it gives no reason'}"
+    if rejected < 0:
+        return Retryable("protocol", f"a success that rejects {rejected} records", needs_operator=True)
+    if 0 < rejected < records:
+        return PartlyRejected("rejected", message, rejected=rejected)
+    return Permanent("rejected", message) if rejected else str(partial.error_message)
 
 
 def _refusal(answer: CollectorResponse, now: float) -> Failure:

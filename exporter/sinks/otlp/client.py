@@ -1,4 +1,4 @@
-"""The HTTP of the OTLP destination: one POST that ends in a true success or raises `Retryable` or `Permanent`.
+"""The HTTP of the OTLP destination: one POST that ends in a true success or raises a `Failure`.
 
 A send ends by its deadline after reading a bounded answer, redirects are not followed, and of the environment the
 proxies and the CA bundle are used, never `.netrc`. What an answer or its absence means is in `answers`.
@@ -63,13 +63,13 @@ class CollectorClient:
         self._busy = threading.Lock()
         self._closed = False
 
-    def post(self, content: bytes, encoding: str = "") -> Success:
-        """Send a protobuf message, compressed as `encoding` says. Raises `Failure`, without its cause: the texts of
-        that may hold addresses and headers."""
+    def post(self, content: bytes, records: int, encoding: str = "") -> Success:
+        """Send a protobuf message of so many records, compressed as `encoding` says. Raises `Failure`, without its
+        cause: the texts of that may hold addresses and headers."""
         failure: Failure
         with self._busy:
             try:
-                return self._post(content, encoding)
+                return self._post(content, records, encoding)
             except FOREIGN as error:
                 failure = translate(error, self._exchange, self._deadline, through_proxy=self._proxy is not None)
             except Failure as error:
@@ -95,7 +95,7 @@ class CollectorClient:
             finally:
                 self._busy.release()
 
-    def _post(self, content: bytes, encoding: str) -> Success:
+    def _post(self, content: bytes, records: int, encoding: str) -> Success:
         if self._transport is None:
             self._transport = self._make_transport()
         request = httpx.Request("POST", self._url, headers=self._headers(encoding), content=content)
@@ -110,7 +110,7 @@ class CollectorClient:
             self._exchange.restart()
             response = self._transport.handle_request(request)
         try:
-            return self._judge(response, _read(response))
+            return self._judge(response, _read(response), records)
         finally:
             response.close()
 
@@ -134,10 +134,10 @@ class CollectorClient:
             headers["content-encoding"] = encoding
         return headers | self._own_headers
 
-    def _judge(self, response: httpx.Response, content: bytes) -> Success:
+    def _judge(self, response: httpx.Response, content: bytes, records: int) -> Success:
         media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         retry_after = response.headers.get("Retry-After", "")
-        verdict = judge(CollectorResponse(response.status_code, media, retry_after, content), self._wall())
+        verdict = judge(CollectorResponse(response.status_code, media, retry_after, content), records, self._wall())
         if isinstance(verdict, str):
             return Success(response.headers, self._quotable(verdict))
         verdict.detail = self._quotable(verdict.detail)

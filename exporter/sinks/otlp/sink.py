@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import math
 import os
 import re
 import time
@@ -26,7 +27,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from exporter import __version__
-from exporter.errors import Permanent
+from exporter.errors import PartlyRejected, Permanent
 from exporter.http.tls import TlsFiles
 from exporter.sinks.otlp import attributes as words
 from exporter.sinks.otlp.client import CollectorClient
@@ -42,6 +43,8 @@ _SERVICE_NAME: Final = "azure-scheduled-events-exporter"
 BATCH_RECORDS: Final = 100
 BATCH_BYTES: Final = 1 << 20
 """Of a request with more than one record, before it is compressed. Collectors take 4 MiB and more by default."""
+ALONE_SECONDS: Final = 600.0
+"""After a rejection of some records of a request, requests have one record, so that the next one names its record."""
 _COMPRESS: Final[Mapping[CompressionName, Callable[[bytes], bytes]]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 
 _log = logging.getLogger(__name__)
@@ -58,7 +61,6 @@ class OtlpDestination:
     """
 
     name: Final = "otlp"
-    batch_size: Final = BATCH_RECORDS
     subjects: Final = None
 
     def __init__(
@@ -95,9 +97,16 @@ class OtlpDestination:
         self._idle_close = idle_close
         self._monotonic = monotonic
         self._last_sent: float | None = None
+        self._alone_until = -math.inf
+
+    @property
+    def batch_size(self) -> int:
+        """Records in one request: one, for `ALONE_SECONDS` after some of a request were rejected."""
+        return 1 if self._monotonic() < self._alone_until else BATCH_RECORDS
 
     def send(self, records: Sequence[Record]) -> None:
-        """Return once the collector has acknowledged every record; raise `Retryable` or `Permanent` otherwise.
+        """Return once the collector has acknowledged every record; raise `Retryable`, `Permanent` or `PartlyRejected`
+        otherwise.
 
         All of them are one request, in their order. What is too much for one is refused without a request.
         """
@@ -105,14 +114,20 @@ class OtlpDestination:
         content = self._encode(records)
         if len(records) > 1 and len(content) > BATCH_BYTES:
             raise Permanent("too-large", f"{len(content)} bytes in one request")
-        success = self._client.post(compress(content), self._compression) if compress else self._client.post(content)
-        self._last_sent = self._monotonic()
+        encoding = self._compression if compress else ""
+        try:
+            success = self._client.post(compress(content) if compress else content, len(records), encoding)
+        except PartlyRejected:
+            self._alone_until = self._monotonic() + ALONE_SECONDS
+            raise
+        finally:
+            self._last_sent = self._monotonic()
         if success.warning:
             _log.warning("the collector took what it was sent, with a warning: %s", success.warning)
 
     def probe(self) -> Mapping[str, str]:
         """POST an `ExportLogsServiceRequest` without any record; the headers of the answer. Raises as `send` does."""
-        return self._client.post(b"").headers
+        return self._client.post(b"", 0).headers
 
     def idle(self) -> float | None:
         """Give the connection back when it was not used for a while: a collector closes it at some time anyway.

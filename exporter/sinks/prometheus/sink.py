@@ -60,7 +60,7 @@ def _closed(words: Sequence[str]) -> tuple[str, ...]:
 
 
 SEND_FAILURES: Final = _closed(SEND_REASONS)
-DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable"))
+DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable", "rejected"))
 
 
 def _openmetrics_format() -> Callable[[Collector], bytes]:
@@ -218,8 +218,7 @@ class PrometheusSink(Collector):
             case InterruptionObserved():
                 self._interrupted(fact)
             case RecordsDropped():
-                labels = (fact.destination, known_word(fact.reason, DROP_REASONS))
-                self._count("destination_records_dropped_total", *labels, amount=fact.records)
+                self.dropped(fact.destination, fact.reason, fact.records)
             case _:
                 assert_never(fact)
 
@@ -233,6 +232,10 @@ class PrometheusSink(Collector):
         """Count a failed send to a destination; `reason` is one of `sinks.reasons`."""
         self._count("destination_sends_total", destination)
         self._count("destination_send_failures_total", destination, known_word(reason, SEND_FAILURES))
+
+    def dropped(self, destination: str, reason: str, records: int) -> None:
+        """Count records that were given up undelivered."""
+        self._count("destination_records_dropped_total", destination, known_word(reason, DROP_REASONS), amount=records)
 
     def _polled(self, poll: Polled) -> None:
         self._count("polls_total")

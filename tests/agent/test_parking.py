@@ -1,0 +1,462 @@
+"""What a destination refuses: a record is parked only if it was refused alone while another one was accepted after it.
+
+Outages, passing refusals, refused records and restarts in any mixture; the rule is checked against the requests that the
+destination saw.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.agent.suspects import CERTAIN, MOST_SUSPECTS, Refused, Step, Suspects
+from exporter.core.records import Record
+from exporter.errors import Failure, Permanent, Retryable
+from tests.support.delivery_world import Line, in_order, stories
+from tests.support.eventhubs_target import a_record
+
+REFUSALS: Final[dict[str, Callable[[], Exception]]] = {
+    "400": lambda: Permanent("rejected", "HTTP 400"),
+    "413": lambda: Permanent("too-large", "HTTP 413"),
+    "500": lambda: Retryable("other", "HTTP 500", needs_operator=True),
+    "html": lambda: Retryable("protocol", "a success that is not OTLP", needs_operator=True),
+    "unknown": lambda: Retryable("other", "a condition that is not known"),
+    "mistake": lambda: ZeroDivisionError("of ours"),
+}
+"""What may be one record's own fault, some of it only if it repeats."""
+OUTAGES: Final[dict[str, Callable[[], Exception]]] = {
+    "network": lambda: Retryable("connect", smaller=True),
+    "timeout": lambda: Retryable("timeout"),
+    "429": lambda: Retryable("throttled", retry_after=7),
+    "503": lambda: Retryable("unavailable"),
+    "401": lambda: Retryable("unauthorized", needs_operator=True),
+    "404": lambda: Retryable("not-found", needs_operator=True),
+    "redirect": lambda: Retryable("redirect", needs_operator=True),
+    "configuration": lambda: Retryable("configuration", needs_operator=True),
+}
+"""What is never one record's own fault."""
+ANSWERS: Final = REFUSALS | OUTAGES
+OUTAGE_SECONDS: Final = 3600.0
+MANY: Final = 10_000
+
+
+@dataclass
+class Peer:
+    """A destination that answers what a test says and notes each request: the ids, and the answer, "" for accepted."""
+
+    answer: Callable[[Sequence[Record]], str] = lambda _records: ""
+    batch_size: int = 100
+    subjects: int | None = None
+    name: str = "otlp"
+    seen: list[tuple[list[str], str]] = field(default_factory=list)
+
+    def send(self, records: Sequence[Record]) -> None:
+        assert 0 < len(records) <= self.batch_size
+        answer = self.answer(records)
+        self.seen.append(([record.id for record in records], answer))
+        if answer:
+            raise ANSWERS[answer]()
+
+    def idle(self) -> None:
+        """Nothing to close."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    @property
+    def accepted(self) -> list[str]:
+        return [record_id for ids, answer in self.seen for record_id in ids if not answer]
+
+
+def refusing(bad: Iterable[Record], answer: str) -> Callable[[Sequence[Record]], str]:
+    """Answers so to requests that contain one of these records."""
+    ids = {record.id for record in bad}
+    return lambda records: answer if any(record.id in ids for record in records) else ""
+
+
+def turn(line: Line) -> None:
+    """One turn as the loop of the thread makes it."""
+    try:
+        line.turn()
+    except ZeroDivisionError as error:
+        line.clock.go(line.delivery.retry_after_mistake(error))
+
+
+def drain(line: Line, turns: int = 2_000) -> None:
+    """Turns until nothing waits, or so often."""
+    for _ in range(turns):
+        if not line.waiting():
+            return
+        turn(line)
+
+
+def for_a_while(line: Line, seconds: float) -> None:
+    until = line.clock.mono + seconds
+    while line.clock.mono < until:
+        turn(line)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_nothing_is_parked_while_nothing_is_accepted(tmp_path: Path, answer: str) -> None:
+    """An hour of the same answer to everything, as of a proxy, parks nothing; then every record arrives, once."""
+    wanted = stories(events=8, each=100)
+    peer = Peer(lambda _records: answer if down else "")
+    down = [True]
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        for_a_while(line, OUTAGE_SECONDS)
+        queue = line.outbox.queues()["otlp"]
+        assert (queue.parked, queue.records, queue.oldest) == (0, len(wanted), wanted[0].time)
+        assert queue.error, "the page says that the destination fails"
+        assert line.logged().count("event=destination.failed") == 1
+        down.clear()
+        for_a_while(line, 61)
+        drain(line)
+        assert line.parked() == 0
+        assert sorted(peer.accepted) == sorted(record.id for record in wanted)
+        assert in_order(peer.accepted, wanted)
+        assert "event=destination.recovered" in line.logged()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_outage_costs_at_most_two_requests_a_round(tmp_path: Path, answer: str) -> None:
+    """However many records wait: after the first batch is in pieces, each back-off ends with one or two requests."""
+    peer = Peer(lambda _records: answer)
+    with Line(tmp_path, peer) as line:
+        line.put(*(a_record(number, subject=f"event-{number % 50}") for number in range(MANY)))
+        for_a_while(line, 60)
+        before, waits = len(peer.seen), len(line.waits)
+        for_a_while(line, 900)
+        rounds = len(line.waits) - waits if answer != "mistake" else 900 // 60
+        assert before <= 20
+        assert len(peer.seen) - before <= 2 * rounds + 2
+        assert all(len(ids) == 1 for ids, _ in peer.seen[before:])
+        assert line.waiting() == MANY
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+@pytest.mark.parametrize("position", [0, 11, 23])
+@pytest.mark.parametrize("events", [1, 4])
+def test_a_refused_record_blocks_no_other_and_is_parked(
+    tmp_path: Path, answer: str, position: int, events: int
+) -> None:
+    """One record that is always refused is parked; all others arrive in order, the ones behind it included."""
+    wanted = stories(events=events, each=24 // events)
+    bad, good = wanted[position], [record for record in wanted if record is not wanted[position]]
+    peer = Peer(refusing([bad], answer))
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        for _ in range(200):
+            if len(peer.accepted) == len(good):
+                break
+            turn(line)
+        assert in_order(peer.accepted, good)
+        line.put(a_record(99, subject="the next event"))
+        drain(line, 50)
+        assert (line.parked(), line.waiting(), line.sent()) == (1, 0, len(good) + 1)
+        (parked,) = [text for text in line.logged().splitlines() if "event=record.parked" in text]
+        assert bad.id in parked
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_refused_record_waits_until_another_is_accepted(tmp_path: Path, answer: str) -> None:
+    """With nothing to compare it with a record is kept, tried again with a back-off, and reported; the next record of
+    its event, whenever it comes, is not held up."""
+    bad = a_record(1, subject="one")
+    peer = Peer(refusing([bad], answer))
+    with Line(tmp_path, peer) as line:
+        line.put(bad)
+        for_a_while(line, OUTAGE_SECONDS)
+        assert (line.parked(), line.waiting()) == (0, 1)
+        assert 50 <= len(peer.seen) <= OUTAGE_SECONDS / 15 + 20
+        assert "event=destination.failed" in line.logged()
+        assert "event=destination.recovered" not in line.logged()
+        line.put(a_record(2, subject="one"))
+        turn(line)
+        turn(line)
+        assert peer.accepted == [a_record(2, subject="one").id]
+        drain(line, 20)
+        assert (line.parked(), line.waiting()) == (1, 0)
+
+
+@pytest.mark.parametrize("answer", OUTAGES)
+def test_an_outage_parks_nothing_even_if_it_meets_one_record_only(tmp_path: Path, answer: str) -> None:
+    """The network, overload, a missing right or a wrong address are never a record's fault: the order is kept."""
+    wanted = stories(events=3, each=4)
+    bad = wanted[5]
+    peer = Peer(refusing([bad], answer))
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        for_a_while(line, OUTAGE_SECONDS)
+        assert line.parked() == 0
+        assert bad.id not in peer.accepted
+        assert peer.accepted == [record.id for record in wanted[:5]]
+        peer.answer = lambda _records: ""
+        for_a_while(line, 61)
+        drain(line)
+        assert peer.accepted == [record.id for record in wanted]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("each", [1, 5])
+def test_passing_trouble_parks_nothing_however_long_it_lasts(tmp_path: Path, answer: str, each: int) -> None:
+    """Whether it ends after the first request, the fortieth or any in between, at whatever step of the search."""
+    for number in range(40):
+        left = itertools.count(number, -1)
+        peer = Peer(lambda _records, left=left: answer if next(left) > 0 else "", batch_size=8)  # type: ignore[misc]  # its own counter
+        wanted = stories(events=6, each=each)
+        with Line(tmp_path / str(number), peer) as line:
+            line.put(*wanted)
+            drain(line)
+            assert (line.parked(), line.waiting()) == (0, 0)
+        assert sorted(peer.accepted) == sorted(record.id for record in wanted)
+        if answer in OUTAGES or number <= CERTAIN:
+            assert in_order(peer.accepted, wanted)
+        assert not passed_without_reason(peer, wanted)
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_a_destination_that_refuses_every_other_request_gets_all(tmp_path: Path, answer: str, period: int) -> None:
+    """As of two collectors behind one name of which one is broken: what is refused once is accepted soon."""
+    for phase in range(period):
+        peer = Peer(lambda _records, phase=phase: answer if len(peer.seen) % period != phase else "")  # type: ignore[misc]  # its own phase
+        wanted = stories(events=3, each=10)
+        with Line(tmp_path / str(phase), peer) as line:
+            line.put(*wanted)
+            drain(line)
+            assert (line.parked(), line.waiting()) == (0, 0)
+        assert set(peer.accepted) == {record.id for record in wanted}
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_destination_that_refuses_at_random_gets_all(tmp_path: Path, answer: str) -> None:
+    """Half of all requests are refused, whatever is in them."""
+    for seed in range(10):
+        chance = random.Random(seed)  # noqa: S311  # the same in every run
+        peer = Peer(lambda _records, chance=chance: answer if chance.random() < 0.5 else "")  # type: ignore[misc]  # its own chance
+        wanted = stories(events=3, each=20)
+        with Line(tmp_path / str(seed), peer) as line:
+            line.put(*wanted)
+            drain(line)
+            assert (line.parked(), line.waiting()) == (0, 0)
+
+
+def test_one_acceptance_in_an_outage_parks_nothing(tmp_path: Path) -> None:
+    """A proxy that refuses everything for an hour but for one request: the refused records are not taken for bad."""
+    wanted = stories(events=9, each=9)
+    lucky = wanted[50].id
+    peer = Peer(lambda records: "" if [record.id for record in records] == [lucky] or not down else "400")
+    down = [True]
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        for_a_while(line, OUTAGE_SECONDS)
+        assert lucky in peer.accepted
+        assert line.parked() == 0
+        down.clear()
+        for_a_while(line, 61)
+        drain(line)
+        assert (line.parked(), line.waiting()) == (0, 0)
+        assert sorted(peer.accepted) == sorted(record.id for record in wanted)
+
+
+def test_bad_records_in_front_of_all_others(tmp_path: Path) -> None:
+    """An outbox full of records that a version before this one wrote badly holds up no new one."""
+    old = [a_record(number, subject=f"old-{number % 7}") for number in range(150)]
+    new = [a_record(number, subject="new") for number in range(200, 210)]
+    peer = Peer(refusing(old, "400"))
+    with Line(tmp_path, peer) as line:
+        line.put(*old, *new)
+        for _ in range(60):
+            turn(line)
+        assert peer.accepted == [record.id for record in new]
+        for number in range(3):
+            line.put(a_record(300 + number, subject=f"later-{number}"))
+            for_a_while(line, OUTAGE_SECONDS)
+        assert (line.parked(), line.waiting()) == (150, 0)
+
+
+def test_a_record_that_is_not_refused_any_more_is_sent(tmp_path: Path) -> None:
+    """A limit that is raised while the record is suspected: it arrives late, and is not parked."""
+    wanted = stories(events=2, each=5)
+    peer = Peer(refusing(wanted[:1], "413"))
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        while len(peer.accepted) < 5:
+            turn(line)
+        peer.answer = lambda _records: ""
+        drain(line)
+        assert line.parked() == 0
+        assert sorted(peer.accepted) == sorted(record.id for record in wanted)
+
+
+def test_a_new_process_tries_everything_again(tmp_path: Path) -> None:
+    """What was suspected is not stored: after a restart records go in their order, at once."""
+    wanted = stories(events=2, each=5)
+    peer = Peer(lambda _records: "400" if down else "")
+    down = [True]
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        for_a_while(line, 600)
+        down.clear()
+        line.begin()
+        drain(line, 5)
+        assert peer.accepted == [record.id for record in wanted]
+
+
+def test_refusals_are_counted_and_the_others_are_sent_without_a_pause(tmp_path: Path) -> None:
+    """No other record waits for the search for a refused one; each refusal is an attempt that failed."""
+    wanted = stories(events=4, each=25)
+    peer = Peer(refusing(wanted[40:41], "400"))
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        while len(peer.accepted) < 99:
+            turn(line)
+        assert line.waits == []
+        drain(line)
+        assert line.reasons() == {"rejected": 1 + CERTAIN}
+        assert line.waits == [1] * (CERTAIN - 1)
+
+
+def test_back_off_begins_anew_after_a_success(tmp_path: Path) -> None:
+    """A destination that was away for long and came back is tried again after one second when it goes away again."""
+    down = [True]
+    peer = Peer(lambda _records: "network" if down else "")
+    with Line(tmp_path, peer) as line:
+        line.put(a_record(1))
+        for _ in range(8):
+            line.turn()
+        down.clear()
+        line.go()
+        down.append(True)
+        line.put(a_record(2))
+        line.turn()
+        assert line.waits == [1, 2, 4, 8, 15, 15, 15, 15, 1]
+
+
+def test_suspects_are_bounded() -> None:
+    """At the bound nothing further is sent that could be one more; if nothing is accepted they are tried from the first
+    on."""
+    suspects = Suspects()
+    for number in range(1, MOST_SUSPECTS):
+        suspects.refuse(number)
+        suspects.fail()
+    assert len(suspects.numbers) == MOST_SUSPECTS - 1
+    assert not suspects.are_too_many
+    assert (suspects.step, suspects.due(0.0)) == (Step.OLDEST, 1)
+    assert suspects.refuse(MOST_SUSPECTS) is Refused.TRY_ANOTHER
+    assert suspects.are_too_many
+    suspects.accept([5000], 0.0)
+    assert suspects.are_too_many
+    suspects.fail()
+    assert (len(suspects.numbers), suspects.step) == (0, Step.ALL)
+
+
+# -- any mixture
+
+
+def passed_without_reason(peer: Peer, wanted: Sequence[Record]) -> list[tuple[str, str]]:
+    """Records that arrived before an older one of their event that had not been refused alone until then."""
+    place = {record.id: (record.subject, number) for number, record in enumerate(wanted)}
+    arrived: set[str] = set()
+    refused: set[str] = set()
+    found = []
+    for ids, answer in peer.seen:
+        if answer in REFUSALS and len(ids) == 1:
+            refused |= set(ids)
+        if not answer:
+            for record_id in ids:
+                arrived.add(record_id)
+                subject, number = place[record_id]
+                found += [
+                    (record_id, older.id)
+                    for older in wanted[:number]
+                    if older.subject == subject and older.id not in arrived | refused
+                ]
+    return found
+
+
+def proven(peer: Peer) -> set[str]:
+    """Records that were refused alone before the destination accepted another one."""
+    last_accepted = max((number for number, (_, answer) in enumerate(peer.seen) if not answer), default=-1)
+    return {ids[0] for ids, answer in peer.seen[: last_accepted + 1] if answer in REFUSALS and len(ids) == 1}
+
+
+ALWAYS = st.sampled_from([*REFUSALS])
+STEPS = st.lists(
+    st.tuples(st.just("put"), st.integers(1, 8))
+    | st.tuples(st.sampled_from(["400", "500", "503", "network", ""]), st.integers(1, 12))
+    | st.tuples(st.sampled_from(["turns"]), st.integers(1, 20))
+    | st.tuples(st.just("restart"), st.just(0)),
+    max_size=14,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    steps=STEPS,
+    bad=st.dictionaries(st.integers(0, 40), ALWAYS, max_size=5),
+    batch_size=st.integers(1, 9),
+    subjects=st.sampled_from([1, 2, None]),
+    events=st.integers(1, 5),
+)
+def test_only_what_is_refused_alone_while_another_is_accepted_is_parked(
+    steps: list[tuple[str, int]], bad: dict[int, str], batch_size: int, subjects: int | None, events: int
+) -> None:
+    """Whatever the destination answers, and for how many requests: every good record arrives, nothing is parked that
+    was not refused alone before another was accepted, and records pass only one that was refused alone."""
+    numbers = itertools.count()
+    weather: list[str] = []
+    ids = {a_record(number).id: answer for number, answer in bad.items()}
+
+    def answer(records: Sequence[Record]) -> str:
+        if weather and (now := weather.pop(0)):
+            return now
+        return next((ids[record.id] for record in records if record.id in ids), "")
+
+    peer = Peer(answer, batch_size=batch_size, subjects=subjects)
+    wanted: list[Record] = []
+
+    def put(count: int, subject: str = "") -> None:
+        some = [a_record(number, subject=subject or f"e{number % events}") for number in itertools.islice(numbers, count)]
+        wanted.extend(some)
+        line.put(*some)
+
+    with tempfile.TemporaryDirectory() as name, Line(Path(name), peer) as line:
+        for step, count in steps:
+            if step == "put":
+                put(count)
+            elif step == "restart":
+                line.begin()
+            elif step == "turns":
+                for _ in range(count):
+                    turn(line)
+            else:
+                weather.extend([step] * count)
+        weather.clear()
+        assert line.parked() <= len(proven(peer))
+        while len(wanted) <= max(bad, default=0):
+            put(1)
+        for number in range(2):
+            for_a_while(line, OUTAGE_SECONDS)
+            put(1, f"the last {number}")
+        for_a_while(line, OUTAGE_SECONDS)
+        assert (line.waiting(), line.parked()) == (0, len(bad))
+    good = [record.id for record in wanted if record.id not in ids]
+    assert sorted(set(peer.accepted)) == sorted(good)
+    assert len(peer.accepted) == len(good)
+    assert not passed_without_reason(peer, wanted)
+
+
+def test_failures_of_no_kind_are_forgotten() -> None:
+    """Each answer of these tests is a failure of the sinks, or a mistake."""
+    assert all(isinstance(make(), (Failure, ZeroDivisionError)) for make in ANSWERS.values())
