@@ -142,6 +142,18 @@ def _tail(args: argparse.Namespace) -> int:
     return tail(args)
 
 
+def _requeue_flags(parser: FlagParser) -> None:
+    from exporter.commands.requeue import add_arguments  # noqa: PLC0415  # only for this command
+
+    add_arguments(parser)
+
+
+def _requeue(args: argparse.Namespace) -> int:
+    from exporter.commands.requeue import send_again  # noqa: PLC0415  # only for this command
+
+    return send_again(args)
+
+
 def _service_flags(parser: FlagParser) -> None:
     from exporter.commands.service.command import add_arguments  # noqa: PLC0415  # only for this command
 
@@ -162,5 +174,6 @@ COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[FlagParser], None]]]]
     "check": ("validate the configuration, and with --probe what it points at", _check, _check_flags),
     "service": ("the agent as a Windows service: install, remove, start, stop, run", _service, _service_flags),
     "tail": ("read the records back from Event Hubs or from the outbox", _tail, _tail_flags),
+    "requeue": ("send parked records again, also while the agent runs", _requeue, _requeue_flags),
 }
 """Each command: its line in `--help`, what runs it, and what adds its flags to a parser."""

@@ -40,8 +40,8 @@ OPERATOR_SECONDS: Final = 60.0
 """Between two attempts where only a person can mend what is wrong."""
 REFUSED_IF_REPEATED: Final = frozenset({"other", "protocol", "internal"})
 """Reasons that are the destination's own, unless they come again and again for one record and for no other."""
-IDS_A_LINE: Final = 50
-"""Of records, in a line of the log, which has at most 4,000 bytes."""
+IDS_A_LINE: Final = 25
+"""Of records, in a field of the log, which has at most 1,000 characters."""
 IDLE_SECONDS: Final = 60.0
 """The longest sleep. Not more than `QUIET_SECONDS`, and all that a lost wake would cost."""
 LOOK_AGAIN_SECONDS: Final = 1.0
@@ -156,8 +156,11 @@ class Delivery:
 
     def _next(self, now: float) -> list[Queued]:
         suspects = self._suspects
-        if suspects.step is Step.ANOTHER and (other := self._outbox.another(self.name, suspects.numbers)):
-            return other
+        if suspects.step is Step.ANOTHER:
+            # Many old records that are refused must not keep a new event waiting for long.
+            youngest = self._failures >= CERTAIN
+            if other := self._outbox.another(self.name, suspects.numbers, youngest=youngest):
+                return other
         while (seq := suspects.due(now)) is not None:
             if suspect := self._outbox.waiting(self.name, seq):
                 return suspect

@@ -90,11 +90,17 @@ class QueueState:
         return self._view
 
 
-def queue_state_of(db: sqlite3.Connection, destination: str) -> QueueState:
-    """How a destination stands by the file. Raises sqlite3.Error."""
+def counts_of(db: sqlite3.Connection, destination: str) -> tuple[int, int]:
+    """How many records wait for a destination, and how many it parked, by the file. Raises sqlite3.Error."""
     waiting, parked = db.execute(
         "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE destination = ?", (destination,)
     ).fetchone()
+    return waiting, parked
+
+
+def queue_state_of(db: sqlite3.Connection, destination: str) -> QueueState:
+    """How a destination stands by the file. Raises sqlite3.Error."""
+    waiting, parked = counts_of(db, destination)
     row = db.execute("SELECT attempts, error, last_success FROM destination WHERE name = ?", (destination,)).fetchone()
     attempts, error, last = row or (0, "", None)
     return QueueState(waiting, parked, attempts, error, datetime.fromtimestamp(last, UTC) if last else None)
@@ -131,15 +137,18 @@ def enqueue(db: sqlite3.Connection, destinations: Sequence[str], records: Sequen
     return numbers
 
 
-def another_number(db: sqlite3.Connection, destination: str, unsettled: str, suspects: Collection[int]) -> int | None:
-    """The number of the first row of the subject that began to wait last, of those without a suspect; where each has
-    one, of the oldest row. Raises sqlite3.Error.
+def another_number(
+    db: sqlite3.Connection, destination: str, unsettled: str, suspects: Collection[int], *, youngest: bool
+) -> int | None:
+    """The number of the first row of the subject that began to wait first, or last, of those without a suspect; if each
+    has one, of the oldest row. Raises sqlite3.Error.
 
     `unsettled` excludes the suspects, which are row numbers.
     """
     oldest = f"SELECT min(seq) FROM queue WHERE {unsettled}"  # noqa: S608  # numbers
     theirs = f"SELECT subject FROM queue WHERE destination = ? AND seq IN ({','.join(map(str, suspects))})"  # noqa: S608  # as above
-    of_others = f"{oldest} AND subject NOT IN ({theirs}) GROUP BY subject ORDER BY min(seq) DESC LIMIT 1"
+    order = "DESC" if youngest else "ASC"
+    of_others = f"{oldest} AND subject NOT IN ({theirs}) GROUP BY subject ORDER BY min(seq) {order} LIMIT 1"
     row = db.execute(of_others, (destination, destination)).fetchone()
     seq: int | None = (row or db.execute(oldest, (destination,)).fetchone())[0]
     return seq

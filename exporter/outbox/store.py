@@ -29,6 +29,7 @@ from exporter.outbox.queue import (
     Queue,
     Queued,
     another_number,
+    counts_of,
     enqueue,
     settle,
     waiting_rows,
@@ -57,6 +58,8 @@ class Outbox(Database):
         super().__init__(path, max_bytes, destinations, now)
         self._states = StateWriter()
         self._used = 0
+        self._version = 0
+        """Of the file, when the queues were counted last: another process may let parked records wait again."""
 
     # -- the agent's side
 
@@ -185,7 +188,19 @@ class Outbox(Database):
     def queues(self) -> dict[str, Queue]:
         """How each destination stands; the file is asked only after a change. Raises `OutboxUnwritable`."""
         with self._agent_lock, translated():
+            if self._agent is not None and any(queue.parked for queue in self._queues.values()):
+                self._count_again(self._agent)
             return {name: queue.view(self._agent, name) for name, queue in self._queues.items()}
+
+    def _count_again(self, db: sqlite3.Connection) -> None:
+        """Both locks are held: nothing of ours is on its way between file and counts."""
+        with self._delivery_lock:
+            version = db.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._version:
+                for name, queue in self._queues.items():
+                    waiting, parked = counts_of(db, name)
+                    queue.count(waiting - queue.waiting, parked - queue.parked)
+                self._version = version
 
     # -- the deliveries' side
 
@@ -219,14 +234,14 @@ class Outbox(Database):
             this = f"{self._queues[destination].unsettled()} AND seq = {seq:d}"
             return self._readable(destination, waiting_rows(self._delivery, destination, this, 1, None))
 
-    def another(self, destination: str, suspects: Collection[int]) -> list[Queued]:
+    def another(self, destination: str, suspects: Collection[int], *, youngest: bool) -> list[Queued]:
         """One record that waits for this destination and is none of the `suspects`, which are row numbers: the first of
-        the youngest subject without a suspect, else the oldest. Raises `OutboxUnwritable`."""
+        the oldest, or the youngest, subject without a suspect; else the oldest. Raises `OutboxUnwritable`."""
         with self._delivery_lock, translated():
             if self._delivery is None:
                 return []
             others = self._queues[destination].unsettled(suspects)
-            seq = another_number(self._delivery, destination, others, suspects)
+            seq = another_number(self._delivery, destination, others, suspects, youngest=youngest)
             return self.waiting(destination, seq) if seq is not None else []
 
     def _readable(self, destination: str, rows: Sequence[tuple[int, bytes]]) -> list[Queued]:
@@ -240,10 +255,11 @@ class Outbox(Database):
         return readable
 
     def must_look_again(self, destination: str) -> bool:
-        """Whether something may change for this destination without a commit: the file is not open, or the disk has
-        not taken all that was settled."""
+        """Whether something may change for this destination without a commit: the file is not open, the disk has not
+        taken all that was settled, or another process may let parked records wait again."""
         with self._delivery_lock:
-            return self._delivery is None or bool(self._queues[destination].settled)
+            queue = self._queues[destination]
+            return self._delivery is None or bool(queue.settled) or queue.parked > 0
 
     def delivered(self, destination: str, seqs: Sequence[int]) -> None:
         """The destination has acknowledged these. Raises `OutboxUnwritable`; they are not sent again all the same."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from exporter.agent.delivery import IDLE_SECONDS, LOOK_AGAIN_SECONDS, QUIET_SECONDS, DeliveryThread, backoff
+from exporter.agent.suspects import CERTAIN
 from exporter.core.records import Record
 from exporter.errors import Permanent, Retryable
 from exporter.log.log import Log
@@ -154,18 +155,19 @@ def test_a_sleeping_thread_is_woken_by_a_record(tmp_path: Path) -> None:
 
 
 def test_one_bad_record_of_a_batch(tmp_path: Path) -> None:
-    """When a batch is refused for good, only the record that is refused alone is parked, and batches come back."""
+    """When a batch is refused, only the records that are refused alone are parked, and batches come back."""
     wanted = [a_record(number, subject="one") for number in range(1, 26)]
-    bad = {wanted[3].id, wanted[4].id}
+    bad = {wanted[3].id, wanted[9].id}
     backend = Backend(lambda records: Permanent("rejected", "no") if bad & {record.id for record in records} else None)
     with Line(tmp_path, backend) as line:
         line.put(*wanted)
         line.go()
         assert backend.taken == [record.id for record in wanted if record.id not in bad]
         assert (line.parked(), line.waiting()) == (2, 0)
-        assert line.reasons() == {"rejected": 2}
-        assert max(backend.batches[-2:]) > 1
-        assert line.waits == []
+        assert line.reasons() == {"rejected": 2 * (1 + CERTAIN)}
+        assert max(backend.batches) > 1
+        assert backend.batches[0] > 1
+        assert line.waits == [1] * (CERTAIN - 1)
 
 
 def test_a_mistake_of_ours_stops_nothing_for_good(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from exporter.choices import MessageFormat
 from exporter.commands.tail.command import add_arguments, tail
 from exporter.commands.tail.messages import record_of
 from exporter.commands.tail.outbox import OutboxReader
+from exporter.commands.tail.view import View
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
 from exporter.core.records import Record
@@ -299,7 +300,39 @@ def test_parked_records_are_shown_with_the_reason_of_each_destination(outbox: Ou
     assert rejoined(out).rstrip().endswith("[waits for event_hubs; parked by otlp: rejected]")
     _, out, _ = run("--outbox", str(outbox.path), "--parked", "--format", "json")
     (parked,) = map(json.loads, out.splitlines())
-    assert parked == {"destination": "otlp", "reason": "rejected", "record": a_record(1).to_cloudevent()}
+    assert parked == {**a_record(1).to_cloudevent(), "parked": "otlp: rejected"}
+
+
+def test_a_json_line_is_one_record_whatever_its_destinations_made_of_it(outbox: Outbox) -> None:
+    """Delivered, waiting, and parked by one or by both destinations: each is the same object on one line, to which
+    a parked record adds one text."""
+    commit(outbox, 1, 2, 3, 4)
+    for name, wanted in (("otlp", "rejected: HTTP 400"), ("event_hubs", 'too-large: 2 "MB"')):
+        first, second, third, _ = (queued.seq for number in range(1, 5) for queued in outbox.waiting(name, number))
+        outbox.delivered(name, [first])
+        outbox.park(name, second, wanted)
+        if name == "otlp":
+            outbox.park(name, third, wanted)
+    _, out, _ = run("--outbox", str(outbox.path), "--format", "json")
+    lines = out.splitlines()
+    records = [record_of(line.encode(), {}, None, None) for line in lines]
+    assert records == [a_record(number) for number in (1, 2, 3, 4)]
+    assert [json.loads(line).get("parked") for line in lines] == [
+        None,
+        'event_hubs: too-large: 2 "MB"; otlp: rejected: HTTP 400',
+        "otlp: rejected: HTTP 400",
+        None,
+    ]
+    assert lines[0].encode() == a_record(1).to_json()
+
+
+def test_the_same_id_of_another_vm_is_another_record() -> None:
+    """A record is known by its source and its id together: ids come from other agents, and may be alike."""
+    view = View(io.StringIO(), argparse.Namespace(vm="", event_id="", kind=None, max=None, format="json"))
+    view.show(a_record(1))
+    view.show(a_record(1, vm="vm-2"))
+    view.show(a_record(1))
+    assert (view.shown, view.duplicates) == (2, 1)
 
 
 @pytest.mark.linux("renames a file that is open; on Windows the agent waits until nobody reads it")

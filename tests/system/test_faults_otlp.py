@@ -7,10 +7,11 @@ from typing import Final
 
 import pytest
 
+from exporter.agent.suspects import CERTAIN
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.support.delivery_world import Line, in_order, stories
 from tests.support.eventhubs_target import a_record
-from tests.support.otlp_receiver import Action, Drip, Drop, Hang, Raw, Receiver, Reply, attributes, success
+from tests.support.otlp_receiver import Action, Drip, Drop, Hang, Raw, Receiver, Reply, attributes, refusing, success
 from tests.support.ports import reserved_port
 
 HTML: Final = Reply(200, {"Content-Type": "text/html"}, b"<html>please log in</html>")
@@ -71,27 +72,52 @@ def test_no_transient_failure_loses_a_record(tmp_path: Path, name: str) -> None:
             assert line.waits in ([1, 2], [1])
 
 
-PERMANENT: Final[dict[str, tuple[Action, str]]] = {
+PERMANENT: Final[dict[str, tuple[Action | None, str]]] = {
     "400": (Reply(400), "rejected"),
     "413": (Reply(413), "too-large"),
     "422": (Reply(422), "rejected"),
-    "partial": (success(rejected=1, message="no such attribute"), "rejected"),
+    "500": (Reply(500), "other"),
+    "html": (HTML, "protocol"),
+    "rejected": (None, "rejected"),
 }
 
 
 @pytest.mark.parametrize("name", PERMANENT)
-def test_a_record_that_is_refused_for_good_is_parked(tmp_path: Path, name: str) -> None:
-    """A record that the collector refuses for good is parked, counted and logged; the others of its event arrive."""
-    action, reason = PERMANENT[name]
+def test_a_record_that_is_always_refused_is_parked(tmp_path: Path, name: str) -> None:
+    """A record that the collector refuses while it accepts others is parked, counted and logged; the others arrive."""
+    answer, reason = PERMANENT[name]
     wanted = [a_record(number, subject="one") for number in range(1, 5)]
-    with Receiver(success(), action) as receiver, Line(tmp_path, target(receiver)) as line:
+    taste = refusing(wanted[1].id, answer=answer)
+    with Receiver(taste=taste) as receiver, Line(tmp_path, target(receiver)) as line:
         for record in wanted:
             line.put(record)
-            line.go()
-        others = [record_id for record_id in arrived(receiver) if record_id != wanted[1].id]
-        assert others == [wanted[0].id, wanted[2].id, wanted[3].id]
-        assert (line.parked(), line.waiting(), line.failures(reason)) == (1, 0, 1)
-        assert wanted[1].id in line.logged()
+            for _ in range(20):
+                line.turn()
+        assert arrived(receiver) == [wanted[0].id, wanted[2].id, wanted[3].id]
+        assert (line.parked(), line.waiting()) == (1, 0)
+        assert line.failures(reason) > CERTAIN
+        assert f"id={wanted[1].id}" in line.logged()
+
+
+@pytest.mark.parametrize("answer", [Reply(400, {"Content-Type": "text/html"}, b"<html>"), Reply(500), HTML, Reply(403)])
+def test_a_proxy_that_refuses_everything_parks_nothing(tmp_path: Path, answer: Reply) -> None:
+    """Hundreds of records wait while something on the way answers in the collector's place; then all of them arrive."""
+    wanted = [a_record(number, subject=f"event-{number % 50}") for number in range(800)]
+    refuses = [True]
+    with (
+        Receiver(taste=lambda sent: (answer, set(sent)) if refuses else (success(), set())) as receiver,
+        Line(tmp_path, target(receiver)) as line,
+    ):
+        line.put(*wanted)
+        while len(line.waits) < 30:
+            line.turn()
+        assert (line.parked(), line.waiting()) == (0, 800)
+        assert "event=destination.failed" in line.logged()
+        refuses.clear()
+        line.go()
+        assert (line.parked(), line.waiting()) == (0, 0)
+        assert in_order(arrived(receiver), wanted)
+        assert len(receiver.logs) == 800
 
 
 def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_tail_escapes_what_the_outbox_holds(tmp_path: Path, words: tuple[str, ..
     assert "completed" in shown
     assert safe(shown)
     if words == ("--format", "json"):
-        record = json.loads(shown.splitlines()[0])["record"]
+        record = json.loads(shown.splitlines()[0])
         assert record["data"]["message"] == ATTACK.replace("\x00", "\ufffd")
 
 

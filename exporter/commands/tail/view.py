@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
@@ -57,8 +57,7 @@ class View:
             del self._seen[next(iter(self._seen))]
         self.shown += 1
         if self.args.format == "json":
-            for text in _as_json(record, entry):
-                say(text, self.out)
+            say(_as_json(record, entry), self.out)
             return
         waits = f"[{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else ""
         for text in record_lines(record, self.colour, waits):
@@ -95,10 +94,10 @@ def _delivery(entry: Entry) -> str:
     return "; ".join([*([f"waits for {', '.join(entry.waiting)}"] if entry.waiting else []), *parked])
 
 
-def _as_json(record: Record, entry: Entry | None) -> Iterator[str]:
+def _as_json(record: Record, entry: Entry | None) -> str:
+    """The record as it was sent; a parked one with an extension attribute that says by which destination, and why."""
+    text = record.to_json().decode()
     if entry is None or not entry.parked:
-        yield record.to_json().decode()
-        return
-    for destination, reason in entry.parked:
-        parked = {"destination": destination, "reason": reason, "record": record.to_cloudevent()}
-        yield json.dumps(parked, ensure_ascii=False, separators=(",", ":"))
+        return text
+    parked = "; ".join(f"{name}: {reason}" for name, reason in entry.parked)
+    return json.dumps({**json.loads(text), "parked": parked}, ensure_ascii=False, separators=(",", ":"))
