@@ -1,19 +1,16 @@
 """The proxies that the environment sets for all programs. The metadata client never uses one.
 
-Read as curl and requests do: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in small letters before capitals.
+Read as curl does: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in small letters before capitals. Never the
+settings of Windows or macOS, as `urllib.request.getproxies` reads them: those are of the user who is signed in, so that
+`check --probe` and the service would take different ways.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import sys
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 from urllib.parse import SplitResult, urlsplit
-
-_SYSTEM_SETTINGS: Final = ("win32", "darwin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +22,12 @@ class EnvironmentProxy:
 
 
 def environment_proxy(url: str, environ: Mapping[str, str]) -> EnvironmentProxy | None:
-    """The proxy for requests to `url`, if any. On Windows and macOS the system's settings apply if the environment has
-    none."""
+    """The proxy for requests to `url`, if any."""
     parts = urlsplit(url)
     exempt = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
     for name in _variables(parts.scheme, environ):
         if environ[name]:
             return None if _is_exempt(parts, exempt) else EnvironmentProxy(name, environ[name])
-    if sys.platform in _SYSTEM_SETTINGS:
-        system = urllib.request.getproxies().get(parts.scheme, "")
-        if system and not urllib.request.proxy_bypass(parts.hostname or "") and not _is_exempt(parts, exempt):
-            return EnvironmentProxy("the system's settings", system)
     return None
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
 
 import pytest
 
@@ -61,6 +67,71 @@ def test_no_proxy_exempts_hosts(url: str, exempt: str, direct: bool) -> None:
     """By name, by domain, with a port, by address and by network; never by the middle of a name."""
     for variable in ("no_proxy", "NO_PROXY"):
         assert (environment_proxy(url, {"http_proxy": SMALL, variable: exempt}) is None) is direct
+
+
+@pytest.fixture
+def asked() -> Iterator[tuple[str, list[str]]]:
+    """A proxy's address, and what it was asked for."""
+    targets: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            targets.append(self.path)
+            self.send_error(503)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", targets
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+WITH_SYSTEM_SETTINGS: Final = """\
+import asyncio, sys, types
+settings = types.ModuleType("_scproxy")  # of macOS, which Python's library asks for the system's settings
+settings._get_proxies = lambda: {"http": sys.argv[1], "https": sys.argv[1]}
+settings._get_proxy_settings = lambda: {"exclude_simple": False}
+sys.modules["_scproxy"] = settings
+own, sys.platform = sys.platform, "darwin"
+import urllib.request
+if sys.argv[2] == "otlp":
+    from exporter.http.proxies import environment_proxy
+    assert environment_proxy("http://collector.example:4318/v1/logs", {}) is None
+    assert environment_proxy("https://collector.example/v1/logs", {}) is None
+    sys.exit()
+sys.platform = own
+from exporter.sinks.event_hubs.address import default_credential
+
+async def ask():
+    credential = default_credential()()
+    try:
+        await asyncio.wait_for(credential.get_token("https://eventhubs.azure.net/.default"), 30)
+    except Exception:
+        pass
+    await credential.close()
+
+asyncio.run(ask())
+"""
+
+
+@pytest.mark.parametrize(("part", "in_environment"), [("otlp", False), ("identity", False), ("identity", True)])
+def test_proxies_of_the_system_settings_are_not_used(
+    asked: tuple[str, list[str]], part: str, in_environment: bool
+) -> None:
+    """Those belong to the user who is signed in. OTLP and the sign-in to Event Hubs use proxies of the environment
+    only."""
+    proxy, targets = asked
+    environ = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environ |= {"IDENTITY_ENDPOINT": "http://identity.invalid/token", "IDENTITY_HEADER": "x"}
+    environ |= {"http_proxy": proxy} if in_environment else {}
+    subprocess.run([sys.executable, "-c", WITH_SYSTEM_SETTINGS, proxy, part], env=environ, check=True, timeout=120)
+    assert bool(targets) is in_environment
+    assert all(target.startswith("http://identity.invalid/") for target in targets)
 
 
 def test_the_address_of_a_proxy_is_read_whole() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -122,8 +124,12 @@ class Address:
         return ""
 
 
-def default_credential() -> Callable[[], Any]:
-    """What makes azure-identity's credential. Raises ValueError where the package is missing."""
+def default_credential(environ: Mapping[str, str] = os.environ) -> Callable[[], Any]:
+    """What makes azure-identity's credential. Raises ValueError where the package is missing.
+
+    It asks for tokens through a proxy of `environ`, never through one of the settings of Windows or macOS, which its
+    libraries read if the environment has none.
+    """
     try:
         from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415  # 40 MiB that few need
     except ImportError as error:
@@ -131,5 +137,5 @@ def default_credential() -> Callable[[], Any]:
             "signing in to Event Hubs with an Azure identity needs the extra `identity`: "
             "pip install 'azure-scheduled-events-exporter[identity]'"
         ) from error
-    make_credential: Callable[[], Any] = DefaultAzureCredential
-    return make_credential
+    has_proxies = any(value and name.lower().endswith("_proxy") for name, value in environ.items())
+    return partial(DefaultAzureCredential, use_env_settings=has_proxies)
