@@ -158,7 +158,7 @@ class Delivery:
         suspects = self._suspects
         if suspects.step is Step.ANOTHER:
             # Many old records that are refused must not keep a new event waiting for long.
-            youngest = self._failures >= CERTAIN
+            youngest = len(suspects.numbers) >= CERTAIN
             if other := self._outbox.another(self.name, suspects.numbers, youngest=youngest):
                 return other
         while (seq := suspects.due(now)) is not None:

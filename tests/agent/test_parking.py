@@ -33,6 +33,8 @@ REFUSALS: Final[dict[str, Callable[[], Exception]]] = {
     "mistake": lambda: ZeroDivisionError("of ours"),
 }
 """What may be one record's own fault, some of it only if it repeats."""
+AT_ONCE: Final = ("400", "413")
+"""Of these, what is a refusal the first time."""
 OUTAGES: Final[dict[str, Callable[[], Exception]]] = {
     "network": lambda: Retryable("connect", smaller=True),
     "timeout": lambda: Retryable("timeout"),
@@ -213,18 +215,20 @@ def test_an_outage_parks_nothing_even_if_it_meets_one_record_only(tmp_path: Path
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("each", [1, 5])
-def test_passing_trouble_parks_nothing_however_long_it_lasts(tmp_path: Path, answer: str, each: int) -> None:
-    """Whether it ends after the first request, the fortieth or any in between, at whatever step of the search."""
-    for number in range(40):
+@pytest.mark.parametrize(("events", "each"), [(6, 1), (6, 5), (1, 12)])
+def test_passing_trouble_parks_nothing_however_long_it_lasts(
+    tmp_path: Path, answer: str, events: int, each: int
+) -> None:
+    """Whether it ends after the first request, the thirtieth or any in between, at whatever step of the search."""
+    for number in range(30):
         peer = Peer(by_request(lambda request, number=number: request < number, answer), batch_size=8)  # type: ignore[misc]  # its own number
-        wanted = stories(events=6, each=each)
+        wanted = stories(events=events, each=each)
         with Line(tmp_path / str(number), peer) as line:
             line.put(*wanted)
             drain(line)
             assert (line.parked(), line.waiting()) == (0, 0)
         assert sorted(peer.accepted) == sorted(record.id for record in wanted)
-        if answer in OUTAGES or number <= CERTAIN:
+        if answer in OUTAGES or (number <= CERTAIN and answer not in AT_ONCE):
             assert in_order(peer.accepted, wanted)
         assert not passed_without_reason(peer, wanted)
 
@@ -276,7 +280,7 @@ def test_one_acceptance_in_an_outage_parks_nothing(tmp_path: Path) -> None:
 
 def test_bad_records_in_front_of_all_others(tmp_path: Path) -> None:
     """An outbox full of records that a version before this one wrote badly holds up no new one."""
-    old = [a_record(number, subject=f"old-{number % 7}") for number in range(150)]
+    old = [a_record(number, subject=f"old-{number % 100}") for number in range(150)]
     new = [a_record(number, subject="new") for number in range(200, 210)]
     peer = Peer(refusing(old, "400"))
     with Line(tmp_path, peer) as line:
@@ -302,6 +306,55 @@ def test_a_record_that_is_not_refused_any_more_is_sent(tmp_path: Path) -> None:
         drain(line)
         assert line.parked() == 0
         assert sorted(peer.accepted) == sorted(record.id for record in wanted)
+
+
+def test_what_waited_goes_before_what_comes(tmp_path: Path) -> None:
+    """An outage that ends while one refused record waits for its next attempt: a new record of its event comes second,
+    and at once."""
+    peer = Peer(lambda _records: "400" if down else "")
+    down = [True]
+    with Line(tmp_path, peer) as line:
+        line.put(a_record(1))
+        for_a_while(line, 600)
+        while line.delivery.tick() == 0:
+            """Until it waits."""
+        down.clear()
+        line.put(a_record(2))
+        for _ in range(3):
+            line.delivery.tick()
+        assert peer.accepted == [a_record(1).id, a_record(2).id]
+
+
+def test_a_good_record_among_suspects_is_found(tmp_path: Path) -> None:
+    """After an outage in which all records became suspects, one that is still refused holds up none of the others."""
+    wanted = stories(events=3, each=2)
+    peer = Peer(lambda _records: "400")
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        for_a_while(line, OUTAGE_SECONDS)
+        peer.answer = refusing(wanted[:1], "400")
+        drain(line, 100)
+        assert sorted(peer.accepted) == sorted(record.id for record in wanted[1:])
+
+
+def test_an_outage_voids_what_spoke_against_a_record(tmp_path: Path) -> None:
+    """Refusals before and after an outage are not in a row: the destination may be another one now."""
+    wanted = [a_record(1, subject="one"), a_record(2, subject="two")]
+    peer = Peer(refusing(wanted[:1], "400"))
+    with Line(tmp_path, peer) as line:
+        line.put(*wanted)
+        while len(peer.seen) < 2 + CERTAIN - 1:
+            turn(line)
+        assert peer.accepted == [wanted[1].id]
+        peer.answer = lambda _records: "network"
+        turn(line)
+        turn(line)
+        peer.answer = refusing(wanted[:1], "400")
+        for_a_while(line, OUTAGE_SECONDS)
+        assert (line.parked(), line.waiting()) == (0, 1)
+        line.put(a_record(3))
+        drain(line, 20)
+        assert (line.parked(), line.waiting()) == (1, 0)
 
 
 def test_a_new_process_tries_everything_again(tmp_path: Path) -> None:

@@ -231,6 +231,29 @@ def test_nothing_is_buffered_for_a_slow_reader() -> None:
         assert broker.unexpected_errors == []
 
 
+def test_credit_is_less_what_is_in_flight() -> None:
+    """Credit counts from what the peer has received (part 2, 2.6.7): messages on their way to it use it up."""
+
+    async def fill(broker: Broker) -> None:
+        async with producer(broker.connection_string()) as client:
+            await send(client, [event(f"{number}") for number in range(5)])
+
+    def flow(received: int, credit: int) -> Flow:
+        return Flow(UInt(0), UInt(100), UInt(0), UInt(100), UInt(1), UInt(received), UInt(credit), echo=True)
+
+    with Broker(hubs={HUB: 1}) as broker, Peer(broker.port) as peer:
+        asyncio.run(fill(broker))
+        peer.begin()
+        peer.put_token()
+        peer.send(receiver(f"{HUB}/ConsumerGroups/g/Partitions/0", 1, "amqp.annotation.x-opt-offset > '-1'"))
+        # By the peer: how many it has received, the credit; by the broker: how many it has sent, the credit left.
+        for received, credit, sent, left in ((0, 2, 2, 0), (0, 2, 2, 0), (1, 2, 3, 0), (0, 3, 3, 0), (3, 9, 5, 7)):
+            peer.send(flow(received, credit))
+            while (answer := peer.expect(Flow)).handle != 1:
+                """The flows of the link to $cbs."""
+            assert (answer.delivery_count, answer.link_credit) == (sent, left), (received, credit)
+
+
 def condition(error: Described | None) -> str:
     """The condition of an AMQP error."""
     assert error is not None

@@ -48,6 +48,8 @@ def test_a_lasting_failure_is_what_it_is() -> None:
         "rejected:amqp:link:message-size-exceeded": (Permanent, "too-large", None),
         "rejected:com.microsoft:argument-error": (Permanent, "rejected", None),
         "attach-refused:amqp:not-found": (Retryable, "not-found", True),
+        "attach-refused:com.microsoft:entity-disabled": (Retryable, "unavailable", True),
+        "rejected:com.microsoft:entity-disabled": (Retryable, "unavailable", True),
         "attach-refused:amqp:unauthorized-access": (Retryable, "unauthorized", True),
         "attach-refused:com.microsoft:argument-error": (Retryable, "configuration", True),
         "cbs-refused": (Retryable, "unauthorized", True),

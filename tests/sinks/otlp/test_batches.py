@@ -201,12 +201,15 @@ def test_after_a_rejection_in_part_each_record_has_its_own_request(tmp_path: Pat
         line.put(*backlog(40))
         line.go()
         assert sizes(receiver) == [40]
+        alone_until = clock.mono + 600
         line.put(bad, *(a_record(number, subject="event-1") for number in range(501, 505)))
         line.go()
         assert set(sizes(receiver)[1:]) == {1}
         assert (line.parked(), dropped(line)) == (1, 1)
         assert bad.id in line.logged()
-        clock.go(600)
+        clock.go(alone_until - clock.mono - 1)
+        assert line.destination.batch_size == 1
+        clock.go(1)
         line.put(*(a_record(number, subject="event-2") for number in range(600, 640)))
         line.go()
         assert sizes(receiver)[-1] == 40
