@@ -222,7 +222,7 @@ class Delivery:
         ids = [queued.record.id for queued in waiting]
         for first in range(0, len(ids), IDS_A_LINE):
             self._log.error(
-                "records.rejected",
+                "destination.rejected_records",
                 destination=self.name,
                 records=failure.rejected,
                 of=len(ids),

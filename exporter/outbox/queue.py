@@ -1,7 +1,7 @@
 """The queue of each destination: the rows of what waits for it and of its dead letters, and how it stands.
 
-A dead letter is a record that its destination will never take. It stays in the file for a person, `parked` with the
-reason, and is in nobody's way.
+A dead letter is a record that its destination refused while it accepted others (`agent.suspects`). It stays in the
+file, `parked` with the reason, until `requeue` lets it wait again.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ class Outbox(Database):
             self._settle(destination)
 
     def park(self, destination: str, seq: int, reason: str) -> None:
-        """This destination will never take this record: it becomes a dead letter.
+        """This destination refuses this record: it becomes a dead letter.
 
         Raises `OutboxUnwritable`; it is not sent again all the same.
         """

@@ -17,7 +17,7 @@ Reason = Literal[
     "unauthorized",  # a missing, wrong or expired credential
     "not-found",  # the other side does not know this path or this event hub
     "redirect",  # to another address; mostly to a page for signing in
-    "rejected",  # the other side will never take this record
+    "rejected",  # the other side refuses this record
     "too-large",  # this record is larger than the other side takes
     "protocol",  # an answer that does not fit the request
     "configuration",  # the settings cannot work

@@ -407,7 +407,7 @@ def completed(*words: str) -> set[str]:
 def test_bash_completes_every_command_and_flag() -> None:
     """What is offered is what the parsers know, and nothing that they refuse."""
     assert completed("") == {*COMMANDS, "--help", "--version"}
-    assert completed("re") == {"replay"}
+    assert completed("rep") == {"replay"}
     for command in commands():
         expected = {action.name for action in command.actions} | {"--help"}
         assert completed(command.name, "-") == (

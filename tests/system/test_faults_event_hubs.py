@@ -1,5 +1,5 @@
 """The fault matrix of Event Hubs: Azure's own SDK, a real broker that fails in every way, outbox and delivery as they
-run. Nothing is lost, only what will never be taken is parked, and each event's records arrive in order."""
+run. Nothing is lost, only what is refused is parked, and each event's records arrive in order."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
 
 
 def test_too_large_is_parked_alone(tmp_path: Path) -> None:
-    """A record that the hub will never take is parked and counted; those around it arrive in order."""
+    """A record that is over the hub's limit is parked and counted; those around it arrive in order."""
     with Broker(max_message_size=20_000) as broker, Line(tmp_path, destination(broker)) as line:
         wanted = [a_record(number, subject="one") for number in range(1, 8)]
         huge = a_record(99, subject="one", message="x" * 50_000)

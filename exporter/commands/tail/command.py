@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="With --outbox: go on with what is still to come, also in a file that is still to come.",
     )
     read.add_argument(
-        "--parked", action="store_true", help="With --outbox: only records that a destination will never take, and why."
+        "--parked", action="store_true", help="With --outbox: only records that a destination refused, and why."
     )
     read.add_argument(
         "--from",

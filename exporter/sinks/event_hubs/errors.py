@@ -84,7 +84,7 @@ _SENTENCES: Final[Mapping[Reason, str]] = {
     "not-found": "there is no event hub of this name",
     "redirect": "Event Hubs sends us elsewhere",
     "configuration": "a package that the SDK needs is missing or too old",
-    "rejected": "Event Hubs will never take this record",
+    "rejected": "Event Hubs refuses this record",
     "too-large": "larger than Event Hubs takes",
 }
 

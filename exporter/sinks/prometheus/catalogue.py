@@ -235,7 +235,7 @@ FAMILIES: Final = (
     Family(
         "destination_records_parked",
         "gauge",
-        "Records that this destination will never take, kept for a person.",
+        "Records that this destination refused while it accepted others; kept until requeue sends them again.",
         ("destination",),
     ),
     Family("outbox_bytes", "gauge", "Size of the outbox on disk."),
@@ -256,7 +256,7 @@ FAMILIES: Final = (
     Family(
         "destination_records_dropped_total",
         "counter",
-        "Records that were given up undelivered.",
+        "Records that were given up undelivered, or that the destination rejected out of a request that it accepted.",
         ("destination", "reason"),
     ),
     Family(

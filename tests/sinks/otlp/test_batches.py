@@ -182,9 +182,10 @@ def test_a_batch_that_is_rejected_in_part_is_not_sent_again(tmp_path: Path, reje
             assert (line.parked(), line.waiting(), dropped(line)) == (0, 0, rejected)
             assert line.sent() == 100 - rejected
             assert line.reasons() == {}
-            lines = [text for text in line.logged().splitlines() if "event=records.rejected" in text]
+            lines = [text for text in line.logged().splitlines() if "event=destination.rejected_records" in text]
             assert all(
-                f"level=error event=records.rejected destination=otlp records={rejected} " in text for text in lines
+                f"level=error event=destination.rejected_records destination=otlp records={rejected} " in text
+                for text in lines
             )
             assert all("no such tenant" in text for text in lines)
             assert all(any(record.id in text for text in lines) for record in wanted)
