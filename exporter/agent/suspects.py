@@ -1,11 +1,11 @@
 """The records that one destination refused alone, and when such a record is parked. Pure: no I/O, no clock.
 
 A record is refused alone if nothing else was in the request. That proves little: a proxy may refuse everything for an
-hour. So the record becomes a *suspect*, and another record is tried. It is parked if the destination accepted another
-record after it and then refused it `CERTAIN` times in a row, without refusing or missing anything else meanwhile.
+hour. So the record becomes a *suspect*, and another record is tried. The suspect is parked if the destination accepted
+another record after it and then refused it `CERTAIN` times in a row.
 
 - If the other record is refused too, the destination accepts nothing: all records wait, and each round tries the oldest
-  suspect and one more record.
+  suspect and one more record. That, and any outage, voids what spoke against single records until then.
 - If a suspect is accepted, the refusals were passing: all suspicion ends, and the records go in their order again.
 - Other records may pass a suspect, also those of its own event. While it isn't known whether the destination accepts
   anything, records of other events are tried first.
