@@ -198,6 +198,7 @@ def drained(destination: Destination, count: int) -> float:
         path = Path(folder) / "outbox.db"
         fill(path, destination.name, count)
         outbox = Outbox(path, CAPACITY, (destination.name,))
+        outbox.release()
         delivery = Delivery(destination, outbox, NoMetrics(), Log(None))
         began = time.monotonic()
         while outbox.queues()[destination.name].records:

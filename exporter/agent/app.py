@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +44,7 @@ from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant
+from exporter.errors import Failure
 from exporter.event_files.folder import Folder
 from exporter.event_files.writer import EventFiles
 from exporter.log.log import Log
@@ -183,12 +185,13 @@ class App:
         if self._event_files is not None:
             self._event_files.start()
         self._agent = self._make_agent()
-        last = self._agent.status.state.last_good
-        if last is not None:
+        with suppress(Failure):
             # The deadline of two minutes is for the first answer ever, not for the first of each process. Where the
             # clock was set back the age of the last answer is not known; it counts as 0, since two minutes without a
-            # poll cost more than a poll that is cut off.
-            self._client.answered_before(self._clock().since(last) or 0.0)
+            # poll cost more than a poll that is cut off. Of another VM's state, nothing but this is used.
+            stored = self._outbox.load()
+            if stored is not None and stored.last_good is not None:
+                self._client.answered_before(self._clock().since(stored.last_good) or 0.0)
         for name, make in makers.items():
             delivery = DeliveryThread(name, make, self._outbox, self.sink, self._log)
             self._deliveries.append(delivery)

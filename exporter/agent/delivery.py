@@ -28,6 +28,7 @@ from exporter.agent.suspects import CERTAIN, Refused, Step, Suspects
 from exporter.core.records import Record
 from exporter.errors import Failure, PartlyRejected, Permanent, Retryable
 from exporter.log.protocol import Logger
+from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.queue import Queued
 from exporter.outbox.store import Outbox
 from exporter.retry import Backoff
@@ -45,7 +46,7 @@ IDS_A_LINE: Final = 25
 IDLE_SECONDS: Final = 60.0
 """The longest sleep. Not more than `QUIET_SECONDS`, and all that a lost wake would cost."""
 LOOK_AGAIN_SECONDS: Final = 1.0
-"""While the file is not open, or the disk does not take what was settled."""
+"""While the file can't be read, or the disk does not take what was settled."""
 QUIET_SECONDS: Final = 60.0
 """Without a failure, after which a destination that comes and goes is said to be back."""
 STOP_SECONDS: Final = 2.0
@@ -148,10 +149,11 @@ class Delivery:
             return self._due - now
         try:
             waiting = self._next(now)
-            if not waiting and self._suspects.step is not Step.ANOTHER:
-                return self._idle(now)
-        except Retryable as failure:
-            return self._retry_later(failure)
+        except OutboxUnwritable as failure:  # not the destination's fault
+            self._outbox_failed(failure)
+            return LOOK_AGAIN_SECONDS
+        if not waiting and self._suspects.step is not Step.ANOTHER:
+            return self._idle(now)
         return self._send(waiting) if waiting else self._wait_for_another(now)
 
     def _next(self, now: float) -> list[Queued]:
@@ -292,9 +294,12 @@ class Delivery:
         try:
             write()
         except Failure as failure:
-            self._log.failing(self._disk_key, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
+            self._outbox_failed(failure)
         else:
             self._log.recovered(self._disk_key, "outbox.recovered", quiet=QUIET_SECONDS, destination=self.name)
+
+    def _outbox_failed(self, failure: Failure) -> None:
+        self._log.failing(self._disk_key, "outbox.unwritable", reason=failure.reason, detail=failure.detail)
 
     def _recovered(self) -> None:
         """What waited is delivered, or nothing waits: logged once that lasts, not after each refusal of a limit."""

@@ -23,8 +23,8 @@ from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.folding import folded
 from exporter.core.outage import UNAVAILABLE_SECONDS
 from exporter.core.records import APPROVAL_FAILED, Record, VmIdentity
-from exporter.core.snapshot import Status
-from exporter.core.state import EMPTY, Instant, Interruption
+from exporter.core.snapshot import STALE_SECONDS, Status
+from exporter.core.state import EMPTY, Instant, Interruption, State
 from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
 from exporter.log.protocol import Logger
 
@@ -158,7 +158,7 @@ class Agent:
         now, persistence, policy = at or self._environment.clock(), self._persistence, self._options.policy
         identity = self._environment.identity()  # once: another thread may learn it meanwhile
         boot_id = "" if isinstance(observation, cycle.AgentStarted) else self._options.boot_id
-        self._settle_owner(identity, now, boot_id)
+        self._settle_owner(identity, now, observation, boot_id)
         context = self._context(identity, now, document)
         state = persistence.state
         outcome = cycle.run(state, observation, policy, context)
@@ -172,9 +172,11 @@ class Agent:
         self._records += outcome.records
         return outcome
 
-    def _settle_owner(self, identity: VmIdentity, now: Instant, boot_id: str) -> None:
-        """Set the outbox of another VM aside before anything else: record ids depend on its owner."""
-        self._persistence.load_once()
+    def _settle_owner(self, identity: VmIdentity, now: Instant, observation: Observation, boot_id: str) -> None:
+        """Use the stored state once it may be, and set that of another VM aside: record ids depend on its owner."""
+        is_adopted = self._persistence.load_once(identity, now.minus(self._started))
+        if is_adopted and not isinstance(observation, cycle.AgentStarted):
+            self._run(cycle.AgentStarted(self._options.boot_id), now)
         if self._persistence.disown_if_of_another_vm(identity.vm.id, now, boot_id):
             self._approvals.forget()
             self._last = None
@@ -203,15 +205,15 @@ class Agent:
     def _publish(self) -> None:
         """Publish the status, then count and log: in no scrape is a counter ahead of the gauges."""
         self._persistence.refresh()
-        identity, options, state = self._environment.identity(), self._options, self._persistence.state
+        identity, options, state = self._environment.identity(), self._options, self._shown()
         self._status = Status(
             started_at=self._started.wall,
             started_mono=self._started.mono,
             state=state,
             vm=identity.vm,
             identity_conflict=identity.conflict,
-            source=state.process.source,
-            decisions=state.process.decisions,
+            source=self._persistence.state.process.source,
+            decisions=self._persistence.state.process.decisions,
             mode=options.policy.mode,
             coordination=options.policy.coordination,
             held=self._approvals.held,
@@ -229,6 +231,15 @@ class Agent:
         for record in records:
             self._log_record(record)
         self._environment.publish_status(self._status)
+
+    def _shown(self) -> State:
+        """The state to publish. Until this process has read a document, it shows the one that a process before it wrote
+        just now, as it would be shown without a restart; no copied disk starts that soon."""
+        state, stored = self._persistence.state, self._persistence.withheld
+        if state.last_good is not None or stored is None or stored.last_good is None:
+            return state
+        age = self._environment.clock().since(stored.last_good)
+        return stored if age is not None and age <= STALE_SECONDS else state
 
     def _log_fact(self, fact: Fact) -> None:
         match fact:

@@ -1,24 +1,25 @@
 """The state in memory and, if the outbox can be written, on disk with the records: the one place that assigns it.
 
-An outbox that can't be opened at the start is used as soon as it can be. Its state and what was observed meanwhile are
-then merged (`core/merge.py`).
+The stored state is used as soon as it can be read and is known to be of this VM, whose identity the metadata service
+gives: a copied disk has the state of another one. It then replaces the observed state, as at a restart, and the next
+document is compared with it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from exporter.agent.ports import Environment, Store
-from exporter.core.cycle import Outcome, fresh_state
+from exporter.core.cycle import Outcome, adopted_state, fresh_state
 from exporter.core.facts import Fact, RecordsDropped
 from exporter.core.folding import alike
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.memory import without_histories
-from exporter.core.merge import merge_states, provisional_state, without_repeated
-from exporter.core.records import Record
+from exporter.core.records import INTERRUPTION_OBSERVED, Storable, VmIdentity
 from exporter.core.snapshot import DestinationStatus, OutboxStatus
 from exporter.core.state import Instant, State
 from exporter.errors import Failure
@@ -27,48 +28,79 @@ from exporter.log.protocol import Logger
 HEARTBEAT_SECONDS: Final = 60.0
 HEARTBEAT_SECONDS_WITH_EVENTS: Final = 5.0
 UNSAVED_RECORDS: Final = 10_000
+UNSAVED_BYTES: Final = 16 << 20
+"""Of unsaved records, or a quarter of the outbox if that is less."""
+OWNER_SECONDS: Final = 60.0
+"""How long after its start the agent waits for this VM's identity before it uses a stored state that has a vmId."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsavedRecord:
+    """A record that the outbox has not accepted: its JSON, and what the outbox needs besides. Azure's objects and the
+    ones before them are not kept alive by it."""
+
+    id: str
+    kind: str
+    subject: str
+    time: datetime
+    body: bytes
+
+    def to_json(self) -> bytes:
+        """The record's JSON, in UTF-8."""
+        return self.body
 
 
 class StatePersistence:
-    """Commits outcomes. While the outbox can't be written, state and `UNSAVED_RECORDS` records stay in memory."""
+    """Commits outcomes. While the outbox can't be written, the state and a limited number of records stay in memory."""
 
     def __init__(self, store: Store, log: Logger, environment: Environment, history_bytes: int = HISTORY_BYTES) -> None:
         self._store = store
         self._history_bytes = history_bytes
         self._log = log
         self._environment = environment
-        self._unsaved: deque[Record] = deque()
+        self._unsaved: deque[UnsavedRecord] = deque()
+        self._unsaved_bytes = 0
         self._heartbeat: Instant | None = None
         self._undelivered = False
         self._facts: list[Fact] = []
         self._loaded = False
-        """The stored state was read. Until then nothing is written over it."""
+        """The stored state was adopted, or there is none. Until then nothing is written over it."""
+        self.withheld: State | None = None
+        """The stored state while it isn't known to be of this VM."""
         self.writable = True
         """The last write to the outbox succeeded."""
         self.outbox = OutboxStatus(capacity=store.capacity)
         self.destinations: tuple[DestinationStatus, ...] = ()
-        self.state = provisional_state(environment.clock().wall)
-        self.load_once()
+        self.state = State(birth=environment.clock().wall)
 
-    def load_once(self) -> None:
-        """Load the stored state as soon as it can be read, and merge it; before, nothing is written over it."""
+    def load_once(self, identity: VmIdentity, waited: float) -> bool:
+        """Adopt the stored state as soon as it can be read and is known to be of this VM.
+
+        Return whether it replaced the observed one: then the process begins anew for it. `waited` is the number of
+        seconds since the start of the process. A state of another VM is set aside.
+        """
         if self._loaded:
-            return
+            return False
         try:
-            stored = self._store.load()
-            self._loaded = True
-            observed = self.state
-            if stored is None:
-                self.state = merge_states(State(birth=observed.birth), observed)
-                return
-            if stored.vm_id and observed.vm_id and not alike(stored.vm_id, observed.vm_id):
-                self._log.warn("outbox.of_another_vm", vm_id=observed.vm_id, was=stored.vm_id)
+            stored, vm_id = self._store.load(), identity.vm.id
+            if stored is not None and vm_id and stored.vm_id and not alike(stored.vm_id, vm_id):
+                self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=stored.vm_id)
                 self._store.renew("other-vm")
-                return
-            self.state = merge_states(stored, observed)
-            self._unsaved = deque(without_repeated(tuple(self._unsaved), stored))
+                stored = None
+            if stored is not None and stored.vm_id and not (vm_id or identity.confirmed or waited >= OWNER_SECONDS):
+                self.withheld = stored
+                return False
         except Failure as failure:
             self._disk_failed(failure)
+            return False
+        self._loaded, self.withheld = True, None
+        self._store.release()
+        if stored is None:
+            return False
+        self.state = adopted_state(stored, self.state)
+        # The next document shows again what is there. An interruption it does not show.
+        self._hold(record for record in self._take_unsaved() if record.kind == INTERRUPTION_OBSERVED)
+        return True
 
     def disown_if_of_another_vm(self, vm_id: str, now: Instant, boot_id: str) -> bool:
         """Set the outbox aside if it is that of another VM, as with a golden image: nothing in it is about this VM.
@@ -76,7 +108,7 @@ class StatePersistence:
         if not (vm_id and self.state.vm_id) or alike(vm_id, self.state.vm_id):
             return False
         self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=self.state.vm_id)
-        self._unsaved.clear()
+        self._take_unsaved()
         self.state = fresh_state(self.state, now, boot_id)
         try:
             self._store.renew("other-vm")
@@ -94,7 +126,8 @@ class StatePersistence:
             return True
         if not self._loaded:
             return False
-        state, records = outcome.state, (*self._unsaved, *outcome.records)
+        state = outcome.state
+        records: Sequence[Storable] = (*self._unsaved, *outcome.records)
         try:
             if state.closed and self._store.crowded(len(records)):
                 state = without_histories(state, now.wall, self._history_bytes)
@@ -104,27 +137,35 @@ class StatePersistence:
             return False
         self.state = state
         self._undelivered = self._undelivered or bool(records)
-        self._unsaved.clear()
+        self._take_unsaved()
         self.writable = True
         self._log.recovered("outbox", "outbox.recovered")
         for name, count in dropped.items():
-            self._facts.append(RecordsDropped(name, "outbox-full", count))
-            self._log.error("outbox.dropped", destination=name, records=count, reason="outbox-full")
+            self._drop(name, count, "outbox-full")
         return True
 
     def keep(self, outcome: Outcome) -> None:
         """After a `commit` that failed: keep the state in memory and queue the records for the next commit."""
         self.state = outcome.state
-        self._unsaved.extend(outcome.records)
-        excess = len(self._unsaved) - UNSAVED_RECORDS
-        if excess <= 0:
-            return
-        for _ in range(excess):
-            self._unsaved.popleft()
-        self._facts += [
-            RecordsDropped(destination.name, "outbox-unwritable", excess) for destination in self.destinations
-        ]
-        self._log.error("outbox.dropped", records=excess, reason="outbox-unwritable")
+        self._hold(
+            UnsavedRecord(record.id, record.kind, record.subject, record.time, record.to_json())
+            for record in outcome.records
+        )
+        most, dropped = min(UNSAVED_BYTES, self._store.capacity // 4), 0
+        while self._unsaved_bytes > most or len(self._unsaved) > UNSAVED_RECORDS:
+            self._unsaved_bytes -= len(self._unsaved.popleft().body)
+            dropped += 1
+        for destination in self.destinations if dropped else ():
+            self._drop(destination.name, dropped, "outbox-unwritable")
+
+    def _hold(self, records: Iterable[UnsavedRecord]) -> None:
+        for record in records:
+            self._unsaved.append(record)
+            self._unsaved_bytes += len(record.body)
+
+    def _take_unsaved(self) -> Sequence[UnsavedRecord]:
+        taken, self._unsaved, self._unsaved_bytes = self._unsaved, deque(), 0
+        return taken
 
     def notify_deliveries(self) -> None:
         """Wake the deliveries if records were committed. Called after the approvals, which are more urgent."""
@@ -147,20 +188,36 @@ class StatePersistence:
             self._disk_failed(failure)
 
     def refresh(self) -> None:
-        """Update the published status of the outbox and of its queues, and log its notes."""
-        for note in self._store.notes:
-            self._log.warn("outbox.note", note=note)
-        self._store.notes.clear()
+        """Update the published status of the outbox and of its queues, and log its notes and losses."""
         try:
-            queues = self._store.queues()
+            self.destinations = tuple(
+                DestinationStatus(
+                    name, True, queue.records, queue.oldest, queue.parked, queue.last_success, queue.error
+                )
+                for name, queue in self._store.queues().items()
+            )
             self.outbox = OutboxStatus(self._store.used(), self._store.capacity, self.writable)
-        except Failure:
+        except Failure as failure:
+            self._disk_failed(failure)
             self.outbox = replace(self.outbox, writable=False)
-            return
-        self.destinations = tuple(
-            DestinationStatus(name, True, queue.records, queue.oldest, queue.parked, queue.last_success, queue.error)
-            for name, queue in queues.items()
-        )
+        self._log_notes()
+
+    def _log_notes(self) -> None:
+        store = self._store
+        while store.notes:
+            self._log.warn("outbox.note", note=store.notes.pop(0))
+        while store.faults:
+            self._log.error("outbox.damaged", detail=store.faults.pop(0))
+        lost = Counter[str]()
+        while store.lost:
+            name, records = store.lost.pop()
+            lost[name] += records
+        for name, records in lost.items():
+            self._drop(name, records, "outbox-corrupt")
+
+    def _drop(self, destination: str, records: int, reason: str) -> None:
+        self._facts.append(RecordsDropped(destination, reason, records))
+        self._log.error("outbox.dropped", destination=destination, records=records, reason=reason)
 
     def take_facts(self) -> Sequence[Fact]:
         """The facts about the outbox since the last call."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from exporter.core.facts import Fact
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.policy import Policy, Presence
-from exporter.core.records import Record, VmIdentity
+from exporter.core.records import Storable, VmIdentity
 from exporter.core.snapshot import EventFilesStatus, Status
 from exporter.core.state import Instant, Interruption, State
 
@@ -39,17 +39,24 @@ class Source(Protocol):
 
 
 class Store(Protocol):
-    """The outbox. Every method raises `Failure` if the file can't be read or written."""
+    """The outbox. Every method but `release` raises `Failure` if the file can't be read or written."""
 
     capacity: int
     """The most bytes that it may take."""
     notes: list[str]
     """Sentences for the log; the caller removes those that it has logged."""
+    faults: list[str]
+    """The same about damage."""
+    lost: list[tuple[str, int]]
+    """A destination and how many of its records could not be read; the caller removes what it has counted."""
 
     def load(self) -> State | None:
-        """The last state that was committed; None if there is none."""
+        """The last state that was committed; None if there is none. Deliveries get no record before `release`."""
 
-    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+    def release(self) -> None:
+        """Let deliveries send what is stored: it is of this VM."""
+
+    def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         """Make both durable in one transaction. Returns how many records were dropped for space, by destination."""
 
     def beat(self, seen: datetime) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, assert_never
 
 from exporter.core import outage as outages
@@ -48,6 +49,7 @@ from exporter.core.state import (
     Instant,
     Interruption,
     Kind,
+    Reset,
     StartedBy,
     State,
     Step,
@@ -278,6 +280,35 @@ def fresh_state(state: State, now: Instant, boot_id: str) -> State:
     """
     process = replace(state.process, announced=False, evidence=EMPTY, decisions=EMPTY)
     return State(birth=now.wall, boot_id=boot_id, process=process)
+
+
+def adopted_state(stored: State, observed: State) -> State:
+    """Return the `stored` state for a process that has `observed` without it. The next document is compared with it.
+
+    Of what was observed only this stays: what belongs to the process, and what approvals are held for (ids that were
+    seen Started, a number that went down).
+    """
+    begun: dict[str, datetime] = {}
+    if observed.last_good is not None:
+        seen = {**observed.closed, **observed.tracked}
+        begun = {key: observed.last_good.wall for key, tracked in seen.items() if tracked.was_started}
+
+    def with_begun(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
+        return {
+            key: replace(tracked, started_before=True) if key in begun else tracked
+            for key, tracked in histories.items()
+        }
+
+    outage = observed.outage and replace(observed.outage, recorded=False, warned=False)
+    return replace(
+        stored,
+        tracked=with_begun(stored.tracked),
+        closed=with_begun(stored.closed),
+        started_ids={**observed.started_ids, **begun, **stored.started_ids},
+        reset=stored.reset or (observed.reset and Reset(stored.observed_seconds)),
+        outage=stored.outage or outage,
+        process=replace(observed.process, decisions=EMPTY),
+    )
 
 
 _ENDED: Final[Mapping[str, str]] = {

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from exporter.core.state import Kind
@@ -118,6 +118,25 @@ class VmIdentity:
     """The configured name is not the one that the metadata service gives."""
     confirmed: bool = True
     """The metadata service gave this name, or has none to give."""
+
+
+class Storable(Protocol):
+    """What the outbox needs of a record in order to write it."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+    @property
+    def subject(self) -> str:
+        """The EventId, or the name of the VM."""
+
+    @property
+    def time(self) -> datetime:
+        """When it was observed."""
+
+    def to_json(self) -> bytes:
+        """The structured CloudEvent, in UTF-8."""
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode

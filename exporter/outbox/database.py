@@ -1,11 +1,13 @@
-"""The outbox's file as one process holds it: opened, closed, followed when it is replaced, and set aside.
+"""The outbox's file as one process holds it: opened, closed, examined when it is in doubt, and replaced.
 
 Two connections. The agent's commits with `synchronous=FULL`: records are rare and the machine is about to be rebooted.
 Deliveries settle on the other with `synchronous=NORMAL`: an acknowledgement lost with the power is a duplicate, never a
 loss.
 
 A file that can't be opened does not stop the agent: the database is then closed, has a note about it, and is opened by
-the next call that needs it.
+the next call that needs it. An error of the disk or of the content puts the file in doubt: the agent's next call closes
+it, and examines it before it is used again. What takes the place of a damaged or removed file is written beside it
+(`.new`) and then renamed, so that a process that is killed in between loses nothing.
 """
 
 from __future__ import annotations
@@ -14,28 +16,38 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from exporter.outbox.errors import OutboxBusy, OutboxUnwritable, translated
+from exporter.outbox.errors import Guard, OutboxBusy, OutboxUnwritable, is_damage
 from exporter.outbox.file import (
+    PAGE,
     connect,
+    examined,
     files_of,
-    is_whole,
-    open_or_set_aside,
-    remove_copy,
+    is_blank,
+    load_meta,
+    remove_parts,
     reunite,
     set_aside,
+    size_of,
+    stranger_at,
     transaction,
 )
 from exporter.outbox.lock import FileLock
 from exporter.outbox.queue import QueueState, queue_state_of
+from exporter.outbox.salvage import salvage
 from exporter.private_file import make_folder, make_private, narrow, open_folder
+from exporter.retry import Backoff
 
-_REPLACED: Final = "replaced"
-"""Why a file is set aside that took the place of ours while it was open."""
+EXAMINED_AGAIN: Final = Backoff(1.0, 60.0)
+"""Between two examinations of a file that stays in doubt: each reads all of it. After the first doubt it is examined at
+once."""
+_DOUBTS: Final = frozenset({"corrupt", "io", "read-only"})
+"""Reasons to close the file and open it anew. A connection that SQLite opened for reading only stays so."""
 
 
 class Database:
@@ -55,20 +67,23 @@ class Database:
         self.path = Path(path)
         self.capacity = max_bytes
         self.notes: list[str] = []
+        self.faults: list[str] = []
+        """Sentences about damage, for the log."""
+        self.lost: list[tuple[str, int]] = []
+        """For which destination how many records could not be read."""
         self._now = now
         self._names = tuple(destinations)
         self._agent_lock = threading.RLock()
         self._delivery_lock = threading.RLock()
-        self._lock_path = self.path.with_name(self.path.name + ".lock")
-        self._lock = FileLock(self._lock_path)
+        self._lock = FileLock(self.path)
         self._journal_path = self.path.with_name(self.path.name + "-wal")
-        self._copy = self.path.with_name(self.path.name + ".new")
-        self._unsettled: dict[str, dict[int, str | None]] = {}
-        """What destinations took of the file that is being written anew, and the disk does not know yet."""
+        self._new = self.path.with_name(self.path.name + ".new")
         self._folder_seen = False
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
         self._queues = {name: QueueState() for name in self._names}
+        self._files: tuple[object, object] = (None, None)
+        """Which database and journal are open."""
         self._newest = 0
         """The largest number of a row, also of the files before this one."""
         self._size_changed = True
@@ -77,38 +92,62 @@ class Database:
         """There may be a heartbeat in the file that is older than its state."""
         self._aside = ""
         """Why the file at the path has to be set aside before another is begun."""
+        self._withheld = True
+        """Deliveries get nothing: it is not known whether the stored records are this VM's."""
+        self._birth: datetime | None = None
+        """Of the state in the file, once it is this process's own."""
+        self._in_doubt = ""
+        """Why the file is to be closed and examined, one of `_DOUBTS`."""
+        self._doubts = 0
+        """Doubts since the last commit."""
+        self._examine_at = now()
+        self._guard = Guard(self._doubt)
+        self._taken_over = False
+        """Another agent began to work on the file that took the place of ours."""
         self._closed = False
         try:
-            with translated():
+            with self._guard:
                 self._ready()
         except OutboxUnwritable as failure:
             self.notes.append(f"{path} can't be used yet ({failure}); it will be as soon as it can be opened")
 
+    def _doubt(self, reason: str) -> bool:
+        """Put the file in doubt if this is a reason to. Return whether it is."""
+        if reason not in _DOUBTS or self._in_doubt:
+            return reason in _DOUBTS
+        self._in_doubt = reason
+        if reason != "read-only":  # that shows when it is opened, which takes no time
+            self._postpone()
+        return True
+
+    def _postpone(self) -> None:
+        """Examine the file again at once the first time, then later and later."""
+        wait = EXAMINED_AGAIN.after(self._doubts) if self._doubts else 0.0
+        self._examine_at = self._now() + timedelta(seconds=wait)
+        self._doubts += 1
+
     def _ready(self) -> sqlite3.Connection:
         """The agent's connection, opened where it is not. Raises `OutboxBusy`, OSError or sqlite3.Error."""
-        if self._agent is not None:
+        if self._agent is not None and not self._in_doubt:
             return self._agent
         if self._closed:
             raise OutboxUnwritable("gone", "the outbox was closed")
-        make_folder(self.path.parent)
-        self._acquire()
-        self._look_at_folder()
-        self.notes += filter(None, map(narrow, files_of(self.path)))
+        wait = (self._examine_at - self._now()).total_seconds()
+        if 0 < wait <= EXAMINED_AGAIN.most:
+            raise OutboxUnwritable(self._in_doubt or "io", f"{self.path} will be examined in {wait:.0f} s")
         with self._delivery_lock:
+            self._shut()
+            self._in_doubt = ""
+            make_folder(self.path.parent)
+            self._acquire()
+            os.close(os.open(self.path, os.O_RDWR))  # SQLite would be content with a file that it can only read
+            self._look_at_folder()
+            self.notes += filter(None, map(narrow, files_of(self.path)))
             if self._aside:
-                if self.path.exists():
-                    # Our own journal beside a file that took the place of ours would be read into that one.
-                    alone = self._aside == _REPLACED and inode(self._journal_path) == self._journal
-                    self.notes.append(set_aside(self.path, self._aside, self._now(), alone=alone))
-                self._aside = ""
-            taken = self._take_copy()
+                self._begin_anew()
             self.notes += filter(None, [reunite(self.path, self._now())])
-            agent = self._open()
-            if taken:
-                for name, settled in self._unsettled.items():
-                    self._queues[name].settled = settled
-            self._unsettled = {}
-            return agent
+            self._finish_replacing()
+            return self._open()
 
     def _look_at_folder(self) -> None:
         """Says once that others may read what SQLite makes there."""
@@ -116,46 +155,56 @@ class Database:
             self.notes.append(note)
         self._folder_seen = True
 
-    def _take_copy(self) -> bool:
-        """Puts the copy that `_follow_the_file` made at the path, where there is no other file; so also after a crash.
-
-        All of the journal that may be there is in the copy. One that is damaged, as the file was, is put there too, and
-        set aside by whoever opens it; one that was not written to its end is empty. Whether it is whole.
-        """
-        if not self._copy.exists() or self.path.exists():
-            return False
-        if whole := is_whole(self._copy):
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        elif not self._copy.stat().st_size:
-            return False
-        os.replace(self._copy, self.path)
-        self.notes.append(f"{self.path} was removed or replaced while running; it was written anew")
-        return whole
-
     def _acquire(self) -> None:
-        make_private(self._lock_path)
-        if not self._lock.acquire():
-            raise OutboxBusy("busy", f"another agent works on {self.path}")
+        """Lock the file at the path, which is made if there is none. Raises `OutboxBusy` and OSError."""
+        make_private(self._lock.path)  # SQLite gives its journal the mode that the file has
+        if self._taken_over or not self._lock.acquire():
+            self._taken_over = self._files != (None, None)
+            restart = "; end it, then start this one again" if self._taken_over else ""
+            raise OutboxBusy("busy", f"another agent works on {self.path}{restart}")
+        make_private(self.path)
 
     def _open(self) -> sqlite3.Connection:
-        agent, note = open_or_set_aside(self.path, self.capacity, self._now())
-        self.notes += [note] if note else []
+        lost = Counter[str]()
+        agent, why = examined(self.path, self.capacity)
+        if why == "corrupt":
+            lost = self._salvage()
+            agent, why = examined(self.path, self.capacity)
+        if agent is not None and self._birth is not None:
+            state, _ = load_meta(agent)
+            if state is not None and state.birth != self._birth:
+                agent.close()
+                agent, why = None, "replaced"
+        if why in ("foreign", "replaced"):
+            self._aside = why
+            self._begin_anew()
+            agent, why = examined(self.path, self.capacity)
+        if agent is None:
+            raise OutboxUnwritable("corrupt", f"{self.path} is {why}, though it was just written")
         with contextlib.ExitStack() as undo:
             undo.callback(agent.close)
             delivery = connect(self.path, self.capacity, "NORMAL")
             undo.callback(delivery.close)
-            self._inode = inode(self.path)
             self._newest = self._count_on(agent)
-            self._queues = {name: queue_state_of(agent, name) for name in self._names}
-            self._journal = inode(self._journal_path)  # there since the first of these questions
+            queues = {name: queue_state_of(agent, name) for name in self._names}
+            self._files = self._files_at_path()  # the journal is there since the first of these questions
+            if not self._lock.is_held():
+                raise OutboxUnwritable("gone", f"{self.path} was replaced while it was opened")
             undo.pop_all()
-        with contextlib.suppress(OSError):
-            remove_copy(self._copy)  # of a process that died before it could use it
+        for name, queue in queues.items():
+            before = self._queues[name]
+            queue.settled = before.settled
+            missing = before.waiting + before.parked - queue.waiting - queue.parked
+            if (number := max(lost[name], missing)) > 0:
+                self.lost.append((name, number))
+        self._queues = queues
         self._pruned = 0
         self._size_changed = self._heartbeat_kept = True
         self._agent, self._delivery = agent, delivery
         return agent
+
+    def _files_at_path(self) -> tuple[object, object]:
+        return inode(self.path), inode(self._journal_path)
 
     def _count_on(self, db: sqlite3.Connection) -> int:
         """The largest number of a row. The numbers of a file that was begun anew go on where those of the last one
@@ -188,35 +237,97 @@ class Database:
             self._shut()
             self._lock.release()
 
+    # -- another file in the place of this one
+
     def renew(self, why: str) -> None:
-        """Sets the file aside while running and begins an empty one: its state is not ours.
+        """Set the file aside while running and begin an empty one: its state is not this VM's.
 
         `why` becomes a part of its new name. Raises `OutboxUnwritable` or `OutboxBusy`.
         """
-        with self._agent_lock, self._delivery_lock, translated():
+        with self._agent_lock, self._delivery_lock, self._guard:
             if self._agent is None and not self._aside:
                 return  # it was never read, so nothing is known against it
-            self._begin_anew(why)
-
-    def _begin_anew(self, why: str) -> None:
-        with self._delivery_lock:
             self._shut()
-            self._aside = why
+            self._aside, self._birth = why, None
+            self._queues = {name: QueueState() for name in self._names}
             self._ready()
 
-    def _follow_the_file(self) -> None:
-        """A file that was removed or replaced under us is written anew from what the connection still holds."""
-        if self._agent is None or inode(self.path) == self._inode:
+    def release(self) -> None:
+        """Let deliveries send what is stored: it is this VM's."""
+        self._withheld = False
+
+    def _begin_anew(self) -> None:
+        """Set aside what is at the path, for the reason in `_aside`, and make another file there."""
+        if size_of(self.path):
+            copy = set_aside(self.path, self._aside, self._now())
+            self.notes.append(f"{self.path} was {self._aside} and is now {copy.name}; a new outbox was begun")
+        self._aside = ""
+        self._acquire()
+
+    def _salvage(self) -> Counter[str]:
+        """Write what can be read of a damaged file to another one, and put that in its place. Raises OSError.
+
+        Return for each destination how many undelivered records could not be read.
+        """
+        self._postpone()  # on Windows it can't be set aside while another program has it open
+        with self._written_beside() as new:
+            records, lost = salvage(self.path, new, self._names, self._now())
+        copy = self._put_new("corrupt")
+        self.faults.append(f"{self.path} was damaged and is now {copy}; {records} records were carried over")
+        self._birth = None
+        return lost
+
+    def _follow(self) -> None:
+        """Write the file anew if it or its journal was removed or replaced while open: the connection still has it."""
+        if self._agent is None or self._in_doubt or self._files_at_path() == self._files:
             return
         make_folder(self.path.parent)
         self._acquire()
-        remove_copy(self._copy)
-        make_private(self._copy)
-        with contextlib.closing(sqlite3.connect(self._copy)) as copy:
-            self._agent.backup(copy)
+        with self._written_beside() as new:
+            self._agent.backup(new)
         with self._delivery_lock:
-            self._unsettled = {name: queue.settled for name, queue in self._queues.items()}
-            self._begin_anew(_REPLACED)
+            self._shut()
+            if self._files_at_path()[0] != self._files[0] and inode(self._journal_path) == self._files[1]:
+                remove_parts(self.path, ("-wal", "-shm"))  # SQLite would read our own into another file
+            copy = self._put_new(stranger_at(self.path) if size_of(self.path) else "")
+            aside = f"; what was there is now {copy}" if copy else ""
+            self.notes.append(f"{self.path} was removed or replaced while running; it was written anew{aside}")
+            self._open()
+
+    @contextlib.contextmanager
+    def _written_beside(self) -> Iterator[sqlite3.Connection]:
+        remove_parts(self._new)
+        make_private(self._new)
+        try:
+            with contextlib.closing(sqlite3.connect(self._new, isolation_level=None)) as new:
+                new.execute(f"PRAGMA page_size={PAGE}")
+                yield new
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove_parts(self._new)
+            raise
+
+    def _put_new(self, why: str) -> str:
+        """Put the new file at the path, after what is there was set aside. Return the name of that copy, if any."""
+        copy = set_aside(self.path, why, self._now()).name if why else ""
+        os.replace(self._new, self.path)
+        self._acquire()
+        return copy
+
+    def _finish_replacing(self) -> None:
+        """Put the new file at the path if a process was killed just before that; remove one that was never filled."""
+        if self._new.exists() and not size_of(self.path):
+            is_filled = True
+            try:
+                with contextlib.closing(sqlite3.connect(self._new)) as new:
+                    is_filled = not is_blank(new)
+            except sqlite3.Error as error:
+                if not is_damage(error):  # else it is examined like every file at the path
+                    raise
+            if is_filled:
+                self._put_new("")
+                self.notes.append(f"{self.path} was being written anew when a process ended; that is finished now")
+        remove_parts(self._new)
 
 
 def inode(path: Path) -> tuple[int, int] | None:

@@ -9,10 +9,10 @@ Failure
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 from exporter.errors import Permanent, Retryable
@@ -36,6 +36,8 @@ _SYSTEM: Final = {
     errno.ENOENT: "gone",
     errno.ENOTDIR: "gone",
     errno.EEXIST: "gone",
+    errno.EISDIR: "gone",
+    errno.ELOOP: "gone",
 }
 _WINDOWS: Final = {
     2: "gone",  # file not found
@@ -64,35 +66,58 @@ _WINDOWS: Final = {
 _SQLITE: Final = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_READONLY: "read-only",
+    sqlite3.SQLITE_PERM: "read-only",
     sqlite3.SQLITE_BUSY: "busy",
     sqlite3.SQLITE_LOCKED: "busy",
-    sqlite3.SQLITE_CORRUPT: "corrupt",
-    sqlite3.SQLITE_NOTADB: "corrupt",
+    sqlite3.SQLITE_PROTOCOL: "busy",
     sqlite3.SQLITE_CANTOPEN: "gone",
+    sqlite3.SQLITE_IOERR: "io",
+    sqlite3.SQLITE_NOMEM: "io",
+    sqlite3.SQLITE_INTERRUPT: "io",
+    sqlite3.SQLITE_MISUSE: "io",
 }
+"""By primary result code. Every statement is a constant and was valid when the file was made. So any other error is of
+the file's content: a schema that can't be read, a constraint that does not hold, text that is not UTF-8 (for which
+Python has no code)."""
 
 
 def reason_of(error: OSError | sqlite3.Error) -> str:
-    """The `reason` of an `OutboxUnwritable`, by the system's error or by SQLite's primary result code."""
+    """Return the `reason` of an `OutboxUnwritable`, by the system's error or by SQLite's primary result code."""
     if isinstance(error, OSError):
         return system_reason(error.errno, getattr(error, "winerror", None))
-    return _SQLITE.get(result_code(error), "io")
+    if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
+        return "io"  # of Python's module: a connection that was closed
+    return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "corrupt")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Return whether the error may come from damaged content. SQLite also reports a disk's read error so."""
+    return reason_of(error) == "corrupt"
 
 
 def system_reason(number: int | None, winerror: int | None) -> str:
-    """The `reason` by an error's `errno`, or by its `winerror` where it has one, which says more."""
+    """Return the `reason` by an error's `errno`, or by its `winerror` if it has one, which is more exact."""
     return _SYSTEM.get(number or 0, "io") if winerror is None else _WINDOWS.get(winerror, "io")
 
 
-def result_code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 where Python's own module raised the error without one."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # not a part of `sqlite3.Error`'s type, and not always there
+class Guard:
+    """A context that turns errors of SQLite and the system into `OutboxUnwritable`, and calls `doubt` with its reason.
 
+    The only place that does. Not by `contextlib.contextmanager`: from Python 3.12 on that makes a reference cycle of
+    the error and all frames, with the documents in them, which stay until the next collection.
+    """
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Turns SQLite's and the system's errors into `OutboxUnwritable`. The only place that does."""
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        raise OutboxUnwritable(reason_of(error), str(error)) from error
+    def __init__(self, doubt: Callable[[str], object]) -> None:
+        self._doubt = doubt
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OutboxUnwritable):
+            self._doubt(error.reason)
+        elif isinstance(error, OSError | sqlite3.Error):
+            self._doubt(reason_of(error))
+            raise OutboxUnwritable(reason_of(error), str(error)) from error

@@ -6,16 +6,18 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import index
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote
 
+from exporter.core.state import State
 from exporter.core.state_codec import load_state
-from exporter.outbox.errors import result_code
+from exporter.outbox.errors import OutboxUnwritable, is_damage
 from exporter.ownership import refuse_foreign
-from exporter.private_file import make_private, narrow
+from exporter.private_file import narrow
 
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1
@@ -23,7 +25,12 @@ PAGE: Final = 4096
 BUSY_SECONDS: Final = 1.0
 _BESIDE: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
 _PARTS: Final = ("", "-wal", "-shm", "-journal")
-_ASIDE: Final = re.compile(r"\.[a-z-]+-([0-9]{8}T[0-9]{6}Z)(?:-([0-9]+))?\Z")
+_ASIDE: Final = re.compile(
+    r"(?P<copy>.+\.(?:corrupt|other-vm|replaced|no-database)-(?P<at>[0-9]{8}T[0-9]{6}Z)(?:-(?P<number>[0-9]+))?)"
+    r"(?:-wal|-shm|-journal)?"
+)
+"""Names of copies that are ours to remove. A `foreign` one is another program's database."""
+_COPIES: Final = 2
 _CLOCK_SLACK: Final = timedelta(seconds=2)
 """File systems keep times to 2 s (FAT), and names to 1 s."""
 _SCHEMA: Final = (
@@ -37,18 +44,24 @@ _SCHEMA: Final = (
     "CREATE TABLE destination (name TEXT PRIMARY KEY, attempts INTEGER NOT NULL, due REAL NOT NULL,"
     " error TEXT NOT NULL, last_success REAL) WITHOUT ROWID",
 )
+_NAMES: Final = frozenset(statement.split()[2] for statement in _SCHEMA)
 
 
 def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
-    """A connection in WAL mode that lets the file grow to `capacity` bytes.
+    """Return a connection in WAL mode to the file at the path, which it lets grow to `capacity` bytes.
 
     Each statement is a transaction of its own outside `transaction`. `synchronous` is SQLite's setting of that name.
-    Raises OSError or sqlite3.Error.
+    Raises sqlite3.Error, also if there is no file.
     """
     for suffix in _PARTS:
         refuse_foreign(f"{path}{suffix}")
-    make_private(path)  # SQLite gives its journal the mode that the file has
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+    db = sqlite3.connect(
+        f"{file_uri(path.absolute())}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=BUSY_SECONDS,
+    )
     pages = max(16, capacity // PAGE)
     try:
         db.execute(f"PRAGMA page_size={PAGE}")
@@ -70,19 +83,12 @@ def file_uri(path: PurePath) -> str:
     return "file://" + ("" if place.startswith("/") else "/") + quote(os.fsencode(place), safe="/:")
 
 
-def fault(db: sqlite3.Connection) -> str:
-    """Why this file is not ours to use: `foreign`, `corrupt`, or an empty string. An empty file becomes ours.
-
-    Raises sqlite3.Error.
-    """
-    if db.execute("PRAGMA schema_version").fetchone()[0] == 0:
-        with transaction(db):
-            for statement in _SCHEMA:
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version={FORMAT}")
-        return ""
-    return fault_within(db)
+def make_tables(db: sqlite3.Connection) -> None:
+    """Make an empty database an outbox. Raises sqlite3.Error."""
+    for statement in _SCHEMA:
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={FORMAT}")
 
 
 def is_ours(db: sqlite3.Connection) -> bool:
@@ -92,65 +98,105 @@ def is_ours(db: sqlite3.Connection) -> bool:
     return bool((application_id, user_version) == (APPLICATION_ID, FORMAT))
 
 
-def fault_within(db: sqlite3.Connection) -> str:
-    """As `fault`, for a file that is not empty; writes nothing."""
-    if not is_ours(db):
-        return "foreign"
-    if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-        return "corrupt"
-    row = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
+def is_blank(db: sqlite3.Connection) -> bool:
+    """Whether nothing was ever written to the file. Raises sqlite3.Error."""
+    return bool(db.execute("PRAGMA schema_version").fetchone()[0] == 0)
+
+
+def content_fault(db: sqlite3.Connection) -> str:
+    """Return why a file that is not blank can't be used: `foreign`, `corrupt`, or an empty string. Writes nothing.
+
+    All that the agent reads of it later is read here, but for the records' bodies. Raises sqlite3.Error for what is not
+    the content's fault.
+    """
     try:
-        if row is not None:
-            load_state(row[0])
-    except ValueError:
+        if not is_ours(db):
+            return "foreign"
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        if not names.issuperset(_NAMES) or db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+            return "corrupt"
+        for created, _id in db.execute("SELECT created, id FROM records"):
+            datetime.fromtimestamp(created, UTC)
+        for last, attempts, _error in db.execute("SELECT last_success, attempts, error FROM destination"):
+            datetime.fromtimestamp(last or 0.0, UTC)
+            index(attempts)
+        for _texts in db.execute("SELECT destination, subject, parked FROM queue"):
+            pass
+        missing = "SELECT seq FROM queue EXCEPT SELECT seq FROM records LIMIT 1"
+        mistyped = "SELECT 1 FROM records WHERE typeof(body) <> 'blob' LIMIT 1"
+        if db.execute(missing).fetchone() or db.execute(mistyped).fetchone():
+            return "corrupt"
+        load_meta(db)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        return "corrupt"
+    except (ValueError, TypeError, OverflowError, OSError):
         return "corrupt"
     return ""
 
 
-def open_or_set_aside(path: Path, capacity: int, now: datetime) -> tuple[sqlite3.Connection, str]:
-    """A checked connection, and a sentence about what had to be set aside for it (or an empty string).
+def load_meta(db: sqlite3.Connection) -> tuple[State | None, str]:
+    """Return the state, None if there is none yet, and the text of the last heartbeat. Raises ValueError for a state
+    that can't be read, and sqlite3.Error."""
+    meta: dict[str, bytes] = dict(db.execute("SELECT key, CAST(value AS BLOB) FROM meta").fetchall())
+    state = load_state(meta["state"].decode()) if "state" in meta else None
+    return state, meta.get("seen", b"").decode(errors="replace")
 
-    `now` is a part of the name of what is set aside. Raises OSError or sqlite3.Error where the file can not be opened,
-    or not be set aside: then it is as it was.
+
+def examined(path: Path, capacity: int) -> tuple[sqlite3.Connection | None, str]:
+    """Return a connection to the file at the path, or None and why there is none: `foreign` or `corrupt`.
+
+    A blank file becomes an outbox. SQLite reports a disk's read error as damage. So a file that seems damaged is
+    closed, read whole by itself, which raises OSError, and examined twice more. Raises OSError or sqlite3.Error for
+    what is not the content's fault.
     """
-    why = "corrupt"
-    try:
-        with contextlib.ExitStack() as undo:
+    for attempt in range(3):
+        db, why = _examined_once(path, capacity)
+        if why != "corrupt":
+            return db, why
+        if not attempt:
+            _read_whole(path)
+    return None, "corrupt"
+
+
+def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None, str]:
+    with contextlib.ExitStack() as undo:
+        try:
             db = connect(path, capacity, "FULL")
             undo.callback(db.close)  # before the file is renamed, which not every system does with one that is open
-            why = fault(db)
-            if not why:
-                undo.pop_all()
-                return db, ""
-    except sqlite3.DatabaseError as error:
-        if not is_corrupt(error):
-            raise
-    note = set_aside(path, why, now)
-    db = connect(path, capacity, "FULL")
-    fault(db)
-    return db, note
-
-
-def is_whole(path: Path) -> bool:
-    """Whether the file is an outbox of this version that was written to its end. Raises OSError or sqlite3.Error."""
-    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db:
-        try:
-            return bool(db.execute("PRAGMA schema_version").fetchone()[0]) and not fault_within(db)
-        except sqlite3.DatabaseError as error:
-            if not is_corrupt(error):
+            if is_blank(db):
+                with transaction(db):
+                    make_tables(db)
+            elif why := content_fault(db):
+                if why == "corrupt":
+                    _empty_journal(db)
+                return None, why
+        except sqlite3.Error as error:
+            if not is_damage(error):
                 raise
-            return False
+            return None, "corrupt"
+        undo.pop_all()
+        return db, ""
 
 
-def remove_copy(path: Path) -> None:
-    """Removes a database that nobody uses, with its journal. Raises OSError."""
-    for suffix in _PARTS:
+def _empty_journal(db: sqlite3.Connection) -> None:
+    """Write all of the journal into the file, so that it can be read without SQLite. Raises `OutboxUnwritable`."""
+    if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        raise OutboxUnwritable("corrupt", "it is damaged, and another program reads it: end that")
+
+
+def _read_whole(path: Path) -> None:
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError), open(f"{path}{suffix}", "rb") as file:
+            while file.read(1 << 20):
+                pass
+
+
+def remove_parts(path: Path, parts: Sequence[str] = _PARTS) -> None:
+    """Remove a database that no one uses, with its journal, or some of its `parts`. Raises OSError."""
+    for suffix in parts:
         Path(f"{path}{suffix}").unlink(missing_ok=True)
-
-
-def is_corrupt(error: sqlite3.Error) -> bool:
-    """Whether the error says that the file is damaged, or no database at all."""
-    return result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -166,18 +212,17 @@ def files_of(path: Path) -> list[Path]:
 Rename = Callable[[Path, Path], None]
 
 
-def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename, *, alone: bool = False) -> str:
-    """Renames the file, with its journal, to a name that says `why` and when; answers a sentence for the log.
+def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename) -> Path:
+    """Rename the file, with its journal, to a name that contains `why` and when. Return that name.
 
-    `alone` where the journal beside it is not its own: then that stays where it is.
-
-    Either all of them are renamed or, where one can't be, none: a journal that is left beside the next outbox would be
-    lost or, worse, be read into it. On Windows nothing is renamed while somebody has it open. Raises OSError.
+    Either all of them are renamed or, if one can't be, none: a journal that is left next to the next outbox would be
+    lost or, worse, be read into it. On Windows nothing is renamed that another program has open. Only the newest
+    copies are kept. Raises OSError.
     """
     target = _free_name(path, why, now)
     with contextlib.ExitStack() as undo:
         # The database first: it is what a reader has open, and then nothing was done yet.
-        for suffix in _PARTS[:1] if alone else _PARTS:
+        for suffix in _PARTS:
             source, goal = Path(f"{path}{suffix}"), Path(f"{target}{suffix}")
             narrow(source)  # it may be one that was put here
             try:
@@ -186,7 +231,18 @@ def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename, *
                 continue
             undo.callback(_rename_back, goal, source, rename)
         undo.pop_all()
-    return f"{path} was {why} and is now {target.name}; a new outbox was begun"
+    for copy in [copy for _, _, copy in _copies(path) if copy != target][: 1 - _COPIES]:
+        with contextlib.suppress(OSError):  # another program has it open: removed with the next one
+            remove_parts(copy)
+    return target
+
+
+def stranger_at(path: Path) -> str:
+    """Return the word under which a file that took the place of the outbox is set aside. Raises OSError."""
+    with open(path, "rb") as file:
+        header = file.read(PAGE)
+    is_outbox = header[68:72] == APPLICATION_ID.to_bytes(4, "big") or size_of(Path(f"{path}-wal"))
+    return "foreign" if header.startswith(b"SQLite format 3\0") and not is_outbox else "replaced"
 
 
 def _rename_back(goal: Path, source: Path, rename: Rename) -> None:
@@ -195,30 +251,29 @@ def _rename_back(goal: Path, source: Path, rename: Rename) -> None:
 
 
 def _free_name(path: Path, why: str, now: datetime) -> Path:
-    """A name to set the file aside under, that neither a database nor a part of one has."""
+    """A name to set the file aside under, after those of the same second, that no part of a database has."""
     base = f"{path.name}.{why}-{now:%Y%m%dT%H%M%SZ}"
-    target = path.with_name(base)
-    count = 1
-    while any(os.path.lexists(f"{target}{suffix}") for suffix in _PARTS):
+    count = 1 + max((number for at, number, _ in _copies(path) if at == now.replace(microsecond=0)), default=0)
+    while True:
+        target = path.with_name(base if count == 1 else f"{base}-{count}")
+        if not any(os.path.lexists(f"{target}{suffix}") for suffix in _PARTS):
+            return target
         count += 1
-        target = path.with_name(f"{base}-{count}")
-    return target
 
 
 def reunite(path: Path, now: datetime) -> str:
-    """Moves a journal that has no database at `path` out of the way of a new one; answers a sentence, or "".
+    """Move a journal that has no database at `path` out of the way of a new one. Return a sentence, or "".
 
-    A process that died while it set its outbox aside leaves one behind, and SQLite would delete it. It goes to the
+    A process that ended while it set its outbox aside leaves one behind, and SQLite would delete it. It goes to the
     database that it belongs to: the one that was set aside last, not before the journal was written, and has none.
     Otherwise it is kept under a name of its own. Raises OSError.
     """
     journal = Path(f"{path}-wal")
-    if _size(path) or not _size(journal):
+    if size_of(path) or not size_of(journal):
         return ""
     written = datetime.fromtimestamp(journal.stat().st_mtime, UTC) - _CLOCK_SLACK
-    owner = next(
-        (copy for aside_at, copy in _set_aside_last(path) if aside_at >= written and _lacks_journal(copy)), None
-    )
+    last = _copies(path)[-1:]
+    owner = next((copy for at, _, copy in last if at >= written and not os.path.lexists(f"{copy}-wal")), None)
     target = owner or _free_name(path, "no-database", now)
     narrow(journal)
     os.rename(journal, f"{target}-wal")
@@ -227,23 +282,18 @@ def reunite(path: Path, now: datetime) -> str:
     return f"{journal} was left without its database and is now {target.name}-wal"
 
 
-def _set_aside_last(path: Path) -> list[tuple[datetime, Path]]:
-    """When and under which names databases of this path were set aside, the last of them alone."""
-    found: list[tuple[datetime, int, Path]] = []
-    for file in files_of(path):
-        if match := _ASIDE.search(file.name):
-            with contextlib.suppress(ValueError):  # a name that somebody else gave, of the 99th of a month
-                at = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-                found.append((at, int(match[2] or 1), file))
-    return [(at, file) for at, _, file in sorted(found)[-1:]]
+def _copies(path: Path) -> list[tuple[datetime, int, Path]]:
+    """When and under which names databases of this path were set aside, the last one last."""
+    found: set[tuple[datetime, int, Path]] = set()
+    for match in filter(None, (_ASIDE.fullmatch(str(file)) for file in files_of(path))):
+        with contextlib.suppress(ValueError):  # a name that the agent did not give, of the 99th of a month
+            at = datetime.strptime(match["at"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            found.add((at, int(match["number"] or 1), Path(match["copy"])))
+    return sorted(found)
 
 
-def _lacks_journal(copy: Path) -> bool:
-    return not os.path.lexists(f"{copy}-wal")
-
-
-def _size(path: Path) -> int:
-    """Bytes in the file, 0 where there is none. Raises OSError."""
+def size_of(path: Path) -> int:
+    """Bytes in the file, 0 if there is none. Raises OSError."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

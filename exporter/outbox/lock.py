@@ -1,4 +1,8 @@
-"""One process per file: an advisory lock that the system releases when the process dies, however it dies."""
+"""One agent per outbox: an advisory lock that the system releases when the process ends, however it ends.
+
+On POSIX it is on the database itself, on a descriptor of its own: there is no second file that could be removed. On
+Windows, where a lock also keeps others from reading, it is on a file next to it, which nobody can remove meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +16,49 @@ _OPEN: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os
 
 
 class FileLock:
-    """A lock on a file of its own, which stays behind when the lock is released."""
+    """The lock of the outbox at a path.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Closing any descriptor of a database ends the locks that SQLite holds on that file in this process. So `release` is
+    called after its connections were closed, and `acquire` while it is open only if another file is at the path.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self.path = database.with_name(f"{database.name}.lock") if sys.platform == "win32" else database
+        """The file that is locked."""
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
-        """Whether the lock is ours now; it never waits. Raises OSError when the file can't be made.
+        """Lock the file that is at the path now; make it if there is none. Return False if another process has it.
 
-        When it is ours already, it is taken again if the file was removed: a lock on a removed file keeps nobody out.
+        Never waits. Of a lock on a file that is no longer at the path nothing remains. Raises OSError if the file can't
+        be opened for writing.
         """
-        if self._descriptor is not None and self._still_there(self._descriptor):
-            return True
-        descriptor = os.open(self._path, _OPEN, 0o600)
-        try:
-            _lock(descriptor)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        except OSError:
-            os.close(descriptor)
-            raise
-        self.release()
-        self._descriptor = descriptor
-        return True
+        for _ in range(3):  # again if the file is replaced between the two calls
+            if self.is_held():
+                return True
+            descriptor = os.open(self.path, _OPEN, 0o600)
+            try:
+                _lock(descriptor)
+            except OSError as error:
+                os.close(descriptor)
+                if isinstance(error, BlockingIOError):
+                    return False
+                raise
+            self.release()
+            self._descriptor = descriptor
+        return self.is_held()
 
-    def _still_there(self, descriptor: int) -> bool:
+    def is_held(self) -> bool:
+        """Whether the file that is locked is still the one at the path. Raises OSError."""
+        if self._descriptor is None:
+            return False
         try:
-            return os.path.samestat(os.stat(self._path), os.fstat(descriptor))
-        except FileNotFoundError:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def release(self) -> None:
-        """Gives the lock back. Without one it does nothing."""
+        """Release the lock, if it is held."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 _unlock(self._descriptor)

@@ -15,7 +15,7 @@ from operator import length_hint
 from typing import Final
 
 from exporter.core.folding import folded
-from exporter.core.records import Record
+from exporter.core.records import Record, Storable
 from exporter.outbox.file import transaction
 from exporter.outbox.retention import DELIVERED
 
@@ -116,7 +116,9 @@ def oldest_of(db: sqlite3.Connection, destination: str) -> datetime | None:
     return datetime.fromtimestamp(row[0], UTC) if row else None
 
 
-def enqueue(db: sqlite3.Connection, destinations: Sequence[str], records: Sequence[tuple[Record, bytes]]) -> list[int]:
+def enqueue(
+    db: sqlite3.Connection, destinations: Sequence[str], records: Sequence[tuple[Storable, bytes]]
+) -> list[int]:
     """Writes records, each with its body, once and into the queue of each destination.
 
     Answers the numbers of the new rows. A record whose id is already there is passed over. Raises sqlite3.Error.

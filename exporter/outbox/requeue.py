@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.errors import Permanent
-from exporter.outbox.errors import translated
+from exporter.outbox.errors import Guard
 from exporter.outbox.file import file_uri, is_ours, transaction
 
 BUSY_SECONDS: Final = 5.0
@@ -24,7 +24,7 @@ def requeue(path: Path, destination: str = "") -> dict[str, int]:
     Raises `OutboxUnwritable`, and `Permanent` for a file that is no outbox; then nothing has changed.
     """
     chosen = "parked IS NOT NULL AND ? IN ('', destination)"
-    with translated():
+    with Guard(lambda _reason: None):
         os.stat(path)  # to name what is missing; SQLite says that it can't open the file
         uri = f"{file_uri(path.resolve())}?mode=rw"
         with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)) as db:

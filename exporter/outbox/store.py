@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from exporter.core.records import Record
+from exporter.core.records import Record, Storable
 from exporter.core.state import Instant, State
-from exporter.core.state_codec import StateWriter, load_state
-from exporter.outbox.database import Database
-from exporter.outbox.errors import reason_of, translated
-from exporter.outbox.file import is_corrupt, transaction, used_bytes
+from exporter.core.state_codec import StateWriter
+from exporter.outbox.database import Database, inode
+from exporter.outbox.errors import OutboxUnwritable, reason_of
+from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
     Queue,
     Queued,
@@ -41,7 +41,7 @@ HISTORY: Final = 1_000
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
 """So many records a destination may take whose acknowledgement the disk does not; then it waits for the disk."""
-Body = tuple[Record, bytes]
+Body = tuple[Storable, bytes]
 
 
 class Outbox(Database):
@@ -65,17 +65,17 @@ class Outbox(Database):
 
     def load(self) -> State | None:
         """The state as last committed; None when there is none yet. Raises `OutboxUnwritable`, `OutboxBusy`."""
-        with self._agent_lock, translated():
-            meta = dict(self._ready().execute("SELECT key, value FROM meta").fetchall())
-        if "state" not in meta:
-            return None
-        state = load_state(meta["state"])
-        if state.last_good is None:
+        with self._agent_lock, self._guard:
+            try:
+                state, seen = load_meta(self._ready())
+            except ValueError as error:
+                raise OutboxUnwritable("corrupt", f"the state in {self.path} can't be read") from error
+        if state is None or state.last_good is None:
             return state
-        seen = _time(meta.get("seen", "")) or state.last_good.wall  # a heartbeat is younger than the state
-        return replace(state, last_good=Instant(seen, None))
+        # a heartbeat is younger than the state
+        return replace(state, last_good=Instant(_time(seen) or state.last_good.wall, None))
 
-    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+    def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         """State and records, durable together or not at all; raises `OutboxUnwritable`, `OutboxBusy`.
 
         Answers how many undelivered records were dropped to make room, by destination. A record whose id is already
@@ -83,19 +83,21 @@ class Outbox(Database):
         """
         text = self._states.text(state)
         bodies = [(record, record.to_json()) for record in records]
-        with self._agent_lock, translated():
+        with self._agent_lock, self._guard:
+            self._ready()
+            self._follow()
             try:
                 dropped = self._commit(text, bodies)
-            except sqlite3.DatabaseError as error:
-                if not is_corrupt(error):
+            except sqlite3.Error as error:
+                if not self._doubt(reason_of(error)):
                     raise
-                self._begin_anew("corrupt")
                 dropped = self._commit(text, bodies)
+            if inode(self.path) != self._files[0]:
+                raise OutboxUnwritable("gone", f"{self.path} was removed or replaced while it was written to")
+            self._doubts, self._birth, self._withheld = 0, state.birth, False
         return {name: dropped[name] for name in self._names if dropped[name]}
 
     def _commit(self, text: str, bodies: list[Body]) -> Counter[str]:
-        self._ready()
-        self._follow_the_file()
         dropped: Counter[str] = Counter()
         fitting = [body for body in bodies if len(body[1]) <= self.capacity // 2]
         shrunk = False
@@ -162,16 +164,22 @@ class Outbox(Database):
 
         Raises `OutboxUnwritable`.
         """
-        with self._agent_lock, translated():
+        with self._agent_lock, self._guard:
             if self._agent is None:
                 return
-            self._follow_the_file()
+            self._ready()
+            self._follow()
             self._size_changed = self._heartbeat_kept = True
             self._ready().execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (seen.isoformat(),))
 
     def used(self) -> int:
-        """Bytes that the content takes; the file is asked only after a change. Raises `OutboxUnwritable`."""
-        with self._agent_lock, translated():
+        """Bytes that the content takes; the file is asked only after a change. One in doubt is examined.
+
+        Raises `OutboxUnwritable`.
+        """
+        with self._agent_lock, self._guard:
+            if self._in_doubt:
+                self._ready()
             if self._size_changed:
                 self._size_changed = False  # before the file is asked: a delivery may settle meanwhile
                 try:
@@ -187,10 +195,11 @@ class Outbox(Database):
 
     def queues(self) -> dict[str, Queue]:
         """How each destination stands; the file is asked only after a change. Raises `OutboxUnwritable`."""
-        with self._agent_lock, translated():
-            if self._agent is not None and any(queue.parked for queue in self._queues.values()):
-                self._count_again(self._agent)
-            return {name: queue.view(self._agent, name) for name, queue in self._queues.items()}
+        with self._agent_lock, self._guard:
+            db = None if self._in_doubt else self._agent
+            if db is not None and any(queue.parked for queue in self._queues.values()):
+                self._count_again(db)
+            return {name: queue.view(db, name) for name, queue in self._queues.items()}
 
     def _count_again(self, db: sqlite3.Connection) -> None:
         """Both locks are held: nothing of ours is on its way between file and counts."""
@@ -212,58 +221,66 @@ class Outbox(Database):
         With None the oldest of all subjects, in the order of the outbox; none of the row numbers `without`. Bounded by
         `BATCH_BYTES` too; empty when nothing waits. Raises `OutboxUnwritable`.
         """
-        with self._delivery_lock, translated():
-            db = self._delivery
-            if db is None:
+        with self._delivery_lock, self._guard:
+            if (db := self._readable_file()) is None:
                 return []
             queue = self._queues[destination]
-            with contextlib.suppress(sqlite3.Error):  # the disk may not take it yet; a read needs no room on it
-                self._settle(destination)
-            if len(queue.settled) > MAX_UNSETTLED:
-                self._settle(destination)
-            rows = waiting_rows(db, destination, queue.unsettled(without), limit, subjects)
-            if not (readable := self._readable(destination, rows)) and rows:
-                return self.next(destination, limit, subjects, without)
-            return readable
+            while True:
+                with contextlib.suppress(sqlite3.Error):  # the disk may not take it yet; a read needs no room on it
+                    self._settle(destination)
+                if len(queue.settled) > MAX_UNSETTLED:
+                    self._settle(destination)
+                rows = waiting_rows(db, destination, queue.unsettled(without), limit, subjects)
+                if (readable := self._readable(destination, rows)) or not rows:
+                    return readable
+
+    def _readable_file(self) -> sqlite3.Connection | None:
+        """The deliveries' connection; None if there is nothing to read for them. Raises `OutboxUnwritable`."""
+        if self._in_doubt:
+            raise OutboxUnwritable(self._in_doubt, f"{self.path} will be examined")
+        return None if self._withheld else self._delivery
 
     def waiting(self, destination: str, seq: int) -> list[Queued]:
         """The record with this row number, if it waits for this destination. Raises `OutboxUnwritable`."""
-        with self._delivery_lock, translated():
-            if self._delivery is None:
+        with self._delivery_lock, self._guard:
+            if (db := self._readable_file()) is None:
                 return []
             this = f"{self._queues[destination].unsettled()} AND seq = {seq:d}"
-            return self._readable(destination, waiting_rows(self._delivery, destination, this, 1, None))
+            return self._readable(destination, waiting_rows(db, destination, this, 1, None))
 
     def another(self, destination: str, suspects: Collection[int], *, youngest: bool) -> list[Queued]:
         """One record that waits for this destination and is none of the `suspects`, which are row numbers: the first of
         the oldest, or the youngest, subject without a suspect; else the oldest. Raises `OutboxUnwritable`."""
-        with self._delivery_lock, translated():
-            if self._delivery is None:
+        with self._delivery_lock, self._guard:
+            if (db := self._readable_file()) is None:
                 return []
             others = self._queues[destination].unsettled(suspects)
-            seq = another_number(self._delivery, destination, others, suspects, youngest=youngest)
+            seq = another_number(db, destination, others, suspects, youngest=youngest)
             return self.waiting(destination, seq) if seq is not None else []
 
     def _readable(self, destination: str, rows: Sequence[tuple[int, bytes]]) -> list[Queued]:
-        """The rows as records; one that can't be read becomes a dead letter, so that it is in nobody's way."""
+        """The rows as records. One that can't be read is lost: it leaves the queue."""
         readable: list[Queued] = []
         for seq, body in rows:
             try:
                 readable.append(Queued(seq, Record.from_json(body)))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                self._queues[destination].settled[seq] = "unreadable: damaged in the outbox"
+            except (ValueError, KeyError):
+                self._queues[destination].settled[seq] = None
+                self.lost.append((destination, 1))
         return readable
 
     def must_look_again(self, destination: str) -> bool:
-        """Whether something may change for this destination without a commit: the file is not open, the disk has not
-        taken all that was settled, or another process may let parked records wait again."""
+        """Whether something may change for this destination without a commit: the file is not open, is in doubt or may
+        be another VM's, the disk has not taken all that was settled, or another process may let parked records wait
+        again."""
         with self._delivery_lock:
             queue = self._queues[destination]
-            return self._delivery is None or bool(queue.settled) or queue.parked > 0
+            may_read = self._delivery is not None and not self._in_doubt and not self._withheld
+            return not may_read or bool(queue.settled) or queue.parked > 0
 
     def delivered(self, destination: str, seqs: Sequence[int]) -> None:
         """The destination has acknowledged these. Raises `OutboxUnwritable`; they are not sent again all the same."""
-        with self._delivery_lock, translated():
+        with self._delivery_lock, self._guard:
             queue = self._queues[destination]
             queue.last_success, queue.attempts, queue.error = self._now(), 0, ""
             queue.settled.update(dict.fromkeys(seqs))
@@ -275,7 +292,7 @@ class Outbox(Database):
 
         Raises `OutboxUnwritable`; it is not sent again all the same.
         """
-        with self._delivery_lock, translated():
+        with self._delivery_lock, self._guard:
             self._queues[destination].settled[seq] = reason
             self._settle(destination)
 
@@ -290,7 +307,7 @@ class Outbox(Database):
 
         Raises `OutboxUnwritable`.
         """
-        with self._delivery_lock, translated():
+        with self._delivery_lock, self._guard:
             queue, db = self._queues[destination], self._delivery
             queue.attempts += 1
             queue.error = error

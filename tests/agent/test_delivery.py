@@ -20,6 +20,7 @@ from exporter.errors import Permanent, Retryable
 from exporter.log.log import Log
 from tests.support.delivery_world import Line, in_order, stories
 from tests.support.eventhubs_target import a_record
+from tests.support.outbox_content import a_record as large_record
 
 
 @dataclass
@@ -274,3 +275,26 @@ def test_over_a_restart(tmp_path: Path) -> None:
     with Line(tmp_path, backend) as line:
         line.go()
     assert backend.taken == [record.id for record in wanted]
+
+
+def test_a_damaged_outbox_is_no_failure_of_the_destination(tmp_path: Path) -> None:
+    """While the file is in doubt nothing is counted against the destination; what is left of it arrives afterwards."""
+    wanted = [large_record(number, subject=f"event-{number}", size=3_000) for number in range(1_500)]
+    backend = Backend(subjects=None, batch_size=100)
+    with Line(tmp_path, backend) as line:
+        line.put(*wanted)
+        with closing(sqlite3.connect(line.outbox.path)) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with line.outbox.path.open("r+b") as file:
+            file.seek(600 * 4096)
+            file.write(b"\xff" * 8192)
+        line.go(until=lambda: line.delivery.tick() == LOOK_AGAIN_SECONDS)
+        assert line.logged().count("event=outbox.unwritable") == 1
+        assert line.turn() == LOOK_AGAIN_SECONDS
+        line.outbox.used()  # as the agent asks each second
+        line.go()
+        lost = sum(count for _, count in line.outbox.lost)
+        assert 0 < lost <= 4
+        assert len(set(backend.taken)) == len(wanted) - lost
+        assert line.reasons() == {}
+        assert "event=destination.failed" not in line.logged()

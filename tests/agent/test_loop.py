@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import (
+    DESTINATIONS,
     FREEZE,
     NAME,
     OTHER_VM,
@@ -417,3 +420,48 @@ def test_retries_do_not_follow_a_wall_clock(tmp_path: Path) -> None:
         world.clock.wall -= timedelta(hours=5).total_seconds()
         world.live(3)
         assert len(world.source.posts) == 2
+
+
+def test_what_a_damaged_file_lost_is_counted_and_logged_as_an_error(tmp_path: Path) -> None:
+    """The rest goes on: the event is not recorded again, its approval not sent again, and no id is given twice."""
+    with World(tmp_path) as world:
+        world.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
+        before = {record.id for record in world.records()}
+        world.outbox.close()
+        content = bytearray(world.path.read_bytes())
+        at = content.index(b"x" * 3_000) // 4096 * 4096
+        content[at : at + 4096] = b"\xff" * 4096
+        world.path.write_bytes(content)
+        world.restart()
+        world.see(document(2, event(), event(FREEZE, "Freeze", Description="x" * 9_000)), 3)
+        (damaged,) = world.said("outbox.damaged")
+        assert "level=error" in damaged
+        lost = world.value("destination_records_dropped_total", destination="otlp", reason="outbox-corrupt")
+        assert lost
+        assert len(world.said("outbox.dropped")) == len(DESTINATIONS)
+        ids = [record.id for record in world.records()]
+        assert len(before - set(ids)) == lost
+        assert len(ids) == len(set(ids))
+        assert [event_id for _, event_id in world.source.posts].count(REBOOT) == 1
+        assert world.writable
+
+
+def test_a_lost_state_gives_no_id_twice_and_approves_nothing_twice(tmp_path: Path) -> None:
+    """The records say what was approved; what they say already is not said again under their ids."""
+    with World(tmp_path) as world:
+        world.see(document(2, event(), event(FREEZE, "Reboot", Description="a")), 3)
+        world.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)
+        posts = list(world.source.posts)
+        world.outbox.close()
+        with closing(sqlite3.connect(world.path)) as db:
+            db.execute("UPDATE meta SET value = '{' WHERE key = 'state'")
+            db.commit()
+        before = [record.id for record in world.records()]
+        world.restart()
+        world.see(document(3, event(), event(FREEZE, "Reboot", Description="b")), 3)
+        world.see(document(4, event(), event(FREEZE, "Reboot", Description="c")), 70)
+        assert world.source.posts == posts
+        found = [record.id for record in world.records()]
+        assert found[: len(before)] == before
+        assert len(found) == len(set(found))
+        assert world.kinds().count("updated") == 2

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from exporter.core.document import parse_document
 from exporter.core.folding import folded
-from exporter.core.lifecycle import advance
-from exporter.core.merge import merge_states, provisional_state
-from exporter.core.state import Instant, State
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import REBOOT, Source, World, document, event, policy, started
-from tests.support.core_documents import NOON
 
 
 class Paused(Source):
@@ -117,8 +111,8 @@ def test_the_time_started_is_not_told_over_a_life_without_the_disk(tmp_path: Pat
         assert world.value("started_seconds_count", event_type="Reboot") is None
 
 
-def test_an_id_that_came_back_without_the_disk_has_a_life_of_its_own(tmp_path: Path) -> None:
-    """What the file knew to be gone, and came again while it could not be read, is announced again."""
+def test_what_came_and_went_without_the_disk_is_not_recorded(tmp_path: Path) -> None:
+    """The state that is found replaces what was observed without it, as at a restart."""
     folder, away = tmp_path / "state", tmp_path / "away"
     given = event(EventSource="Platform")
     with World(tmp_path, path=folder / "outbox.db") as world:
@@ -128,18 +122,7 @@ def test_an_id_that_came_back_without_the_disk_has_a_life_of_its_own(tmp_path: P
             world.see(document(2 + number, *([there] if there else [])), 2)
         find(folder, away)
         world.live(3)
-        told = [record.kind for record in world.records("scheduled", "canceled", "ended")]
-        assert told == ["scheduled", "canceled", "scheduled", "canceled"]
-
-
-def test_the_clock_of_patience_is_not_carried_over_from_another_life() -> None:
-    """An event that only the file knows was not seen by the life without it: none of that time counts as known."""
-    now = Instant(NOON, 0.0)
-    found = advance(State(NOON), parse_document(document(2, event())), now).state
-    lived = advance(replace(provisional_state(NOON), observed_seconds=100.0), parse_document(document(3)), now).state
-    both = merge_states(found, lived)
-    assert [each.first_seen_at for each in both.tracked.values()] == [both.observed_seconds]
-    assert [each.unchanged_at for each in both.tracked.values()] == [both.observed_seconds]
+        assert [record.kind for record in world.records("scheduled", "canceled", "ended")] == ["scheduled", "canceled"]
 
 
 def test_an_event_that_was_taken_for_ours_is_told_to_be_another_vms(tmp_path: Path) -> None:
@@ -198,3 +181,22 @@ def test_what_a_started_event_says_of_its_time_and_takes_back_is_told(tmp_path: 
         for number, not_before in enumerate(("", "soon", ""), start=2):
             world.see(document(number, {**given, "NotBefore": not_before}), 2)
         assert [record.kind for record in world.records("started", "updated")] == ["started", "updated", "updated"]
+
+
+@pytest.mark.parametrize("while_away", ["started", "number down"])
+def test_what_holds_an_approval_is_known_after_the_disk_is_found(tmp_path: Path, while_away: str) -> None:
+    """An id that was seen Started without the disk is never approved; a number that went down holds as ever."""
+    folder, away = tmp_path / "state", tmp_path / "away"
+    given = event()
+    with World(tmp_path, policy(hold_file=str(tmp_path / "hold")), path=folder / "outbox.db") as world:
+        (tmp_path / "hold").touch()
+        world.see(document(2, given), 2)
+        lose(world, folder, away)
+        world.see(document(30, started(given) if while_away == "started" else given), 12)
+        world.see(document(31 if while_away == "started" else 20, given), 2)
+        find(folder, away)
+        (tmp_path / "hold").unlink()
+        world.live(2)
+        assert world.source.posts == []
+        world.live(15)
+        assert len(world.source.posts) == (while_away != "started")

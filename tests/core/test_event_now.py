@@ -13,7 +13,6 @@ from exporter.core.document import MAX_RESOURCES
 from exporter.core.event_now import EventNow, ownership_of
 from exporter.core.interruption import attribute
 from exporter.core.lifecycle import HISTORY_BYTES
-from exporter.core.merge import merge_states
 from exporter.core.policy import DEFAULT_RULES, Coordination, Policy, Presence
 from exporter.core.records import Vm
 from exporter.core.state import Interruption, InterruptionKind, Kind, Phase, Whose
@@ -205,16 +204,6 @@ def test_an_event_that_was_away_begins_anew() -> None:
     watcher.sees(event(EventType=None, Resources=None, NotBefore=None))
     assert now_of(watcher) == (Whose.MAYBE, None, Phase.SCHEDULED, None)
     assert watcher.state.tracked[KEY].was_started
-
-
-def test_the_merged_state_knows_what_both_processes_read() -> None:
-    """One that could not read its outbox, and read a document with nothing readable in it, forgets nothing."""
-    stored = seen(event(), started())
-    observed = Watcher.fresh()
-    observed.sees(event(EventType=None, Resources=None, EventStatus=None, NotBefore=None))
-    observed.state = merge_states(stored.state, observed.state)
-    assert now_of(observed) == (Whose.OURS, "Reboot", Phase.STARTED, None)
-    assert observed.state.tracked[KEY].not_before == DUE
 
 
 def test_interruptions_are_attributed_by_the_last_known_resources() -> None:

@@ -13,7 +13,7 @@ from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.core.folding import folded
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
-from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.records import Record, Storable, Vm, VmIdentity
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import dump_state, load_state
 from exporter.log.log import Log
@@ -40,18 +40,24 @@ class Memory:
 
     capacity: int = 1 << 20
     notes: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    lost: list[tuple[str, int]] = field(default_factory=list)
     ids: dict[str, bytes] = field(default_factory=dict)
 
     def load(self) -> State | None:
         return None
 
-    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+    def release(self) -> None:
+        """Nothing is withheld."""
+
+    def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         text = dump_state(state)
         assert dump_state(load_state(text)) == text
         text.encode()
-        for record in records:
-            found = record.to_json()
-            assert Record.from_json(found).to_json() == found
+        for given in records:
+            found = given.to_json()
+            record = Record.from_json(found)
+            assert record.to_json() == found
             assert self.ids.setdefault(record.id, found) == found, "one id for two facts"
             message(record, "cloudevents").body.decode()
             message(record, "azure-sample")

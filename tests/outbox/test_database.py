@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import tempfile
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
 
 import pytest
 
@@ -22,43 +23,18 @@ def set_aside(folder: Path, why: str) -> list[str]:
     return [name for name in sorted(os.listdir(folder)) if f".{why}-" in name and not name.endswith(("-wal", "-shm"))]
 
 
-def garbage(path: Path) -> None:
-    path.write_bytes(b"this is no database at all" * 500)
-
-
 def foreign(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE theirs (x)")
         db.commit()
 
 
-def torn(path: Path) -> None:
-    outbox = opened(path)
-    outbox.commit(STATE, [a_record(number, size=500) for number in range(200)])
-    outbox.close()
-    size = os.path.getsize(path)
-    with path.open("r+b") as file:
-        for offset in range(4096, size, 8192):
-            file.seek(offset)
-            file.write(b"\xff" * 4096)
-
-
-def bad_state(path: Path) -> None:
-    opened(path).close()
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("INSERT INTO meta VALUES ('state', '{\"version\": 99}')")
-        db.commit()
-
-
-@pytest.mark.parametrize(
-    ("make", "why"), [(garbage, "corrupt"), (foreign, "foreign"), (torn, "corrupt"), (bad_state, "corrupt")]
-)
-def test_a_file_that_is_not_ours_is_set_aside(tmp_path: Path, make: Any, why: str) -> None:
-    """It is kept under a name that says why, that is said, and a new outbox works at once."""
-    make(tmp_path / "o.db")
+def test_a_file_of_another_program_is_set_aside(tmp_path: Path) -> None:
+    """It is kept under a name that contains why, a note is logged, and a new outbox works at once."""
+    foreign(tmp_path / "o.db")
     outbox = opened(tmp_path / "o.db")
-    assert len(set_aside(tmp_path, why)) == 1
-    assert why in outbox.notes[0]
+    assert len(set_aside(tmp_path, "foreign")) == 1
+    assert "foreign" in outbox.notes[0]
     assert outbox.load() is None
     outbox.commit(STATE, [a_record(1)])
     assert drained(outbox, "otlp") == [1]
@@ -74,12 +50,26 @@ def test_an_empty_file_becomes_ours(tmp_path: Path) -> None:
     outbox.close()
 
 
-def test_files_set_aside_never_overwrite_each_other(tmp_path: Path) -> None:
-    """Two corrupt files of the same second are both kept."""
-    for _ in range(3):
-        garbage(tmp_path / "o.db")
+def test_two_copies_are_kept_and_no_file_of_others_is_removed(tmp_path: Path) -> None:
+    """The newest two, also of one second; each was a file of its own. What another program made stays."""
+    others = [
+        "o.db.corrupt",
+        "o.db.mine-20250102T030405Z",
+        "o.db.foreign-20250102T030405Z",
+        "p.db.corrupt-20250102T030405Z",
+    ]
+    for name in others:
+        (tmp_path / name).touch()
+    for number in range(5):
+        (tmp_path / "o.db").write_bytes(b"no database %d" % number * 500)
         opened(tmp_path / "o.db").close()
-    assert len(set_aside(tmp_path, "corrupt")) == 3
+    copies = set_aside(tmp_path, "corrupt")
+    assert copies[0].startswith("o.db.corrupt-")
+    assert [(tmp_path / name).read_bytes()[:13] for name in copies if name.startswith("o.db")] == [
+        b"no database 3",
+        b"no database 4",
+    ]
+    assert set(others) <= set(os.listdir(tmp_path))
 
 
 def test_renew_begins_anew(tmp_path: Path) -> None:
@@ -139,24 +129,6 @@ def test_replaced_while_running(tmp_path: Path) -> None:
     assert len(set_aside(tmp_path, "replaced")) == 1
     assert drained(outbox, "otlp") == [2]
     outbox.close()
-
-
-def test_corrupted_while_running(tmp_path: Path) -> None:
-    """A file that turns out corrupt at a commit is set aside, and the commit goes to a new one."""
-    outbox = opened(tmp_path / "o.db")
-    outbox.commit(STATE, [a_record(number, size=2_000) for number in range(500)])
-    with closing(sqlite3.connect(outbox.path)) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    with outbox.path.open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (os.path.getsize(outbox.path) - 4096))
-    for number in range(1_000, 1_003):
-        outbox.commit(STATE, [a_record(number)])
-    assert len(set_aside(tmp_path, "corrupt")) == 1
-    assert drained(outbox, "otlp") == [1_000, 1_001, 1_002]
-    outbox.close()
-    with closing(opened(tmp_path / "o.db")) as again:
-        assert again.load() == STATE
 
 
 # -- a file that can't be opened
@@ -236,3 +208,132 @@ def test_a_share_of_windows_is_a_path_that_begins_with_its_server() -> None:
     assert file_uri(PureWindowsPath(r"\\server\share\an outbox.db")) == "file:////server/share/an%20outbox.db"
     assert file_uri(PureWindowsPath(r"C:\data\outbox.db")) == "file:///C:/data/outbox.db"
     assert file_uri(PurePosixPath("/data/outbox.db")) == "file:///data/outbox.db"
+
+
+# -- what others do to the files while they are open
+
+
+@pytest.mark.linux("Windows removes no file that is open")
+@pytest.mark.parametrize("parts", [("-wal",), ("-shm",), ("-wal", "-shm"), ("", "-wal", "-shm"), ("",)])
+def test_parts_removed_while_running_cost_nothing(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    """All that was committed is there after a restart, and nothing is delivered twice."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number) for number in range(5)])
+    (first,) = outbox.next("otlp", 1)
+    for part in parts:
+        Path(f"{path}{part}").unlink()
+    outbox.delivered("otlp", [first.seq])
+    outbox.commit(STATE, [a_record(5)])
+    outbox.commit(STATE, [a_record(6)])
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    for part in ("", "-wal"):
+        shutil.copy(f"{path}{part}", crashed / f"o.db{part}")
+    outbox.close()
+    for folder in (crashed, tmp_path):
+        again = opened(folder / "o.db")
+        assert again.load() == STATE
+        assert (again.faults, again.lost) == ([], [])
+        assert drained(again, "otlp") == [1, 2, 3, 4, 5, 6]
+        assert drained(again, "event_hubs") == [0, 1, 2, 3, 4, 5, 6]
+        again.close()
+
+
+@pytest.mark.linux("Windows removes no file that is open")
+def test_a_removed_file_is_written_anew_while_another_program_reads_it(tmp_path: Path) -> None:
+    """As `tail --follow` does, whose own index is another one then."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number) for number in range(5)])
+    with closing(sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM records").fetchone() == (5,)
+        Path(f"{path}-wal").unlink()
+        outbox.commit(STATE, [a_record(5)])
+        assert reader.execute("SELECT count(*) FROM records").fetchone() == (5,)
+    outbox.commit(STATE, [a_record(6)])
+    outbox.close()
+    again = opened(path)
+    assert drained(again, "otlp") == list(range(7))
+    again.close()
+
+
+@pytest.mark.linux("looks at users and modes")
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
+def test_a_file_that_becomes_writable_is_used_without_a_restart() -> None:
+    """SQLite would open it for reading only, and stay so."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folder is closed to other users
+        path = Path(name) / "o.db"
+        os.chown(name, 65534, -1)
+        os.seteuid(65534)
+        try:
+            first = opened(path)
+            first.commit(STATE, [a_record(1)])
+            first.close()
+            path.chmod(0o400)
+            outbox = opened(path)
+            for _ in range(3):
+                with pytest.raises(OutboxUnwritable) as refused:
+                    outbox.commit(STATE, [a_record(2)])
+                assert refused.value.reason == "read-only"
+            path.chmod(0o600)
+            outbox.commit(STATE, [a_record(2)])
+            assert drained(outbox, "otlp") == [1, 2]
+            outbox.close()
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.windows
+def test_on_windows_a_file_that_a_reader_held_at_the_start_is_used_when_it_has_gone(tmp_path: Path) -> None:
+    """A reader that lets no one write, as `Get-FileHash` does: no restart is needed."""
+    import win32con  # of Windows alone
+    import win32file  # of Windows alone
+
+    path = tmp_path / "o.db"
+    first = opened(path)
+    first.commit(STATE, [a_record(1)])
+    first.close()
+    reader = win32file.CreateFile(
+        str(path), win32con.GENERIC_READ, win32con.FILE_SHARE_READ, None, win32con.OPEN_EXISTING, 0, None
+    )
+    outbox = opened(path)
+    with pytest.raises(OutboxUnwritable):
+        outbox.commit(STATE, [a_record(2)])
+    reader.Close()
+    outbox.commit(STATE, [a_record(2)])
+    assert drained(outbox, "otlp") == [1, 2]
+    outbox.close()
+
+
+class Removing:
+    """A record that removes the outbox's file while it is written: what another program does in just that moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._record = a_record(2)
+        self.id, self.subject = self._record.id, self._record.subject
+
+    @property
+    def time(self) -> datetime:
+        self._path.unlink(missing_ok=True)
+        return self._record.time
+
+    def to_json(self) -> bytes:
+        return self._record.to_json()
+
+
+@pytest.mark.linux("Windows removes no file that is open")
+def test_a_commit_to_a_file_that_is_removed_meanwhile_does_not_count(tmp_path: Path) -> None:
+    """A POST follows each commit: another agent may have begun with a new file by then. The next commit writes it
+    anew, with what the refused one wrote."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(1)])
+    with pytest.raises(OutboxUnwritable) as refused:
+        outbox.commit(STATE, [Removing(path)])
+    assert refused.value.reason == "gone"
+    outbox.commit(STATE, [a_record(2), a_record(3)])
+    assert drained(outbox, "otlp") == [1, 2, 3]
+    outbox.close()

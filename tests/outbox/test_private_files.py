@@ -17,6 +17,7 @@ import pytest
 
 from exporter.outbox.file import connect
 from exporter.outbox.lock import FileLock
+from exporter.private_file import make_private
 from tests.support.outbox_content import STATE, a_record, drained, opened
 
 pytestmark = pytest.mark.linux("looks at the modes of files")
@@ -47,11 +48,11 @@ def widened(folder: Path) -> None:
 
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
 def test_a_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
-    """The database, its journal, their index and the lock have mode 0600 whatever the umask is."""
+    """The database, its journal and their index have mode 0600 whatever the umask is."""
     with umask(mask):
         outbox = opened(tmp_path / "o.db")
         outbox.commit(STATE, [a_record(1)])
-    assert {"o.db", "o.db-wal", "o.db-shm", "o.db.lock"} == set(modes(tmp_path))
+    assert {"o.db", "o.db-wal", "o.db-shm"} == set(modes(tmp_path))
     assert all_private(tmp_path), modes(tmp_path)
     outbox.close()
 
@@ -61,11 +62,11 @@ def test_an_outbox_of_before_is_narrowed(tmp_path: Path) -> None:
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
     (crashed := tmp_path / "crashed").mkdir()
-    for name in ("o.db", "o.db-wal", "o.db-shm", "o.db.lock"):
+    for name in ("o.db", "o.db-wal", "o.db-shm"):
         shutil.copy(tmp_path / name, crashed)
     before.close()
     aside = ("o.db.corrupt-20250102T030405Z", "o.db.other-vm-20250102T030405Z-2", "o.db.replaced-20250102T030405Z-wal")
-    for name in (*aside, "o.db.new"):
+    for name in aside:
         (crashed / name).touch()
     (crashed / "o.db.of-somebody-else").touch()
     widened(crashed)
@@ -91,17 +92,19 @@ def test_what_is_set_aside_and_written_anew_is_private(tmp_path: Path) -> None:
         outbox.commit(STATE, [a_record(2)])
         outbox.renew("other-vm")
         outbox.commit(STATE, [a_record(3)])
-    assert len(modes(tmp_path)) > len(("o.db", "o.db-wal", "o.db-shm", "o.db.lock")) + 2
+    assert len(modes(tmp_path)) > len(("o.db", "o.db-wal", "o.db-shm")) + 1
     assert all_private(tmp_path), modes(tmp_path)
     outbox.close()
 
 
 def test_to_narrow_ends_no_lock(tmp_path: Path) -> None:
     """While the agent's connection is open a second one is made, and the first still holds what it had locked."""
+    make_private(tmp_path / "o.db")
     agent = connect(tmp_path / "o.db", 1 << 20, "FULL")
     agent.execute("CREATE TABLE t (x)")
     agent.execute("BEGIN EXCLUSIVE")
     (tmp_path / "o.db").chmod(0o644)
+    make_private(tmp_path / "o.db")
     delivery = connect(tmp_path / "o.db", 1 << 20, "NORMAL")
     assert all_private(tmp_path), modes(tmp_path)
     command = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
@@ -154,7 +157,7 @@ def test_a_folder_that_cannot_be_listed_is_used() -> None:
 
 def test_a_lock_is_not_taken_through_a_link(tmp_path: Path) -> None:
     """A link where the lock should be is refused: nothing is made or locked behind it."""
-    (tmp_path / "o.db.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match=r"o\.db\.lock"):
-        FileLock(tmp_path / "o.db.lock").acquire()
+    (tmp_path / "o.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"o\.db"):
+        FileLock(tmp_path / "o.db").acquire()
     assert not (tmp_path / "elsewhere").exists()

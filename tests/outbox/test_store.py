@@ -214,16 +214,29 @@ def test_an_acknowledgement_that_the_disk_refuses_is_remembered(tmp_path: Path) 
     outbox.close()
 
 
-def test_a_record_damaged_on_disk_is_parked(tmp_path: Path) -> None:
-    """A body that is no record any more stops nobody behind it."""
+def test_a_record_that_cannot_be_read_is_lost_and_counted(tmp_path: Path) -> None:
+    """A body that is no longer a record blocks none behind it, and no destination is said to have refused it."""
     outbox = opened(tmp_path / "o.db")
     outbox.commit(STATE, [a_record(1), a_record(2), a_record(3)])
     with closing(sqlite3.connect(outbox.path)) as db:
-        db.execute("UPDATE records SET body = 'x' WHERE seq < 3")
+        db.execute("UPDATE records SET body = CAST('x' AS BLOB) WHERE seq < 3")
         db.commit()
     assert numbers(outbox.next("otlp", 1)) == [3]
     assert drained(outbox, "otlp") == [3]
-    assert outbox.queues()["otlp"].parked == 2
+    assert outbox.lost == [("otlp", 1), ("otlp", 1)]
+    assert (outbox.queues()["otlp"].parked, outbox.queues()["otlp"].records) == (0, 0)
+    outbox.close()
+
+
+def test_many_records_that_cannot_be_read_are_passed_over_one_by_one(tmp_path: Path) -> None:
+    """However many they are, and however few are asked for at once."""
+    outbox = opened(tmp_path / "o.db", names=("otlp",))
+    outbox.commit(STATE, [a_record(number) for number in range(3_000)])
+    with closing(sqlite3.connect(outbox.path)) as db:
+        db.execute("UPDATE records SET body = x'00' WHERE seq < 3000")
+        db.commit()
+    assert numbers(outbox.next("otlp", 1)) == [2_999]
+    assert len(outbox.lost) == 2_999
     outbox.close()
 
 

@@ -273,9 +273,9 @@ def test_every_metric_that_is_named_exists() -> None:
 def test_every_setting_that_is_named_exists() -> None:
     """`section.key` in the pages is a setting, unless it is a kind of record."""
     known = {setting.name for setting in catalogue()} | {"approval.rules", "outbox.db", "web.yml"} | set(KINDS)
+    outbox = (f"outbox.{word}" for word in ("unwritable", "damaged", "dropped"))
     files = (f"event_files.{word}" for word in ("failed", "stuck", "recovered"))
-    logged = {"outbox.unwritable", "approval.postponed", *files}
-    logged |= {"recorder.failed", "recorder.recovered"}
+    logged = {*outbox, "approval.postponed", *files, "recorder.failed", "recorder.recovered"}
     wrong = [
         (name_of(page), name)
         for page in PAGES

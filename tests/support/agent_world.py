@@ -20,7 +20,7 @@ from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
 from exporter.config.policy_values import policy_values
 from exporter.core.policy import Mode, Policy, Presence
-from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.records import Record, Storable, Vm, VmIdentity
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant, Interruption, InterruptionKind, State
 from exporter.errors import Failure
@@ -165,7 +165,7 @@ class Disk(Outbox):
     full: Callable[[], bool] = staticmethod(lambda: False)
     """Whether it takes nothing more; what is on it can be read."""
 
-    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+    def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         self._refuse()
         done = super().commit(state, records)
         self.takes()

@@ -29,6 +29,7 @@ class Line:
         self.destination = destination
         self.name = destination.name
         self.outbox = Outbox(folder / f"{self.name}.db", 50 << 20, (self.name,), now=self.clock.utc)
+        self.outbox.release()
         self.state = State(birth=self.clock.utc(), vm_key="key")
         self.sink = PrometheusSink("1", (), include_process_metrics=False)
         self.text = io.StringIO()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from exporter.core.records import Record
+from exporter.core.records import Record, Storable
 from exporter.core.state import State
 from exporter.errors import Permanent, Retryable
 from exporter.metadata.client import Answer
@@ -102,10 +102,11 @@ class Disk(Outbox):
 
     def load(self) -> State | None:
         state = super().load()
-        self._member.reading.finds()
+        if state is not None:
+            self._member.reading.finds()
         return state
 
-    def commit(self, state: State, records: Sequence[Record]) -> Mapping[str, int]:
+    def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         self._member.cross("commit")
         self._member.reading.is_read(self._member.name_known)
         self._full(OutboxUnwritable("full"))

@@ -13,9 +13,7 @@ from typing import Any, Final
 from exporter.core.folding import folded
 from tests.support import oracle
 
-FIRST: Final = ("scheduled", "started")
-CLOSING: Final = ("completed", "ended")
-LIFE: Final = (*FIRST, "updated", *CLOSING)
+LIFE: Final = ("scheduled", "started", "updated", "completed", "ended")
 """The transitions; `canceled` counts as `ended` here, since which of both it was depends on how well one saw."""
 RECENT: Final = 5.0
 """Seconds up to which two good polls follow on each other."""
@@ -41,23 +39,19 @@ class Known:
 class Account:
     """All that one VM knows, and what it has to tell of each event, in order."""
 
-    looked: bool = False
     present: dict[str, Known] = field(default_factory=dict)
     told: dict[str, list[str]] = field(default_factory=dict)
     accepted: set[str] = field(default_factory=set)
     begun: set[str] = field(default_factory=set)
     """Ids that were seen Started."""
-    seen: set[str] = field(default_factory=set)
     observed_seconds: float = 0.0
 
     def reads(self, items: list[Any], vm_name: str, everything: bool, seconds: float) -> None:
         """A document, that many seconds of good polling after the one before."""
-        self.looked = True
         self.observed_seconds += seconds
         shown: dict[str, dict[str, Any]] = {}
         for item in items:
             shown.setdefault(folded(item["EventId"]), item)
-        self.seen |= set(shown)
         self.begun |= {key for key, item in shown.items() if item["EventStatus"] == "Started"}
         for key in [key for key in self.present if key not in shown]:
             gone = self.present.pop(key)
@@ -96,30 +90,6 @@ class Account:
         if word and published:
             self.told.setdefault(key, []).append(word)
 
-    def finds(self, durable: Account) -> None:
-        """What the disk held is known at last: this account, of a life without it, continues that one."""
-        if not self.looked:
-            self.__dict__ |= deepcopy(durable).__dict__
-            return
-        ended = {key for key, told in self.told.items() if {*CLOSING} & {*told}}
-        for key, told in durable.told.items():
-            now = self.told.get(key, [])
-            known = durable.present.get(key)
-            again = known is not None and known.told and goes_on(known.phase, now)
-            self.told[key] = told + (now[1:] if again else now)
-        for key, known in durable.present.items():
-            here = self.present.get(key)
-            if key not in self.seen or (here is None and known.told and key not in ended):
-                last = known.whose, known.told, known.names
-                self.present[key] = Known(known.item, known.phase, self.observed_seconds, self.observed_seconds, *last)
-            elif here is not None and key not in ended:
-                here.told = here.told or known.told
-                here.names = known.names if here.names is None else here.names
-                here.whose = "ours" if known.whose == "ours" else here.whose
-        self.seen |= durable.seen
-        self.begun |= durable.begun
-        self.accepted |= durable.accepted
-
     def past(self, key: str) -> oracle.Past:
         known = self.present[key]
         known_for, unchanged_for = self.observed_seconds - known.first, self.observed_seconds - known.unchanged
@@ -140,11 +110,6 @@ def whose_now(before: Known | None, names: list[str] | None, vm_name: str) -> st
     if before is None or (before.whose == "theirs" and before.names != names):
         return ""
     return before.whose
-
-
-def goes_on(phase: str, now: list[str]) -> bool:
-    """Whether what was told first is a beginning that was told already, of an event last known to be in this phase."""
-    return (now[:1] == ["scheduled"] and phase != "") or (now[:1] == ["started"] and phase == "Started")
 
 
 @dataclass
@@ -177,7 +142,9 @@ class Reading:
         self._last = self._pending = None
 
     def finds(self) -> None:
-        self.lived.finds(self.durable)
+        """The disk has a state: it is what is known now, whatever was read before, as at a restart."""
+        self.lived = deepcopy(self.durable)
+        self._pending = (self._pending[0], 0.0) if self._pending is not None else None
 
     def is_served(self, body: bytes, true: float, touched: int) -> None:
         """A good answer is on its way; `touched` counts how often this VM's clocks were tampered with."""

@@ -43,8 +43,10 @@ def drained(outbox: Outbox, destination: str) -> list[int]:
 
 
 def opened(path: Path, capacity: int = 10 << 20, names: tuple[str, ...] = BOTH) -> Outbox:
-    """An outbox of so many bytes with a clock that stands still."""
-    return Outbox(path, capacity, names, now=lambda: NOW)
+    """An outbox of this many bytes with a clock that stands still. It is this VM's."""
+    outbox = Outbox(path, capacity, names, now=lambda: NOW)
+    outbox.release()
+    return outbox
 
 
 def on_disk(folder: Path) -> int:

@@ -75,6 +75,7 @@ def test_a_backlog_is_filled_as_the_agent_would(tmp_path: Path) -> None:
     path = tmp_path / "outbox.db"
     fill(path, "otlp", 12)
     outbox = Outbox(path, 1 << 20, ("otlp",))
+    outbox.release()
     assert outbox.queues()["otlp"].records == 12
     assert [queued.record.id for queued in outbox.next("otlp", 5)] == [record.id for record in backlog(5)]
     outbox.close()

@@ -20,8 +20,8 @@ from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fa
 from exporter.config.places import HOST_MOUNTS, hidden_from_service, hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
-from exporter.core.state_codec import load_state
-from exporter.outbox.file import fault_within, file_uri, is_corrupt
+from exporter.outbox.errors import is_damage
+from exporter.outbox.file import content_fault, file_uri, is_blank, load_meta
 from exporter.outbox.lock import FileLock
 from exporter.ownership import fault_of
 from exporter.private_file import open_folder
@@ -71,7 +71,7 @@ def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
     try:
         in_use = _is_in_use(path)
     except OSError as error:
-        return Report((fail(TOPIC, f"{path}.lock {_reason(error)}"),))
+        return Report((fail(TOPIC, f"{path} {_reason(error)}"),))
     if in_use:
         return Report((ok(TOPIC, f"{path} is in use: an agent is running on it"),))
     finding = try_folder(TOPIC, path.parent, "outbox.path")
@@ -90,11 +90,10 @@ def _open_to_others(path: Path) -> list[Finding]:
 
 
 def _is_in_use(path: Path) -> bool:
-    """Whether an agent runs on it. The lock's file is never made here: it would belong to the user who checks."""
-    lock_file = path.with_name(path.name + ".lock")
-    if not lock_file.exists():
+    """Whether an agent runs on it. The file to lock is never made here: it would belong to the user who checks."""
+    lock = FileLock(Path(os.path.realpath(path)))
+    if not lock.path.is_file():
         return False
-    lock = FileLock(lock_file)
     try:
         return not lock.acquire()
     finally:
@@ -178,8 +177,9 @@ def _content(path: Path) -> tuple[Finding, str]:
     if content.fault:
         return warn(
             TOPIC,
-            f"{path} is {content.fault}: at its start the agent sets it aside under another name and begins a new one; "
-            "correct outbox.path if the file is somebody else's",
+            f"{path} is {content.fault}: at its start the agent sets it aside under another name, and begins a new one "
+            f"{'with what can be read of it' if content.fault == 'corrupt' else 'without it'}; correct outbox.path if "
+            "the file belongs to another program",
         ), ""
     parked = f", {content.parked} parked" if content.parked else ""
     if fault := fault_of(path.stat()):
@@ -202,17 +202,13 @@ def _read_outbox(path: Path) -> _Content:
     with _unchanging(path) as uri:
         if not uri:
             return _Content()
-        db = sqlite3.connect(uri, uri=True)
-        try:
-            return _content_of(db)
-        except sqlite3.DatabaseError as error:
-            if is_corrupt(error):
-                return _Content(fault="corrupt")
-            raise OSError(errno.EIO, str(error)) from error
-        except ValueError:
-            return _Content(fault="corrupt")
-        finally:
-            db.close()
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+            try:
+                return _content_of(db)
+            except sqlite3.Error as error:
+                if is_damage(error):
+                    return _Content(fault="corrupt")
+                raise OSError(errno.EIO, str(error)) from error
 
 
 @contextlib.contextmanager
@@ -239,13 +235,12 @@ def _unchanging(path: Path) -> Iterator[str]:
 
 
 def _content_of(db: sqlite3.Connection) -> _Content:
-    """What the agent would make of it when it opens the file. Raises ValueError for a state that is none."""
-    if db.execute("PRAGMA schema_version").fetchone()[0] == 0:
+    """What the agent would make of it when it opens the file."""
+    if is_blank(db):
         return _Content()
-    if fault := fault_within(db):
+    if fault := content_fault(db):
         return _Content(fault=fault)
-    row = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
-    state = load_state(row[0]) if row else None
+    state, _ = load_meta(db)
     waiting, parked = db.execute("SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue").fetchone()
     return _Content("", state.vm_id if state else "", waiting, parked)
 

@@ -60,7 +60,7 @@ def _closed(words: Sequence[str]) -> tuple[str, ...]:
 
 
 SEND_FAILURES: Final = _closed(SEND_REASONS)
-DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable", "rejected"))
+DROP_REASONS: Final = _closed(("outbox-full", "outbox-unwritable", "outbox-corrupt", "rejected"))
 
 
 def _openmetrics_format() -> Callable[[Collector], bytes]:

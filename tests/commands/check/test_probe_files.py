@@ -148,6 +148,17 @@ def test_the_outbox_of_a_running_agent_is_ok_and_left_alone(tmp_path: Path) -> N
     assert {entry.name: entry.stat().st_mtime_ns for entry in tmp_path.iterdir()} == before
 
 
+@pytest.mark.linux("makes a symbolic link")
+def test_an_outbox_behind_a_link_is_the_one_that_the_agent_uses(tmp_path: Path) -> None:
+    """The agent follows the link, and locks what it leads to."""
+    (tmp_path / "link.db").symlink_to(tmp_path / "outbox.db")
+    outbox = Outbox(tmp_path / "outbox.db", 1 << 20, ("otlp",))
+    settings = outbox_at(tmp_path / "link.db")
+    sentence_of(findings_of(probe_outbox, settings), OK, "outbox", "an agent is running on it")
+    outbox.close()
+    sentence_of(findings_of(probe_outbox, settings), OK, "outbox", "is writable", "0 undelivered")
+
+
 def test_an_outbox_of_another_vm_is_a_warning(tmp_path: Path, service: MetadataService) -> None:
     """An outbox whose vmId is not the one that Azure says is a warning, also from a journal that a crash left."""
     path = tmp_path / "outbox.db"

@@ -1,0 +1,250 @@
+"""Carries what is readable in a damaged outbox into a new file, page by page.
+
+SQLite stops at the first page that it can't follow, and reports a disk's read error as damage. Here each page is read
+by itself [Database File Format]: a damaged page costs only what is on it, and a read error is an OSError. The work
+grows with the size of the file and no faster.
+
+What makes that safe is how the outbox writes. A record is never changed and its row number is never used twice, so that
+each copy of a row that is found anywhere in the file is the record. What waits for whom does change: that is read by
+walking the tables from their first pages, which are the same in every outbox.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from exporter.core.folding import folded
+from exporter.core.records import APPROVAL_ACCEPTED, Record
+from exporter.core.state import Approval, Instant, Kind, State
+from exporter.core.state_codec import dump_state, load_state
+from exporter.outbox.file import PAGE, make_tables, transaction
+
+_INDEX_INNER: Final = 2
+_INDEX_LEAF: Final = 10
+_TABLE_LEAF: Final = 13
+_CELLS_AT: Final = {_INDEX_INNER: 12, _TABLE_LEAF: 8, _INDEX_LEAF: 8}
+"""By type of page: where the positions of its cells begin."""
+_LEAST_LOCAL: Final = (PAGE - 12) * 32 // 255 - 23
+_MOST_LOCAL: Final = {_TABLE_LEAF: PAGE - 35, _INDEX_LEAF: (PAGE - 12) * 64 // 255 - 23}
+"""Bytes of a row that stay on its page."""
+_INTEGERS: Final = (0, 1, 2, 3, 4, 6, 8)
+_READS_A_PAGE: Final = 8
+"""The most often that pages are read, on average: damage can make many rows claim the same pages."""
+
+Row = tuple[object, ...]
+Waiting = dict[int, dict[str, str | None]]
+"""By row number: the destinations that a record waits for (None) or is parked for (why)."""
+
+
+def salvage(
+    source: Path, target: sqlite3.Connection, destinations: Sequence[str], now: datetime
+) -> tuple[int, Counter[str]]:
+    """Fill the new file `target` with what is readable in `source`, in one transaction.
+
+    Return the number of records, and for each of the `destinations` how many undelivered ones could not be read. A
+    state that can't be read is replaced by one that is born `now`. It repeats no record id, and contains which events
+    were approved and Started as far as the records show it. Raises OSError and sqlite3.Error.
+    """
+    with source.open("rb") as file, transaction(target):
+        make_tables(target)
+        pages = _Pages(file, source.stat().st_size)
+        waiting, is_complete = _waiting(pages)
+        unknown = {} if is_complete else dict.fromkeys(destinations)
+        number = 0
+        sent: dict[str, Approval] = {}
+        started: dict[str, datetime] = {}
+        for seq, record, body in _records(pages):
+            values = (seq, record.id, body, record.time.timestamp())
+            if not target.execute("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?)", values).rowcount:
+                continue
+            number += 1
+            rows = [(name, seq, folded(record.subject), why) for name, why in waiting.pop(seq, unknown).items()]
+            target.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", rows)
+            if record.kind == APPROVAL_ACCEPTED:
+                sent[folded(record.subject)] = Approval(1, Instant(record.time), record.time)
+            elif record.kind == Kind.STARTED:
+                started[folded(record.subject)] = record.time
+        lost = State(now, sent=sent, started_ids=started, evictions=int(now.timestamp()))
+        target.executemany("INSERT INTO meta VALUES (?, ?)", _meta(pages, lost).items())
+        target.executemany("INSERT OR IGNORE INTO destination VALUES (?, ?, ?, ?, ?)", _attempts(pages))
+        return number, Counter(name for row in waiting.values() for name in row if name in destinations)
+
+
+class _Pages:
+    """The pages of a database, and where its tables and indexes begin."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._reads_left = _READS_A_PAGE * (size // PAGE + 16)
+        self.numbers = range(1, size // PAGE + 1)
+        with closing(sqlite3.connect(":memory:")) as fresh:
+            fresh.execute(f"PRAGMA page_size={PAGE}")
+            make_tables(fresh)
+            self.roots: dict[str, int] = dict(fresh.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
+
+    def read(self, number: int) -> bytes:
+        """One page, numbered from 1; empty if there is none of this number, or too many were read."""
+        self._reads_left -= 1
+        if number not in self.numbers or self._reads_left < 0:
+            return b""
+        self._file.seek((number - 1) * PAGE)
+        return self._file.read(PAGE)
+
+    def rows(self, page: bytes) -> Iterator[tuple[int, Row]]:
+        """The rows of a leaf of a table, with their row numbers, or those on a page of an index, with a 0.
+
+        What can't be read is passed over.
+        """
+        kind = page[0]
+        for index in range(min(int.from_bytes(page[3:5], "big"), PAGE // 2)):
+            try:
+                (at,) = struct.unpack_from(">H", page, _CELLS_AT[kind] + 2 * index)
+                size, at = _varint(page, at + 4 * (kind == _INDEX_INNER))
+                seq, at = _varint(page, at) if kind == _TABLE_LEAF else (0, at)
+                yield seq, _values(self._payload(page, kind, at, size))
+            except (ValueError, IndexError, struct.error):
+                continue
+
+    def _payload(self, page: bytes, kind: int, at: int, size: int) -> bytes:
+        most = _MOST_LOCAL.get(kind, _MOST_LOCAL[_INDEX_LEAF])
+        if size <= most:
+            return page[at : at + size]
+        if size > self._size:
+            raise ValueError("larger than the file")
+        local = _LEAST_LOCAL + (size - _LEAST_LOCAL) % (PAGE - 4)
+        local = local if local <= most else _LEAST_LOCAL
+        parts, left = [page[at : at + local]], size - local
+        (following,) = struct.unpack_from(">I", page, at + local)
+        while left > 0:
+            page = self.read(following)
+            if not page:
+                raise ValueError("a row that does not end")
+            parts.append(page[4 : 4 + left])
+            left -= PAGE - 4
+            (following,) = struct.unpack_from(">I", page)
+        return b"".join(parts)
+
+    def walk(self, name: str) -> tuple[list[Row], bool]:
+        """The rows of an index, or of a table without row numbers, and whether all of its pages could be followed."""
+        found: list[Row] = []
+        seen: set[int] = set()
+        left, is_complete = [self.roots[name]], True
+        while left:
+            number = left.pop()
+            page = b"" if number in seen else self.read(number)
+            seen.add(number)
+            if not page or page[0] not in (_INDEX_INNER, _INDEX_LEAF):
+                is_complete = False
+                continue
+            rows = [row for _, row in self.rows(page)]
+            is_complete = is_complete and len(rows) == int.from_bytes(page[3:5], "big")
+            found += rows
+            if page[0] == _INDEX_INNER:
+                left += self._children(page)
+        return found, is_complete
+
+    def _children(self, page: bytes) -> Iterator[int]:
+        yield int.from_bytes(page[8:12], "big")
+        for index in range(min(int.from_bytes(page[3:5], "big"), PAGE // 6)):
+            (at,) = struct.unpack_from(">H", page, 12 + 2 * index)
+            yield int.from_bytes(page[at : at + 4], "big")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """An integer of one to nine bytes, and where it ends. Raises IndexError."""
+    value = 0
+    for index in range(8):
+        byte = data[at + index]
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:  # noqa: PLR2004  # the last byte
+            return value, at + index + 1
+    return value << 8 | data[at + 8], at + 9
+
+
+def _values(payload: bytes) -> Row:
+    """The values of a row. Raises ValueError or IndexError for what is none."""
+    end, at = _varint(payload, 0)
+    position, row = end, []
+    while at < end:
+        kind, at = _varint(payload, at)
+        size = (kind - 12) // 2 if kind >= 12 else _INTEGERS[kind] if kind < len(_INTEGERS) else 8 * (kind == 7)  # noqa: PLR2004  # [Serial Type Codes]
+        content = payload[position : position + size]
+        if len(content) < size:
+            raise ValueError("cut off")
+        position += size
+        row.append(_value(kind, content))
+    return tuple(row)
+
+
+def _value(kind: int, content: bytes) -> object:
+    """Text that is not UTF-8 stays bytes."""
+    if kind >= 12:  # noqa: PLR2004  # as above
+        try:
+            return content.decode() if kind % 2 else content
+        except UnicodeDecodeError:
+            return content
+    if kind == 7:  # noqa: PLR2004  # as above
+        return struct.unpack(">d", content)[0]
+    if kind in (8, 9):
+        return kind - 8
+    return int.from_bytes(content, "big", signed=True) if kind else None
+
+
+def _records(pages: _Pages) -> Iterator[tuple[int, Record, bytes]]:
+    """Every record that is anywhere in the file, with its row number and body; some of them more than once."""
+    for number in pages.numbers:
+        page = pages.read(number)
+        if page[:1] != bytes([_TABLE_LEAF]):
+            continue
+        for seq, row in pages.rows(page):
+            match row:
+                case (None, _, str() | bytes() as body, _):
+                    with suppress(ValueError, KeyError):
+                        yield seq, Record.from_json(body), body.encode() if isinstance(body, str) else body
+
+
+def _waiting(pages: _Pages) -> tuple[Waiting, bool]:
+    """What waits for whom or is parked, and whether nothing can be missing.
+
+    The queue is in the file twice, the second time as its index by row number, without what is parked: if only that can
+    be read, the record is sent once more.
+    """
+    waiting: Waiting = {}
+    rows, is_complete = pages.walk("queue")
+    for row in rows:
+        match row:
+            case (str(name), int(seq), _, why):
+                waiting.setdefault(seq, {})[name] = None if why is None else str(why)
+    rows, is_index_complete = pages.walk("queue_seq")
+    for row in rows:
+        match row:
+            case (int(seq), str(name)):
+                waiting.setdefault(seq, {}).setdefault(name, None)
+    return waiting, is_complete or is_index_complete
+
+
+def _meta(pages: _Pages, lost: State) -> Mapping[str, str]:
+    """The state with its heartbeat, or the one in place of it if it was `lost`."""
+    found = {str(row[0]): row[1] for row in pages.walk("meta")[0] if len(row) == 2}  # noqa: PLR2004  # key and value
+    kept = {key: value for key, value in found.items() if key in ("state", "seen") and isinstance(value, str)}
+    try:
+        load_state(kept["state"])
+    except (KeyError, ValueError):
+        return {"state": dump_state(lost)}
+    return kept
+
+
+def _attempts(pages: _Pages) -> Iterator[Row]:
+    """How the attempts of each destination stand."""
+    for row in pages.walk("destination")[0]:
+        match row:
+            case (str(), int(), float() | int(), str(), None | float() | int()):
+                yield row

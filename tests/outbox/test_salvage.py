@@ -1,0 +1,399 @@
+"""A damaged outbox: a damaged page costs only the records on it, and those are counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from exporter.core.records import APPROVAL_ACCEPTED, Record
+from exporter.core.state import Kind, State
+from exporter.outbox.errors import OutboxUnwritable
+from exporter.outbox.store import Outbox
+from tests.support.outbox_content import BOTH, NOW, STATE, a_record, numbers, opened
+
+PAGE: Final = 4096
+RECORDS: Final = 130
+PARKED: Final = range(100, 110)
+DELIVERED: Final = range(20)
+MARKED: Final = re.compile(rb"<(\d{4})>")
+BIG_STATE: Final = replace(STATE, vm_key="k" * 9000)
+
+
+def marked(number: int) -> Record:
+    """A record of 100 to 13,000 bytes, whose number is on each page that holds a part of it."""
+    mark = f"<{number:04}>"
+    size = 13_000 if number % 10 == 0 else 100 + 37 * number
+    record = a_record(number, subject=f"event-{number % 7}{mark}")
+    return replace(record, data={**record.data, "message": mark * (size // len(mark))})
+
+
+def fill(path: Path) -> None:
+    """An outbox with records that wait, were delivered, or are parked, and with a large state."""
+    outbox = opened(path)
+    for number in range(RECORDS):
+        outbox.commit(STATE, [marked(number)])
+    for name in BOTH:
+        while (batch := outbox.next(name, 1)) and numbers(batch)[0] in DELIVERED:
+            outbox.delivered(name, [batch[0].seq])
+    for seq in PARKED:
+        outbox.park("otlp", seq + 1, "rejected: never")
+    outbox.commit(BIG_STATE, [])
+    outbox.close()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("filled") / "o.db"
+    fill(path)
+    return path.read_bytes()
+
+
+def zeroed(_page: bytes, _other: bytes) -> bytes:
+    return bytes(PAGE)
+
+
+def ones(_page: bytes, _other: bytes) -> bytes:
+    return b"\xff" * PAGE
+
+
+def garbage(page: bytes, _other: bytes) -> bytes:
+    """Of the right type, so that it is looked into."""
+    return page[:3] + random.Random(PAGE).randbytes(PAGE - 3)  # noqa: S311  # no secret
+
+
+def swapped(_page: bytes, other: bytes) -> bytes:
+    """What belongs to another page was written here."""
+    return other
+
+
+def half(page: bytes, _other: bytes) -> bytes:
+    """The second half of it was never written."""
+    return page[: PAGE // 2] + bytes(PAGE // 2)
+
+
+def pages_of(content: bytes) -> list[bytes]:
+    return [content[at : at + PAGE] for at in range(0, len(content), PAGE)]
+
+
+def all_of(outbox: Outbox, name: str) -> set[int]:
+    """The numbers of all records that a destination gets, each in one copy."""
+    taken: list[int] = []
+    while batch := outbox.next(name, 1000, None):
+        taken += numbers(batch)
+        outbox.delivered(name, [queued.seq for queued in batch])
+    assert len(taken) == len(set(taken))
+    return set(taken)
+
+
+def parked_in(path: Path, name: str) -> set[int]:
+    """The numbers of the records that are parked for a destination, read from the file."""
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT r.id FROM queue JOIN records r USING (seq) WHERE destination = ? AND parked NOTNULL"
+        return {int(found[-12:]) for (found,) in db.execute(query, (name,))}
+
+
+@pytest.mark.parametrize("damage", [zeroed, ones, garbage, swapped, half])
+def test_a_damaged_page_costs_only_the_records_on_it(
+    tmp_path: Path, filled: bytes, damage: Callable[[bytes, bytes], bytes]
+) -> None:
+    """Each page in turn: all other records still wait for whom they waited, what is lost is counted, and the state is
+    kept unless it was there."""
+    path, found = tmp_path / "o.db", pages_of(filled)
+    there_before = set(range(20, RECORDS))
+    for index, page in enumerate(found):
+        for entry in tmp_path.iterdir():
+            entry.unlink()
+        on_page = {int(number) for number in MARKED.findall(page)}
+        bad = damage(page, found[(index + 7) % len(found)])
+        path.write_bytes(b"".join([*found[:index], bad, *found[index + 1 :]]))
+        outbox = opened(path)
+        state = outbox.load()
+        outbox.commit(STATE, [a_record(5000)])
+        for name in BOTH:
+            waiting = all_of(outbox, name)
+            parked = parked_in(path, name)
+            missing = there_before - waiting - parked
+            assert missing <= on_page, (index, name)
+            assert sum(count for lost, count in outbox.lost if lost == name) == len(missing), (index, name)
+            assert waiting <= there_before | {5000}, (index, name)
+        outbox.close()
+        assert state == BIG_STATE or b"kkkk" in page or index == 1, index
+
+
+def test_a_whole_file_is_used_as_it_is(tmp_path: Path, filled: bytes) -> None:
+    path = tmp_path / "o.db"
+    path.write_bytes(filled)
+    outbox = opened(path)
+    assert outbox.load() == BIG_STATE
+    assert (outbox.notes, outbox.faults, outbox.lost) == ([], [], [])
+    outbox.close()
+    assert set_aside_in(tmp_path) == []
+
+
+# -- content that is no page's fault
+
+
+STATES: Final[dict[str, str]] = {
+    "a byte that is not UTF-8": "UPDATE meta SET value = CAST(value || x'ff' AS TEXT) WHERE key = 'state'",
+    "bytes": "UPDATE meta SET value = x'00ff' WHERE key = 'state'",
+    "a number": "UPDATE meta SET value = 5 WHERE key = 'state'",
+    "another version": """UPDATE meta SET value = '{"version": 99}' WHERE key = 'state'""",
+    "cut off": "UPDATE meta SET value = substr(value, 1, 50) WHERE key = 'state'",
+}
+
+
+@pytest.mark.parametrize("sql", STATES.values(), ids=STATES)
+def test_a_state_that_cannot_be_read_costs_no_record(tmp_path: Path, sql: str) -> None:
+    """What was approved and what was Started is taken from the records, and no number of a record is used again."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    accepted, started = a_record(2, "Approved-1"), a_record(3, "Started-1")
+    records = [a_record(1), replace(accepted, kind=APPROVAL_ACCEPTED), replace(started, kind=Kind.STARTED.value)]
+    outbox.commit(STATE, records)
+    outbox.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(sql)
+        db.commit()
+    again = opened(path)
+    state = again.load()
+    assert state is not None
+    assert state.evictions >= NOW.timestamp()
+    assert {key: approval.accepted_at for key, approval in state.sent.items()} == {"approved-1": accepted.time}
+    assert dict(state.started_ids) == {"started-1": started.time}
+    assert (again.lost, len(again.faults)) == ([], 1)
+    assert all_of(again, "otlp") == {1, 2, 3}
+    again.close()
+
+
+MISTYPED: Final[dict[str, str]] = {
+    "a time that is text": "UPDATE records SET created = 'soon' WHERE seq = 2",
+    "a time beyond all years": "UPDATE records SET created = 1e300 WHERE seq = 2",
+    "an id that is not UTF-8": "UPDATE records SET id = CAST(x'ff' AS TEXT) WHERE seq = 2",
+    "a body that is text": "UPDATE records SET body = CAST(body AS TEXT) WHERE seq = 2",
+    "a subject that is not UTF-8": "UPDATE queue SET subject = CAST(x'ff' AS TEXT) WHERE seq = 2",
+    "attempts that are text": "UPDATE destination SET attempts = 'many'",
+    "an error that is not UTF-8": "UPDATE destination SET error = CAST(x'ff' AS TEXT)",
+    "a success that is text": "UPDATE destination SET last_success = 'once'",
+    "no table": "DROP TABLE destination",
+    "no index": "DROP INDEX queue_order",
+}
+
+
+@pytest.mark.parametrize("sql", MISTYPED.values(), ids=MISTYPED)
+def test_values_of_the_wrong_type_cost_no_record(tmp_path: Path, sql: str) -> None:
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number) for number in range(1, 5)])
+    outbox.failed("otlp", "timeout", NOW)
+    outbox.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(sql)
+        db.commit()
+    again = opened(path)
+    assert again.load() == STATE
+    assert (again.lost, len(again.faults)) == ([], 1)
+    again.queues()
+    assert all_of(again, "otlp") == all_of(again, "event_hubs") == {1, 2, 3, 4}
+    again.close()
+
+
+def test_a_record_that_is_gone_from_its_table_is_counted(tmp_path: Path) -> None:
+    """The queue names it, so that the destination would wait for it."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(1), a_record(2)])
+    outbox.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM records WHERE seq = 1")
+        db.commit()
+    again = opened(path)
+    assert sorted(again.lost) == [("event_hubs", 1), ("otlp", 1)]
+    assert all_of(again, "otlp") == {2}
+    again.close()
+
+
+def test_where_both_copies_of_the_queue_are_gone_records_are_sent_once_more(tmp_path: Path, filled: bytes) -> None:
+    """It can't be known what was delivered: rather a copy too many, under the same id, than a record too few."""
+    path = tmp_path / "o.db"
+    path.write_bytes(filled)
+    with closing(sqlite3.connect(path)) as db:
+        roots = dict(db.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
+    damaged(path, range(roots["queue"], roots["queue"] + 1))
+    damaged(path, range(roots["queue_seq"], roots["queue_seq"] + 1))
+    outbox = opened(path)
+    assert outbox.lost == []
+    assert all_of(outbox, "otlp") == all_of(outbox, "event_hubs") == set(range(RECORDS))
+    outbox.close()
+
+
+def bytes_read() -> int:
+    """By this process, from whatever file."""
+    counted = dict(line.split(": ") for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines())
+    return int(counted["rchar"])
+
+
+@pytest.mark.linux("the system counts what is read")
+def test_many_rows_that_claim_the_same_pages_are_not_all_read(tmp_path: Path) -> None:
+    """Every page is a leaf with the same row of two megabytes: as much is read as the file has, times a constant."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(1, size=2_000_000)])
+    outbox.close()
+    pages = pages_of(path.read_bytes())
+    (leaf,) = [page for page in pages if page[0] == 13 and a_record(1).id.encode() in page]
+    path.write_bytes(b"".join([*pages[:5], b"\xff" * PAGE, *pages[6:]]) + leaf * 3000)
+    before = bytes_read()
+    outbox = opened(path)
+    assert outbox.faults
+    outbox.close()
+    assert bytes_read() - before < 30 * path.with_name(set_aside_in(tmp_path)[0]).stat().st_size
+
+
+def set_aside_in(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if ".corrupt-" in name and name.endswith("Z")]
+
+
+# -- while running
+
+
+def damaged(path: Path, only: range | None = None) -> None:
+    """Every page but the first is overwritten, or only these, of a file whose journal is empty."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        for number in only or range(2, 1 + os.path.getsize(path) // PAGE):
+            file.seek((number - 1) * PAGE)
+            file.write(b"\xff" * PAGE)
+
+
+def test_damage_that_a_commit_meets_loses_nothing_of_the_commit(tmp_path: Path) -> None:
+    """The rest of the file is carried over, and the deliveries go on with what is left."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number, size=2_000) for number in range(500)])
+    damaged(path)
+    for number in range(1_000, 1_003):
+        outbox.commit(STATE, [a_record(number)])
+    assert len(outbox.faults) == 1
+    assert {1_000, 1_001, 1_002} <= all_of(outbox, "otlp")
+    outbox.close()
+    with closing(opened(path)) as again:
+        assert again.load() == STATE
+
+
+def test_numbers_of_records_on_their_way_stay_valid(tmp_path: Path) -> None:
+    """A batch that was under way when the file was carried over is acknowledged by its numbers, and comes no more."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number) for number in range(6)])
+    under_way = outbox.next("otlp", 3)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE destination SET name = name")
+        db.execute("UPDATE records SET created = 'soon' WHERE seq = 6")
+        db.commit()
+    outbox.close()
+    outbox = opened(path)
+    outbox.delivered("otlp", [queued.seq for queued in under_way])
+    assert all_of(outbox, "otlp") == {3, 4, 5}
+    outbox.close()
+
+
+def test_damage_that_a_delivery_meets_is_carried_over_by_the_agent(tmp_path: Path) -> None:
+    """The delivery gets an error that is the outbox's, the agent's next look mends the file, and delivery goes on."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number, size=3_000) for number in range(2_000)])
+    damaged(path, range(400, 404))
+    with pytest.raises(OutboxUnwritable):
+        all_of(outbox, "otlp")
+    with pytest.raises(OutboxUnwritable):
+        outbox.next("otlp", 1)
+    assert outbox.must_look_again("otlp")
+    outbox.used()
+    left = all_of(outbox, "otlp")
+    assert outbox.faults
+    assert 0 < sum(count for name, count in outbox.lost if name == "otlp") <= 4
+    assert left
+    outbox.close()
+
+
+@pytest.mark.linux("forks a process for each step")
+@pytest.mark.parametrize("what", ["damaged", "removed"])
+def test_a_process_that_is_killed_at_any_step_loses_nothing(tmp_path: Path, what: str) -> None:
+    """The next start finishes what was begun, or begins again: every readable record waits, once, and the state is
+    there. Only where the file itself was removed before it could be written anew, it is a new one."""
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    folder.mkdir()
+    outbox = opened(source / "o.db")
+    outbox.commit(STATE, [a_record(number, size=3_000) for number in range(60)])
+    outbox.close()
+    if what == "damaged":
+        damaged(source / "o.db", range(30, 31))
+    command = [sys.executable, "-m", "tests.support.salvage_kills", what, str(source), str(folder)]
+    lines = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+    lives = [json.loads(line) for line in lines]
+    assert len(lives) > 15
+    whole, written_anew = {*range(60)}, 0
+    for life in lives:
+        for waiting in life["waiting"].values():
+            assert len(waiting) == len(set(waiting))
+            is_there = len(whole - set(waiting)) <= (what == "damaged")
+            assert is_there or (what == "removed" and not waiting)
+            written_anew += is_there
+        assert life["state"] or not life["waiting"]["otlp"]
+        assert life["ids"][0] == life["ids"][1]
+        assert "o.db.new" not in life["left"]
+    assert written_anew > len(lives)
+    assert 7000 in lives[-1]["waiting"]["otlp"]
+
+
+@pytest.mark.linux("Windows replaces no file that is open")
+def test_an_outbox_of_another_lineage_in_place_of_one_in_doubt_is_not_used(tmp_path: Path) -> None:
+    """The file is closed and opened anew because it seems damaged. What was put there meanwhile is set aside."""
+    path, other = tmp_path / "o.db", tmp_path / "other.db"
+    with closing(opened(other)) as another:
+        another.commit(State(birth=NOW + timedelta(days=1), vm_id="another"), [a_record(9)])
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number, size=3_000) for number in range(2_000)])
+    damaged(path)
+    with pytest.raises(OutboxUnwritable):
+        all_of(outbox, "otlp")
+    os.replace(other, path)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    outbox.used()
+    assert all_of(outbox, "otlp") == set()
+    outbox.commit(STATE, [a_record(10)])
+    assert all_of(outbox, "otlp") == {10}
+    assert len([name for name in os.listdir(tmp_path) if ".replaced-" in name]) == 1
+    outbox.close()
+
+
+@pytest.mark.parametrize("size", [0, 40 * PAGE], ids=["to nothing", "in the middle"])
+def test_a_file_that_is_cut_off_while_running_is_counted(tmp_path: Path, size: int) -> None:
+    """What the rest of the file does not even name is known to be missing all the same: it waited before."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number, size=3_000) for number in range(1_000)])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    os.truncate(path, size)
+    outbox.commit(STATE, [a_record(5000)])
+    left = all_of(outbox, "otlp")
+    assert 5000 in left
+    (lost,) = [count for name, count in outbox.lost if name == "otlp"]
+    assert lost == 1_001 - len(left)
+    outbox.close()
