@@ -214,7 +214,7 @@ class Approvals:
             conflict=identity.conflict,
             confirmed=identity.confirmed,
             files=files,
-            writable=self._persistence.writable,
+            writable=self._persistence.can_record(),
             now=now.wall,
         )
         again = decide_one(self._policy, state, context, document, tracked)

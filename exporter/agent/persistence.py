@@ -167,6 +167,10 @@ class StatePersistence:
         taken, self._unsaved, self._unsaved_bytes = self._unsaved, deque(), 0
         return taken
 
+    def can_record(self) -> bool:
+        """Whether the outbox accepts writes, by the last one and by the file at the path now. From any thread."""
+        return self.writable and self._store.is_in_place()
+
     def notify_deliveries(self) -> None:
         """Wake the deliveries if records were committed. Called after the approvals, which are more urgent."""
         if self._undelivered:

@@ -62,6 +62,9 @@ class Store(Protocol):
     def beat(self, seen: datetime) -> None:
         """Note when the last good document was read."""
 
+    def is_in_place(self) -> bool:
+        """Whether the file that was opened is still the one at the path. From any thread; raises nothing."""
+
     def renew(self, why: str) -> None:
         """Set the file aside and begin a new one."""
 

@@ -203,6 +203,13 @@ class Database:
         self._agent, self._delivery = agent, delivery
         return agent
 
+    def is_in_place(self) -> bool:
+        """Whether the file that was opened is still the one at the path: another agent may work on one that is not."""
+        try:
+            return self._agent is not None and inode(self.path) == self._files[0]
+        except OSError:
+            return False
+
     def _files_at_path(self) -> tuple[object, object]:
         return inode(self.path), inode(self._journal_path)
 

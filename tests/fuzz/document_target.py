@@ -71,6 +71,9 @@ class Memory:
     def crowded(self, records: int) -> bool:
         return records < 0
 
+    def is_in_place(self) -> bool:
+        return True
+
     def renew(self, why: str) -> None:
         raise AssertionError(f"renewed: {why}")
 
