@@ -37,12 +37,12 @@ def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> 
             closed[tracked.key] = replace(tracked, weight=_weight(tracked))
         else:
             forgotten.append(tracked)
-    weight = sum(tracked.weight or _weight(tracked) for tracked in closed.values())
+    weight = sum(tracked.weight for tracked in closed.values())
     for key in list(closed):
         if len(closed) <= CLOSED_KEPT and weight <= budget // 4:
             break
         tracked = closed.pop(key)
-        weight -= tracked.weight or _weight(tracked)
+        weight -= tracked.weight
         forgotten.append(tracked)
     return _forget(replace(state, closed=closed), forgotten, now, budget)
 

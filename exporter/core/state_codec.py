@@ -1,9 +1,9 @@
 """The state as JSON text and back: what the outbox keeps.
 
 The dataclasses of `core.state` and `core.document` are the only description. From each of them a msgspec `Struct` is
-derived, which is its form on disk: the same fields under their names on disk (`DISK_NAMES`), without those that mean
-nothing to another process (`IN_MEMORY`), closed to unknown fields, and with every time in a zone. msgspec encodes,
-decodes and checks these, and converts between them and the dataclasses.
+derived, which is its form on disk: the same fields, without those that mean nothing to another process
+(`IN_MEMORY`), closed to unknown fields, and with every time in a zone. msgspec encodes, decodes and checks these, and
+converts between them and the dataclasses.
 
 The text is `{"version": 1, "state": {...}}`. Three things differ from the plain form of a `State`:
 
@@ -26,20 +26,10 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 import msgspec
 
 from exporter.core.document import Document, Rejected
-from exporter.core.state import EMPTY, Outage, Reset, State, Tracked
+from exporter.core.state import EMPTY, State
 from exporter.core.strict_json import constant
 
 STATE_VERSION: Final = 1
-DISK_NAMES: Final[Mapping[type, Mapping[str, str]]] = {
-    Document: {"events": "order"},
-    State: {"observed_seconds": "watched", "scoped_as": "sorted_as"},
-    Tracked: {"interruptions": "felt", "in_scope": "told", "faults_recorded": "faults_told"},
-    Outage: {"recorded": "told"},
-    Reset: {"observed_seconds": "watched"},
-}
-"""By dataclass and field: the name on disk, where it is not the field's own. A field that is renamed keeps its old name
-on disk here, so that the files of the version before can be read."""
-
 _BY_EVENT: Final = ("tracked", "closed", "sent", "started_ids")
 """The fields of a `State` that hold one value per event, whose text is kept from one state to the next."""
 _TIME: Final[Any] = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -85,7 +75,6 @@ def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
             else (field.name, _form(hints[field.name]), _default(field, _form(hints[field.name])))
             for field in kept
         ],
-        rename=dict(DISK_NAMES.get(kind, {})),
         forbid_unknown_fields=True,
         omit_defaults=True,
         frozen=True,
@@ -161,8 +150,7 @@ class StateWriter:
     def __init__(self) -> None:
         self._written = {}
         for name, form in _VALUES.items():
-            quoted = _json(DISK_NAMES.get(State, {}).get(name, name))
-            self._written[name] = _Written(form, quoted, EMPTY, f"{quoted}:{{}}", {})
+            self._written[name] = _Written(form, f'"{name}"', EMPTY, f'"{name}":{{}}', {})
 
     def text(self, state: State) -> str:
         """Compact JSON, as `load_state` reads it."""
@@ -191,7 +179,7 @@ def dump_state(state: State) -> str:
 
 
 def load_state(text: str) -> State:
-    """The state in a text that `StateWriter` of this or the previous version wrote; raises ValueError for another text.
+    """The state in a text that `StateWriter` wrote; raises ValueError for another text.
 
     Monotonic times are not restored. The returned state is one that can be written again.
     """
@@ -218,22 +206,13 @@ def _decoded(text: str) -> Any:
 def _in_memory(stored: Any) -> State:
     """The state out of its form on disk."""
     state = msgspec.convert(msgspec.structs.replace(stored, document=None), State, from_attributes=True)
-    by_key = replace(state, tracked=_by_key(state.tracked), closed=_by_key(state.closed))
+    if any(key != tracked.key for key, tracked in (*state.tracked.items(), *state.closed.items())):
+        raise ValueError("a history under another event's key")
     if stored.document is None:
-        return by_key
+        return state
     keys = stored.document.events
     if sorted(keys) != sorted(state.tracked):
         raise ValueError("the document's events are not those that are tracked")
     events = tuple(state.tracked[key].event for key in keys)
     rejected = msgspec.convert(stored.document.rejected, tuple[Rejected, ...], from_attributes=True)
-    return replace(by_key, document=Document(stored.document.incarnation, events, rejected))
-
-
-def _by_key(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
-    """The histories by their events' keys; the previous version also case-folded letters that are not ASCII."""
-    if any(key != tracked.key and key != tracked.event.event_id.casefold() for key, tracked in histories.items()):
-        raise ValueError("a history under another event's key")
-    by_key = {tracked.key: tracked for tracked in histories.values()}
-    if len(by_key) != len(histories):
-        raise ValueError("two histories of one event")
-    return by_key
+    return replace(state, document=Document(stored.document.incarnation, events, rejected))

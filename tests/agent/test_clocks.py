@@ -299,22 +299,6 @@ def test_our_own_downtime_is_no_time_started(tmp_path: Path, away: float, gone: 
         assert counted(world, "started_seconds") == (0, 0)
 
 
-def test_a_state_of_the_version_before_counts_no_downtime(tmp_path: Path) -> None:
-    """An outbox written before these fields were kept is taken up as it is, and its events count as not watched."""
-    with World(tmp_path, policy(mode="dry-run")) as world:
-        world.see(document(1), 5)
-        world.see(document(2, started(event())), 10)
-        world.outbox.close()
-        world.forget_fields({"started_gaps", "flowing"})
-        world.restart(60)
-        world.live(3)
-        assert world.value("events", event_type="Reboot", event_status="Started") == 1
-        world.see(document(3), 3)
-        assert len(world.records("completed")) == 1
-        assert counted(world, "started_seconds") == (0, 0)
-        assert not list(tmp_path.glob("*corrupt*"))
-
-
 @STEPS
 def test_notice_is_observed_only_where_the_sight_before_was_unbroken(tmp_path: Path, step: float) -> None:
     """After a gap or a restart it may have been there for longer; a clock that was set is a gap."""

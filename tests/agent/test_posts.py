@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 
-from exporter.core.document import parse_document
-from exporter.core.lifecycle import advance
 from exporter.core.memory import CLOSED_KEPT
 from exporter.core.policy import Rule
 from exporter.core.records import Vm, VmIdentity
-from exporter.core.state import Instant, State
-from exporter.core.state_codec import dump_state, load_state
 from tests.support.agent_world import NAME, REBOOT, TIMEOUT, VM, World, document, event, policy, started
-from tests.support.core_documents import NOON
 
 
 def ids(count: int, prefix: str = "event") -> list[str]:
@@ -202,16 +197,6 @@ def test_ids_that_only_look_alike_are_two_events(tmp_path: Path) -> None:
         world.see(document(2, event("event-s"), event("event-ſ")), 5)
         assert sorted(event_id for _, event_id in world.source.posts) == ["event-s", "event-ſ"]
         assert world.records("event.rejected") == []
-
-
-def test_a_state_of_the_version_before_with_other_letters_is_read() -> None:
-    """It folded keys as Unicode does: the same history now stands under its id's own letters."""
-    state = advance(State(NOON), parse_document(document(2, event("event-ſ"))), Instant(NOON, 0.0)).state
-    old, new = (json.dumps(name, ensure_ascii=False) for name in ("event-s", "event-ſ"))
-    before = dump_state(state).replace(f"{new}:", f"{old}:").replace(f"[{new}]", f"[{old}]")
-    assert before != dump_state(state)
-    assert list(load_state(before).tracked) == ["event-ſ"]
-    assert load_state(before) == load_state(dump_state(state))
 
 
 # -- the last look

@@ -57,8 +57,8 @@ def test_a_new_outbox_is_private(tmp_path: Path, mask: int) -> None:
     outbox.close()
 
 
-def test_an_outbox_of_before_is_narrowed(tmp_path: Path) -> None:
-    """Files of an older version, a crash's journal and what was once set aside too, are narrowed when opened."""
+def test_wide_files_of_an_outbox_are_narrowed(tmp_path: Path) -> None:
+    """A restored database, a crash's journal and what was once set aside are narrowed when the outbox is opened."""
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
     (crashed := tmp_path / "crashed").mkdir()

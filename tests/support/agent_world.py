@@ -6,7 +6,7 @@ import io
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -293,18 +293,6 @@ class World:
         """The same, at once and without a clock that was ever touched: the outbox is opened anew."""
         self.outbox.close()
         self.start()
-
-    def forget_fields(self, names: Set[str]) -> None:
-        """Makes the state on disk one of a version that did not know these fields."""
-
-        def without(found: Any) -> Any:
-            if isinstance(found, dict):
-                return {name: without(value) for name, value in found.items() if name not in names}
-            return [without(item) for item in found] if isinstance(found, list) else found
-
-        with closing(sqlite3.connect(self.path)) as db, db:
-            ((text,),) = db.execute("SELECT value FROM meta WHERE key = 'state'").fetchall()
-            db.execute("UPDATE meta SET value = ? WHERE key = 'state'", (json.dumps(without(json.loads(text))),))
 
     def __enter__(self) -> World:
         return self

@@ -266,7 +266,7 @@ def takes_over_from_root(world: World) -> None:
     world.say(
         good, f"files of root's own run: {', '.join(line.split()[0] + ' ' + line.rsplit('/', 1)[1] for line in left)}"
     )
-    guest.run(f"rm {STATE}/recording.jsonl; chmod 644 {STATE}/*")  # as an older version left them
+    guest.run(f"rm {STATE}/recording.jsonl; chmod 644 {STATE}/*")  # as a copy leaves them
     started = world.start()
     said = _last(world.log("-p warning"), "outbox.db")
     world.say(started and "Permission denied" in said, f"the service can't use them, goes on and says so: {said}")
