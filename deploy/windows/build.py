@@ -57,7 +57,7 @@ def verifies(folder: Path) -> Sequence[str]:
 def tries(folder: Path) -> Sequence[Sequence[str]]:
     """The commands that a folder has to do before it is packed."""
     program = str(folder / PROGRAM)
-    demo = [program, "demo", "--speed", "4", "--web.listen-address", "127.0.0.1:0"]
+    demo = [program, "demo", "--speed", "4", "--listen", "127.0.0.1:0"]
     return [[program, "--version"], [program, "service", "--help"], demo]
 
 

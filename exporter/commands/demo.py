@@ -93,8 +93,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_listen_address,
         help=f"Where to serve /metrics. Default: {DEFAULT_ADDRESS}, or a free port where that is taken.",
     )
-    # The spelling of the first version.
-    parser.add_argument("--web.listen-address", dest="listen", type=_listen_address, help=argparse.SUPPRESS)
 
 
 def _listen_address(text: str) -> str:

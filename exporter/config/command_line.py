@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from exporter.exit_codes import BAD_USAGE
 from exporter.secrets import redact
-from exporter.text.format import parse_seconds
+from exporter.text.format import parse_duration
 from exporter.text.terminal import printable
 from exporter.text.values import (
     InvalidValue,
@@ -141,9 +141,9 @@ def add_format(group: argparse._ActionsContainer) -> None:
 
 
 def duration_argument(text: str) -> float:
-    """Seconds of a duration, or of a bare number of them, more than none. Raises `argparse.ArgumentTypeError`."""
+    """Seconds of a duration, more than none. Raises `argparse.ArgumentTypeError`."""
     try:
-        seconds = parse_seconds(text)
+        seconds = parse_duration(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= threading.TIMEOUT_MAX:

@@ -29,7 +29,6 @@ _UNITS_MS: Final = (
     ("ms", 1),
 )
 _DURATION: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,12}}){unit})?" for unit, _ in _UNITS_MS))
-_SECONDS: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})s?")
 _UNITS_BYTES: Final = {
     "": 1,
     "B": 1,
@@ -73,11 +72,6 @@ def parse_duration(text: str) -> float:
         raise ValueError('expected a duration such as "100ms", "1s" or "1m30s"')
     milliseconds = sum(int(match[unit] or 0) * size for unit, size in _UNITS_MS)
     return milliseconds / 1000
-
-
-def parse_seconds(text: str) -> float:
-    """Seconds of a duration, or of a bare number of them, which is older: `5s`, `500ms`, `0.5`. Raises ValueError."""
-    return float(text.removesuffix("s")) if _SECONDS.fullmatch(text) else parse_duration(text)
 
 
 def format_duration(seconds: float) -> str:

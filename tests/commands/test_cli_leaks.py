@@ -55,15 +55,15 @@ def test_a_key_in_a_variable_of_opentelemetry_is_refused(kind: str, form: str) -
 
 
 COMMANDS = [
-    ("replay", "demo", "--vm-name"),
-    ("replay", "demo", "--json", "--vm-name"),
+    ("replay", "demo", "--vm"),
+    ("replay", "demo", "--format", "json", "--vm"),
     ("replay", "demo", "--start"),
     ("replay", "demo", "--assume-files"),
     ("replay", "demo", "--source.vm-name"),
     ("replay",),
     ("tail", "--outbox", "none.db", "--vm"),
     ("tail", "--outbox", "none.db", "--event-id"),
-    ("tail", "--outbox", "none.db", "--consumer-group"),
+    ("tail", "--outbox", "none.db", "--event-hubs.consumer-group"),
     ("tail", "--outbox", "none.db", "--max"),
     ("tail", "--outbox", "none.db", "--until-idle"),
     ("tail", "--outbox", "none.db", "--from"),
@@ -76,7 +76,7 @@ COMMANDS = [
     ("simulate", "--scenario"),
     ("demo", "--scenario"),
     ("demo", "--speed"),
-    ("demo", "--web.listen-address"),
+    ("demo", "--listen"),
     ("run",),
 ]
 

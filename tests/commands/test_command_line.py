@@ -1,4 +1,4 @@
-"""The command line: help in groups, one way for one thing, the older spellings, and what is said of a mistyped word."""
+"""The command line: help in groups, one way for one thing, and what is said of a mistyped word."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from exporter.cli import COMMANDS, PROGRAM, main
 from exporter.commands.times import time_argument
-from exporter.config.command_line import FlagParser, duration_argument
+from exporter.config.command_line import duration_argument
 from exporter.config.schema import SECTIONS, catalogue
 from tests.support.configuration import errors, loaded
 from tests.support.lines import too_wide
@@ -83,14 +83,6 @@ def test_help_names_each_value_by_a_word_of_the_house() -> None:
         assert setting.secret or setting.kind.word in WORDS or "|" in setting.kind.word, setting.name
 
 
-def test_the_older_spellings_are_not_shown() -> None:
-    """`--help` and the hint for a mistyped flag offer one way."""
-    assert "--json" not in help_of(("replay",)).replace("--format json", "")
-    assert "--vm-name" not in help_of(("replay",)).replace("--source.vm-name", "")
-    assert "--web.listen-address" not in help_of(("demo",))
-    assert "--consumer-group" not in help_of(("tail",)).replace("--event-hubs.consumer-group", "")
-
-
 # -- what is mistyped
 
 
@@ -146,35 +138,15 @@ def test_another_vm_of_a_set_is_no_mistyped_one(capsys: pytest.CaptureFixture[st
 # -- one way for one thing
 
 
-def test_the_older_spellings_do_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` and `--vm-name` of replay, byte for byte."""
-    for name, older, now in (
-        ("replay", ["user-reboot", "--json"], ["user-reboot", "--format", "json"]),
-        ("replay", ["user-reboot", "--vm-name", "vm-2"], ["user-reboot", "--vm=vm-2"]),
-    ):
-        assert main([name, *older]) == 0
-        told = capsys.readouterr().out
-        assert main([name, *now]) == 0
-        assert capsys.readouterr().out == told
-    for name, older, now in (
-        ("demo", ["--web.listen-address", "[::1]:0"], ["--listen", "[::1]:0"]),
-        ("tail", ["--until-idle", "0.5"], ["--until-idle", "500ms"]),
-        ("tail", ["--until-idle", "0.5s"], ["--until-idle", "500ms"]),
-    ):
-        parser = FlagParser()
-        COMMANDS[name][2](parser)
-        assert parser.parse_args(older) == parser.parse_args(now)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("5", 5), ("0.5", 0.5), (".5", 0.5), ("1.5s", 1.5)]
-)
-def test_a_duration_is_written_with_its_unit_or_as_seconds(text: str, seconds: float) -> None:
-    """As Prometheus writes it; bare seconds are older."""
+@pytest.mark.parametrize(("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90)])
+def test_a_duration_is_written_with_its_unit(text: str, seconds: float) -> None:
+    """As Prometheus writes it."""
     assert duration_argument(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e9", "five", "5 s", "99999999999y", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "5", "0.5", "1.5s", "nan", "inf", "1e9", "five", "5 s", "99999999999y", "٣"]
+)
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
     """Nothing that never ends, and nothing that does not wait at all."""
     with pytest.raises(argparse.ArgumentTypeError, match='such as "500ms", "5s" or "2m"'):

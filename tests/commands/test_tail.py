@@ -104,7 +104,7 @@ def test_a_hub_is_read_from_its_start_in_order_and_each_record_once(broker: Brok
     """Records of all partitions come in the order of their times, and one that was sent twice is shown once."""
     records = [a_record(number) for number in range(12)]
     send(broker, records[::-1], records[3:5])
-    code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "0.5")
+    code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "500ms")
     assert code == 0
     assert [line.split("Reboot number ")[1] for line in lines] == [str(number) for number in range(12)]
     assert "12 records, 2 that came again, not shown" in err
@@ -117,7 +117,7 @@ def test_json_lines_are_the_records_and_what_is_not_ours_is_counted(broker: Brok
     send(broker, [a_record(2, kind="started")], message_format="azure-sample")
     foreign = [b"", b"\xff\xfe", b"[1]", b'{"specversion":"1.0"}', b'{"hello":"world"}', b"[" * 100_000]
     send_foreign(broker, foreign)
-    code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "0.5", "--format", "json")
+    code, lines, err = from_hub(broker, "--from", "start", "--until-idle", "500ms", "--format", "json")
     assert code == 0
     assert lines[0].encode() == a_record(1).to_json()
     sample = json.loads(lines[1])
@@ -136,7 +136,7 @@ def send_foreign(broker: Broker, bodies: Sequence[bytes]) -> None:
 def test_reading_from_now_misses_nothing_and_ctrl_c_ends_with_0(broker: Broker) -> None:
     """Older messages are not shown, and none that comes after `tail` says that it reads is missed."""
     send(broker, [a_record(1)])
-    with tailing("--consumer-group", "$Default", broker=broker) as process:
+    with tailing("--event-hubs.consumer-group", "$Default", broker=broker) as process:
         assert process.stderr is not None
         assert process.stdout is not None
         assert "from now" in process.stderr.readline()
@@ -194,11 +194,11 @@ def test_after_a_lost_connection_nothing_is_missed_or_shown_twice(broker: Broker
 def test_an_unreachable_or_unknown_hub_ends_with_a_sentence_and_1(broker: Broker) -> None:
     """The reason is printed, and no part of the secret."""
     text = broker.connection_string().replace("EntityPath=scheduled-events", "EntityPath=nothing")
-    code, out, err = run("--until-idle", "1", environ={SECRET: text})
+    code, out, err = run("--until-idle", "1s", environ={SECRET: text})
     assert (code, out) == (1, "")
     assert "no event hub of this name" in err
     text = broker.connection_string().replace(f":{broker.port}", ":1")
-    code, out, err = run("--until-idle", "1", environ={SECRET: text})
+    code, out, err = run("--until-idle", "1s", environ={SECRET: text})
     assert (code, out) == (1, "")
     assert "cannot be reached" in err
     assert "SharedAccessKey" not in err
@@ -434,7 +434,7 @@ def test_an_empty_file_is_waited_for_only_when_followed(tmp_path: Path) -> None:
     for name in ("empty.db", "missing.db"):
         code, _, err = run("--outbox", str(tmp_path / name))
         assert (code, err.startswith(str(tmp_path / name))) == (1, True)
-    code, _, err = run("--outbox", str(tmp_path / "missing.db"), "--follow", "--until-idle", "0.1")
+    code, _, err = run("--outbox", str(tmp_path / "missing.db"), "--follow", "--until-idle", "100ms")
     assert (code, "waiting for it" in err) == (0, True)
 
 
@@ -464,7 +464,7 @@ def test_follow_from_now_skips_what_was_there(outbox: Outbox) -> None:
 def test_follow_ends_when_idle(outbox: Outbox) -> None:
     """`--until-idle` ends it when nothing has come for so long; a time as its beginning skips what is older."""
     commit(outbox, 1, 2)
-    _, out, _ = run("--outbox", str(outbox.path), "--follow", "--until-idle", "0.1", "--from", "2026-03-02T09:00:22Z")
+    _, out, _ = run("--outbox", str(outbox.path), "--follow", "--until-idle", "100ms", "--from", "2026-03-02T09:00:22Z")
     assert [line.split(" [")[0].rstrip()[-1] for line in rejoined(out).splitlines()] == ["2"]
 
 
@@ -513,5 +513,5 @@ def test_the_parser_takes_the_settings_flags() -> None:
     """Flags of the two sections stand beside the command's own."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    args = parser.parse_args(["--outbox", "--event-hubs.event-hub", "hub", "--consumer-group", "readers"])
-    assert (args.outbox, args.consumer_group) == ("", "readers")
+    args = parser.parse_args(["--outbox", "--event-hubs.event-hub", "hub", "--vm", "vm-1"])
+    assert (args.outbox, args.vm) == ("", "vm-1")

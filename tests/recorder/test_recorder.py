@@ -659,7 +659,7 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
     out = io.StringIO()
     parser = FlagParser()
     add_arguments(parser)
-    args = parser.parse_args([str(path), "--json"])
+    args = parser.parse_args([str(path), "--format=json"])
     assert _replay(args, load(args, {}), io.BytesIO(), out, AT) == 0
     replayed = [Record.from_json(line) for line in out.getvalue().splitlines()[:-1]]
     told = [_told(record) for record in replayed if record.kind in LIFE]

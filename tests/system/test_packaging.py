@@ -101,7 +101,7 @@ def test_the_wheel_alone_is_the_agent(built: Path, tmp_path: Path) -> None:
     command = str(scripts / "azure-scheduled-events-exporter")
     told = subprocess.run([command, "--version"], text=True, capture_output=True, cwd=tmp_path, check=True, timeout=30)
     assert told.stdout.split() == ["azure-scheduled-events-exporter", __version__]
-    demo = [command, "demo", "--speed", "4", "--web.listen-address", "127.0.0.1:0"]
+    demo = [command, "demo", "--speed", "4", "--listen", "127.0.0.1:0"]
     shown = subprocess.run(demo, text=True, capture_output=True, env=CLEAN, cwd=tmp_path, timeout=90, check=False)
     assert shown.returncode == 0, shown.stdout[-2000:] + shown.stderr[-2000:]
     environ = CLEAN | {"SCHEDULED_EVENTS_OUTBOX_PATH": str(tmp_path / "outbox.db")}

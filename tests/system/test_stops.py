@@ -113,7 +113,7 @@ def test_tail_ends_with_0_and_a_summary(stop: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop", STOPS)
 def test_demo_ends_with_its_summary(stop: str) -> None:
     """What was told until then is in every output."""
-    demo = Stoppable(stop, "demo", "--keep-running", "--scenario", "quiet", "--web.listen-address", "127.0.0.1:0")
+    demo = Stoppable(stop, "demo", "--keep-running", "--scenario", "quiet", "--listen", "127.0.0.1:0")
     demo.until("agent.started")
     assert demo.stopped() == 0, demo.lines
     assert "Every record arrived in every output" in demo.lines[-1]

@@ -102,7 +102,7 @@ def a_record() -> Record:
 
 def test_demo(scenario: str) -> None:
     """The timeline names the VM and its event."""
-    out, err = command("demo", "--scenario", scenario, "--speed", "4", "--web.listen-address", "127.0.0.1:0")
+    out, err = command("demo", "--scenario", scenario, "--speed", "4", "--listen", "127.0.0.1:0")
     assert NAME in out
     assert "Every record arrived in every output" in out
     assert err == ""
@@ -119,7 +119,7 @@ def test_replay(scenario: str) -> None:
     """As words and as JSON."""
     out, _ = command("replay", scenario)
     assert f"As {NAME}: " in out
-    out, _ = command("replay", "--json", scenario)
+    out, _ = command("replay", "--format=json", scenario)
     events = [json.loads(line).get("data", {}).get("event") or {} for line in out.splitlines()]
     assert DESCRIPTION in {event.get("Description") for event in events}
 
@@ -166,7 +166,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(name: str, scenario: str,
     """`| more` and its q: exit code 1 and no word, on Windows too, where that is another error."""
     words = {
         "check": ("check", "--config.file", config),
-        "demo": ("demo", "--scenario", scenario, "--speed", "20", "--web.listen-address", "127.0.0.1:0"),
+        "demo": ("demo", "--scenario", scenario, "--speed", "20", "--listen", "127.0.0.1:0"),
         "replay": ("replay", scenario),
         "simulate": ("simulate", "--list"),
         "tail": ("tail", "--outbox", outbox),
@@ -185,7 +185,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(name: str, scenario: str,
 def test_a_reader_of_the_demo_may_go_in_the_middle(scenario: str) -> None:
     """What is printed as records arrive comes from another thread; its error ends the command as quietly."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "exporter", "demo", "--scenario", scenario, "--web.listen-address", "127.0.0.1:0"],
+        [sys.executable, "-m", "exporter", "demo", "--scenario", scenario, "--listen", "127.0.0.1:0"],
         env=environ(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -106,11 +106,11 @@ def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
     """Timeline, table, hints and JSON lines; the JSON still holds what the document held."""
     file = tmp_path / f"recording{chr(0x202E)}{chr(0x9B)}.jsonl"
     file.write_bytes(recording())
-    for words in (("--json",), (), ("--vm-name", "vm-1")):
+    for words in (("--format=json",), (), ("--vm", "vm-1")):
         shown = command("replay", str(file), *words)
         assert "Freeze" in shown
         assert safe(shown), words
-    shown = command("replay", str(file), "--json")
+    shown = command("replay", str(file), "--format=json")
     records = [json.loads(line) for line in shown.splitlines()]
     events = [record["data"]["event"] for record in records if record.get("data")]
     description = ATTACK.replace("\x00", "\ufffd")

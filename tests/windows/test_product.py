@@ -55,9 +55,7 @@ def test_every_module_can_be_imported(tmp_path: Path) -> None:
 
 def test_the_demo_shows_the_whole_of_it(tmp_path: Path) -> None:
     """It ends with 0, and every record arrived in every output."""
-    done = run_away(
-        tmp_path, sys.executable, "-m", "exporter", "demo", "--speed", "8", "--web.listen-address", "127.0.0.1:0"
-    )
+    done = run_away(tmp_path, sys.executable, "-m", "exporter", "demo", "--speed", "8", "--listen", "127.0.0.1:0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every record arrived in every output" in done.stdout
 

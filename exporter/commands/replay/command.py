@@ -121,9 +121,6 @@ def add_arguments(parser: FlagParser) -> None:
         "then or, where no recording says it, ready: prepared, and not held).",
     )
     add_format(parser.add_argument_group("output"))
-    # The spellings of the first version.
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
-    parser.add_argument("--vm-name", dest="vm", type=word_argument, default="", help=argparse.SUPPRESS)
     add_flags(parser, sections=SECTIONS)
 
 

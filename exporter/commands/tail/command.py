@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -100,8 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind", metavar="KIND", action="append", choices=KINDS, help="Only this kind; may be repeated."
     )
     add_format(parser.add_argument_group("output"))
-    # The same as --event-hubs.consumer-group, which is the way of all settings.
-    parser.add_argument("--consumer-group", type=word_argument, help=argparse.SUPPRESS)
     add_flags(parser, sections=("event_hubs", "outbox"))
 
 
@@ -198,8 +195,6 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
 def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> None:
     from exporter.sinks.event_hubs.consumer import EventHubsReader  # noqa: PLC0415  # 120 ms that the outbox does not need
 
-    if args.consumer_group:
-        hubs = replace(hubs, consumer_group=args.consumer_group)
     begin: Begin = args.begin or "now"
     try:
         reader = EventHubsReader(hubs, begin)

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from exporter.simulator.metadata.protocol import Response, as_json
-from exporter.text.format import parse_seconds
+from exporter.text.format import parse_duration
 from exporter.text.values import unknown_word
 
 _SPEC = re.compile(
     r"(?:(?P<where>[a-z]+)/)?(?P<name>[a-z0-9-]+)(?::(?P<arg>[^*@]+))?(?:\*(?P<count>[0-9]{1,9}))?"
     r"(?:@(?P<start>[0-9][0-9a-z.]*)?-(?P<end>[0-9][0-9a-z.]*)?)?"
 )
+_SECONDS = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})s?")
 _SCOPES = frozenset({"events", "instance", "all"})
 _MIB = 1024 * 1024
 
@@ -111,7 +112,7 @@ def parse(spec: str) -> Fault:
     if where not in _SCOPES:
         raise FaultError(f"{spec!r}: {unknown_word('place', where, sorted(_SCOPES))}")
     try:
-        start, end = (parse_seconds(match[side]) if match[side] else math.inf for side in ("start", "end"))
+        start, end = (_number(match[side]) if match[side] else math.inf for side in ("start", "end"))
     except ValueError:
         raise FaultError(f"{spec!r}: expected times such as 10s or 2m behind the @") from None
     start = 0.0 if match["start"] is None else start
@@ -130,12 +131,17 @@ def _argument(spec: str, kind: Kind, text: str | None) -> float:
     if kind.argument is None:
         raise FaultError(f"{spec!r}: takes no argument")
     try:
-        argument = parse_seconds(text)
+        argument = _number(text)
     except ValueError:
         argument = math.nan
     if not 0 <= argument <= 86400:  # noqa: PLR2004  # a day: no fault of a test or a rehearsal is longer
         raise FaultError(f"{spec!r}: expected a number from 0 to 86400 behind the colon, or a duration such as 500ms")
     return argument
+
+
+def _number(text: str) -> float:
+    """A bare number, or the seconds of a duration: `0.5`, `5s`, `500ms`. Raises ValueError."""
+    return float(text.removesuffix("s")) if _SECONDS.fullmatch(text) else parse_duration(text)
 
 
 class Faults:

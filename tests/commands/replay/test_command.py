@@ -51,7 +51,7 @@ def run(
 
 def as_json(*words: str, standard_input: bytes = b"") -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The records and the last object of `--json`."""
-    code, out, _ = run("--json", *words, standard_input=standard_input)
+    code, out, _ = run("--format=json", *words, standard_input=standard_input)
     assert code == 0
     *records, last = map(json.loads, out.splitlines())
     return records, last
@@ -118,7 +118,7 @@ def test_the_story_of_each_scenario_is_golden(name: str, mode: str) -> None:
 def test_one_pretty_printed_document_is_explained() -> None:
     """A document that somebody pasted is decided as the VM that was named, rule by rule."""
     text = json.dumps(a_document(7, an_event()), indent=2).encode()
-    records, last = as_json("-", "--vm-name", "VM-1", standard_input=text)
+    records, last = as_json("-", "--vm", "VM-1", standard_input=text)
     assert [record["type"].split(".")[1] for record in records] == ["scheduled", "approval"]
     (moment,) = last["decisions"][0]["moments"]
     assert (moment["verdict"], moment["reason"], moment["rule"]) == ("hold", "dry-run", "short-freeze")
@@ -137,7 +137,7 @@ def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> 
     path = tmp_path / "documents.jsonl"
     broken = b'{"DocumentIncarnation": 2'
     path.write_bytes(lines(a_document(1), b"", broken, a_document(2, an_event()), {"Events": []}, a_document(3)))
-    records, last = as_json(str(path), "--vm-name", "vm-1", "--start", "2026-03-02T12:00:00Z")
+    records, last = as_json(str(path), "--vm", "vm-1", "--start", "2026-03-02T12:00:00Z")
     rejected = [record["data"]["input"] for record in records if "document.rejected" in record["type"]]
     assert rejected == [f"{path}:3", f"{path}:5"]
     assert (last["documents"], last["rejected"]) == (3, 2)
@@ -154,7 +154,7 @@ def test_times_that_nobody_recorded_are_assumed_and_said() -> None:
         (future, (), "2026-03-02 12:00:00Z"),
         (past, ("--start", "2026-03-02T09:14:00+00:00"), "2026-03-02 09:14:00Z"),
     ):
-        _, out, _ = run("-", "--vm-name", "vm-1", *words, standard_input=text)
+        _, out, _ = run("-", "--vm", "vm-1", *words, standard_input=text)
         out = rejoined(out)
         assert f"assumed to have been read one poll interval apart, the first at {time}" in out
         assert f"\n{time}     vm-1  scheduled" in out
@@ -164,7 +164,7 @@ def test_the_files_of_a_recording_are_put_in_order(tmp_path: Path) -> None:
     """PATH is the newest and PATH.1 older; named in any order they are one story."""
     (tmp_path / "rec").write_bytes(lines(read(10, 2, an_event()), {"read_at": after(20), "same": 10}, read(21, 3)))
     (tmp_path / "rec.1").write_bytes(lines(read(0, 1), {"read_at": after(9), "same": 9}))
-    records, last = as_json(str(tmp_path / "rec"), str(tmp_path / "rec.1"), "--vm-name", "vm-1")
+    records, last = as_json(str(tmp_path / "rec"), str(tmp_path / "rec.1"), "--vm", "vm-1")
     assert last["documents"] == 3
     assert records[0]["data"]["seen_before"] == "unbroken"
     assert records[-1]["type"] == "azure_scheduled_event.canceled.v1"
@@ -176,7 +176,7 @@ def test_an_empty_file_leaves_the_others_in_order(tmp_path: Path) -> None:
     (tmp_path / "rec.1").write_bytes(lines(read(10, 2, an_event())))
     (tmp_path / "rec.2").write_bytes(lines(read(0, 1), {"read_at": after(9), "same": 9}))
     names = [str(tmp_path / name) for name in ("rec", "rec.1", "rec.2")]
-    records, _ = as_json(*names, "--vm-name", "vm-1")
+    records, _ = as_json(*names, "--vm", "vm-1")
     assert [record["type"].split(".")[1] for record in records][-2:] == ["scheduled", "approval"]
     assert (
         next(record for record in records if record["type"].endswith("scheduled.v1"))["data"]["seen_before"]
@@ -222,7 +222,7 @@ def test_hostile_input_is_a_sentence_and_1(content: bytes) -> None:
     code, out, err = run("-", standard_input=content)
     assert code == 1
     assert out or err
-    run("-", "--json", standard_input=content + b"\n" + body(1))
+    run("-", "--format=json", standard_input=content + b"\n" + body(1))
 
 
 @settings(max_examples=60, deadline=None)
@@ -249,7 +249,7 @@ def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Rando
         {"at": at, "files": chance.choice([{}, {"/x": "absent", "/y": [], "/z": "lost"}])},
         {"at": at, "post": "a", "sent": True},
     ]
-    code, out, _ = run("-", "--json", standard_input=lines(*(choices[kind] for kind in kinds)))
+    code, out, _ = run("-", "--format=json", standard_input=lines(*(choices[kind] for kind in kinds)))
     assert code in (0, 1)
     for text in out.splitlines():
         json.loads(text)
@@ -289,7 +289,7 @@ def test_the_name_comes_from_flag_settings_recording_and_scenario_in_that_order(
     """The flag settles it; settings that contradict the recording are the conflict that they were live."""
     recording = lines({"at": after(0), "vm": {"name": "vm-2", "id": "i"}}, read(0, 1, an_event()))
     reasons = []
-    for words in (["--vm-name", "vm-1"], ["--source.vm-name", "vm-1"], []):
+    for words in (["--vm", "vm-1"], ["--source.vm-name", "vm-1"], []):
         _, last = as_json("-", *words, standard_input=recording)
         reasons.append((last["vm_name"], last["decisions"][0]["moments"][0]["reason"]))
     assert reasons == [("vm-1", "dry-run"), ("vm-1", "identity-conflict"), ("vm-2", "not-leader")]
@@ -304,13 +304,13 @@ def test_settle_and_takeover_follow_the_recorded_times(tmp_path: Path) -> None:
     config.write_text('[approval]\nrules = [{ name = "calm", event_type = ["Freeze"], settle = "30s" }]\n')
     same = {"read_at": after(20), "same": 20}
     recording = lines(read(0, 1, an_event()), same, read(620, 1, an_event()), {"read_at": after(660), "same": 40})
-    _, last = as_json("-", "--config.file", str(config), "--vm-name", "vm-1", standard_input=recording)
+    _, last = as_json("-", "--config.file", str(config), "--vm", "vm-1", standard_input=recording)
     moments = last["decisions"][0]["moments"]
     assert [(each["reason"], each["at"]) for each in moments] == [
         ("settling", "2026-03-02T12:00:00.000000Z"),
         ("dry-run", "2026-03-02T12:10:50.000000Z"),
     ]
-    takeover = ("--approval.takeover-after", "10s", "--vm-name", "vm-2")
+    takeover = ("--approval.takeover-after", "10s", "--vm", "vm-2")
     recording = lines(read(0, 1, an_event(EventType="Reboot", EventSource="User")), {"read_at": after(30), "same": 30})
     _, last = as_json("-", *takeover, standard_input=recording)
     moments = last["decisions"][0]["moments"]
@@ -326,7 +326,7 @@ def test_files_of_the_policy_are_assumed_as_told(tmp_path: Path, assumed: str, r
     config = tmp_path / "config.toml"
     rule = f"{{ name = 'r', event_type = ['Freeze'], require_file = '{tmp_path / 'ready'}' }}"
     config.write_text(f"[approval]\nhold_file = '{tmp_path / 'hold'}'\nrules = [{rule}]\n")
-    words = ("-", "--config.file", str(config), "--vm-name", "vm-1", "--assume-files", assumed)
+    words = ("-", "--config.file", str(config), "--vm", "vm-1", "--assume-files", assumed)
     _, last = as_json(*words, standard_input=body(1, an_event()))
     assert last["decisions"][0]["moments"][0]["reason"] == reason
     assert f"(--assume-files {assumed})" in last["notes"][-1]
@@ -340,7 +340,7 @@ def test_gaps_and_outages_are_told_as_the_agent_tells_them() -> None:
         {"at": after(6), "failure": "timeout"},
         read(66, 2),
     )
-    records, last = as_json("-", "--vm-name", "vm-1", standard_input=recording)
+    records, last = as_json("-", "--vm", "vm-1", standard_input=recording)
     kinds = [(record["type"].removeprefix("azure_scheduled_event."), record["time"][14:19]) for record in records]
     assert kinds[-3:] == [
         ("source.unavailable.v1", "00:16"),

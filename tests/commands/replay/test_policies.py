@@ -44,7 +44,7 @@ def as_json(
     *words: str | Path, environ: Mapping[str, str] | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The records and the last object."""
-    code, out = run(*words, "--json", environ=environ)
+    code, out = run(*words, "--format=json", environ=environ)
     assert code == 0
     *records, last = map(json.loads, out.splitlines())
     return records, last
@@ -578,7 +578,7 @@ def test_a_month_is_reviewed_in_bounded_memory(tmp_path: Path) -> None:
     assert len(recording.paths) > 5
     path = tmp_path / "policy.toml"
     path.write_text(rule('event_type = ["Freeze"], settle = "10m"'))
-    words = [sys.executable, "-c", AND_ITS_MEMORY, "replay", *recording.paths, "--policy", str(path), "--json"]
+    words = [sys.executable, "-c", AND_ITS_MEMORY, "replay", *recording.paths, "--policy", str(path), "--format=json"]
     done = subprocess.run(words, capture_output=True, check=True)
     last = json.loads(done.stdout.splitlines()[-1])
     kinds = {key: count for key, count in last["summary"].items() if isinstance(count, int) and count}

@@ -57,7 +57,7 @@ UNTIMED = {
 
 def story(content: bytes) -> list[tuple[str, str]]:
     """Kind and time of each transition."""
-    records, last = as_json("--vm-name", "vm-1", "-", standard_input=content)
+    records, last = as_json("--vm", "vm-1", "-", standard_input=content)
     assert last["documents"] == len(DOCUMENTS), records
     return [(record["data"]["transition"], record["time"]) for record in records if record["data"]["transition"]]
 
@@ -85,7 +85,7 @@ def test_utf_16_without_a_mark_is_a_sentence_and_1() -> None:
 
 def test_a_hole_at_the_beginning_costs_its_line_alone() -> None:
     """A power failure leaves NULs where the first lines of a recording were."""
-    records, last = as_json("--vm-name", "vm-1", "-", standard_input=b"\0" * 100 + b"\n" + lines(*DOCUMENTS))
+    records, last = as_json("--vm", "vm-1", "-", standard_input=b"\0" * 100 + b"\n" + lines(*DOCUMENTS))
     assert last["documents"] == len(DOCUMENTS)
     assert ["document.rejected" in record["type"] for record in records].count(True) == 1
 
@@ -94,14 +94,14 @@ def test_what_the_agent_would_refuse_stays_refused() -> None:
     """A document kept in a line is judged by its own text: a field that stands there twice makes it malformed."""
     text = json.dumps(DOCUMENTS[0]).replace('"EventType"', '"EventType": "Reboot", "EventType"')
     for content in (text, f'{{"time": "{TIMES[0]}", "document": {text}, "more": [1, {{}}]}}'):
-        _, last = as_json("--vm-name", "vm-1", "-", standard_input=content.encode())
+        _, last = as_json("--vm", "vm-1", "-", standard_input=content.encode())
         assert last["decisions"][0]["moments"][0]["reason"] == "malformed"
 
 
 def test_a_file_that_ends_in_the_middle_is_told_as_far_as_it_goes() -> None:
     """The whole documents count, and the rest is named."""
     content = UNTIMED["of curl in a loop"]
-    records, last = as_json("--vm-name", "vm-1", "-", standard_input=content[:-10])
+    records, last = as_json("--vm", "vm-1", "-", standard_input=content[:-10])
     assert last["documents"] == 2
     assert [record["data"]["message"] for record in records if "document.rejected" in record["type"]] == [
         "standard input:1, object 3 is no document: not a whole JSON object"
@@ -122,6 +122,6 @@ def test_a_file_that_ends_in_the_middle_is_told_as_far_as_it_goes() -> None:
 )
 def test_what_is_no_document_is_none(content: bytes) -> None:
     """A sentence and exit code 1."""
-    code, _, said = run("--vm-name", "vm-1", "-", standard_input=content)
+    code, _, said = run("--vm", "vm-1", "-", standard_input=content)
     assert code == 1
     assert said == "no document in the input\n"
