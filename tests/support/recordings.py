@@ -45,10 +45,13 @@ class Recording:
     def line(self, body: bytes = b"", **values: Any) -> None:
         self._files.write(values, body)
 
-    def began(self, policy: Policy | None, boot: str = "boot-1") -> None:
-        """The agent starts; without a policy as versions did that recorded none."""
-        of_policy = {} if policy is None else {"policy": policy_values(policy)}
-        self.line(at=timestamp(self.at), began={"version": "1.0.0", "boot": boot, **of_policy})
+    def began(self, policy: Policy, boot: str = "boot-1") -> None:
+        """The agent starts."""
+        self.line(at=timestamp(self.at), began={"version": "1.0.0", "boot": boot, "policy": policy_values(policy)})
+        self.known()
+
+    def known(self) -> None:
+        """This VM becomes known with the first document."""
         self.line(at=timestamp(self.at), vm=VM)
         self.read()
 

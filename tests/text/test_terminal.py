@@ -21,6 +21,8 @@ import pytest
 
 import exporter
 from exporter.commands.check.report import fail
+from exporter.config.policy_values import policy_values
+from exporter.core.policy import Policy
 from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
@@ -90,7 +92,7 @@ def recording() -> bytes:
     own = {**EVENT, "Resources": ["other"], "EventType": "Freeze", "EventId": "second"}
     later = json.dumps({"DocumentIncarnation": 2, "Events": [own]})
     lines = [
-        {"began": {"boot": ATTACK}, "at": "2026-03-02T09:00:00Z"},
+        {"began": {"boot": ATTACK, "policy": policy_values(Policy())}, "at": "2026-03-02T09:00:00Z"},
         {"vm": {"name": ATTACK, "vm_id": ATTACK, "location": ATTACK}, "at": "2026-03-02T09:00:00Z"},
         {"read_at": "2026-03-02T09:00:01Z", "body": body},
         {"failure": ATTACK, "at": "2026-03-02T09:00:02Z"},

@@ -252,12 +252,10 @@ class ReplayEngine:
 
     # -- the policy and its files
 
-    def _adopt(self, policy: PolicyRead | None) -> None:
+    def _adopt(self, policy: PolicyRead) -> None:
         """Decide by this policy from now on, if decisions are those of then."""
         if self._options.as_then:
-            self._policy_recorded = policy is not None
-            self._policy = self._options.policy if policy is None else policy.policy
-            self._policy_known = policy is None or not policy.faults
+            self._policy, self._policy_known, self._policy_recorded = policy.policy, not policy.faults, True
 
     def _look(self, document: Document) -> Mapping[str, Presence]:
         return self._options.look(self._policy, files_to_check(self._policy, document), self._found)
@@ -477,7 +475,7 @@ class ReplayEngine:
             self.result.foreseen[tracked.key] = moment
 
     def _posted(self, entry: Posted) -> None:
-        """The answer to an approval. Recordings of the first version hold only the answers."""
+        """The answer to an approval, also to one of a scenario, or one whose line was lost."""
         tracked = self._state.history(folded(entry.event_id))
         if tracked is not None and tracked.key not in self._in_flight:
             tracked = self._sent(entry.event_id, entry.at)

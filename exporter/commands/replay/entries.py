@@ -93,16 +93,13 @@ class IdentityKnown:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The agent started. `boot` identifies the boot of the machine; empty where it is not known.
-
-    `policy` is the policy in force from then on; None in recordings of versions that did not keep it. `version` is that
-    of the agent.
-    """
+    """The agent of this `version` started, with the `policy` in force from then on. `boot` identifies the boot of the
+    machine; empty where it is not known."""
 
     at: datetime
     boot: str
-    version: str = ""
-    policy: PolicyRead | None = None
+    version: str
+    policy: PolicyRead
 
 
 @dataclass(frozen=True, slots=True)

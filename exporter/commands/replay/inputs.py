@@ -222,8 +222,7 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         return Ended(at)
     if isinstance(began := line.get("began"), dict):
         boot, version = (text if isinstance(text := began.get(key), str) else "" for key in ("boot", "version"))
-        policy = _policy(began["policy"]) if "policy" in began else None
-        return Began(at, boot[:MAX_TEXT], version[:MAX_TEXT], policy)
+        return Began(at, boot[:MAX_TEXT], version[:MAX_TEXT], _policy(began.get("policy")))
     if "policy" in line:
         return PolicyKnown(at, _policy(line["policy"]))
     if isinstance(files := line.get("files"), dict):

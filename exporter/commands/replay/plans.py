@@ -47,8 +47,7 @@ def replay_plans(
     """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
     recorded = [item for item in inputs if item.scenario is None]
     if all(_first_time(item) for item in recorded if item.entries):  # an empty one was begun, and no more
-        # The files of one recording are numbered from the newest to the oldest. Of versions before this one, several
-        # may begin with the same time, that at which the VM became known.
+        # The files of one recording are numbered from the newest to the oldest. Several may begin with the same time.
         recorded.sort(key=lambda item: (_last_time(item) or now, _first_time(item) or now))
     entries = [entry for item in recorded for entry in item.entries]
     made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []

@@ -26,27 +26,21 @@ class InForce:
 
     policy: Policy
     since: datetime | None = None
-    recorded: bool = False
     faults: tuple[str, ...] = ()
 
 
 def policies_then(plan: ReplayPlan, settings: Policy) -> tuple[InForce, ...]:
     """The policies in force while this was recorded, oldest first; that of the settings where none is recorded."""
-    found: list[tuple[datetime, PolicyRead | None]] = []
+    found: list[tuple[datetime, PolicyRead]] = []
     for entry in plan.entries:
         if isinstance(entry, Began | PolicyKnown) and (not found or found[-1][1] != entry.policy):
             found.append((entry.at, entry.policy))
-    if all(read is None for _, read in found):
-        return (InForce(settings),)
-    return tuple(
-        InForce(settings, since) if read is None else InForce(read.policy, since, recorded=True, faults=read.faults)
-        for since, read in found
-    )
+    return tuple(InForce(read.policy, since, read.faults) for since, read in found) or (InForce(settings),)
 
 
 def is_recorded(then: Sequence[InForce]) -> bool:
     """Whether the recording holds a policy, be it one that can't be read."""
-    return any(each.recorded for each in then)
+    return then[0].since is not None
 
 
 def notes_on(then: Sequence[InForce], compared: bool) -> Iterator[str]:
@@ -57,11 +51,8 @@ def notes_on(then: Sequence[InForce], compared: bool) -> Iterator[str]:
                 f"the policy in force from {_moment(each)} can't be read by this version, so that what it decided is "
                 f"not known: {'; '.join(each.faults)}"
             )
-    if not is_recorded(then):
-        if compared:
-            yield "no policy is recorded: what was decided then is told by the policy of the settings"
-    elif old := next((each for each in then if not each.recorded), None):
-        yield f"the recording holds no policy from {_moment(old)} on: told there by the policy of the settings"
+    if compared and not is_recorded(then):
+        yield "no policy is recorded: what was decided then is told by the policy of the settings"
 
 
 def history(then: Sequence[InForce]) -> Iterator[str]:
@@ -124,7 +115,7 @@ def as_value(each: InForce) -> dict[str, Any]:
     """A policy in force as a JSON value."""
     return {
         "from": optional_timestamp(each.since),
-        "recorded": each.recorded,
+        "recorded": each.since is not None,
         "policy": None if each.faults else policy_values(each.policy),
         "faults": list(each.faults),
     }

@@ -22,6 +22,7 @@ from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
 from exporter.config.command_line import FlagParser
 from exporter.config.load import load, load_policy
+from exporter.config.policy_values import policy_values
 from exporter.core.decision import decide, explain
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance
@@ -33,6 +34,7 @@ from tests.support.lines import rejoined
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+POLICY = policy_values(Policy())
 
 
 def run(
@@ -50,7 +52,7 @@ def run(
 
 
 def as_json(*words: str, standard_input: bytes = b"") -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records and the last object of `--json`."""
+    """The records and the last object of `--format json`."""
     code, out, _ = run("--format=json", *words, standard_input=standard_input)
     assert code == 0
     *records, last = map(json.loads, out.splitlines())
@@ -238,7 +240,7 @@ def test_any_mixture_of_lines_is_replayed(kinds: list[int], chance: random.Rando
         {"at": at, "post": chance.choice("abc"), "status": chance.choice([200, 400, None, True])},
         {"at": at, "interruption": {"kind": "clock_step", "seconds": chance.uniform(-5, 5)}},
         {"at": at, "vm": {"name": "vm-1"}},
-        {"at": at, "began": {"boot": chance.choice("xy")}},
+        {"at": at, "began": {"boot": chance.choice("xy"), "policy": POLICY}},
         {"read_at": at, "body": "{"},
         b"nonsense",
         {"at": at, "began": {"boot": "x", "policy": chance.choice([{}, {"mode": "off", "rules": []}, 5, None])}},
@@ -385,10 +387,10 @@ def test_over_a_restart_a_replay_knows_what_the_agent_knew(step: float, known: f
     """Another process has only the time of day; where that went back, spans are not known."""
     started = an_event(EventStatus="Started", NotBefore="")
     recording = lines(
-        {"at": after(0), "began": {"boot": "one"}},
+        {"at": after(0), "began": {"boot": "one", "policy": POLICY}},
         {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
         read(0, 1, started),
-        {"at": after(50 + step), "began": {"boot": "one"}},
+        {"at": after(50 + step), "began": {"boot": "one", "policy": POLICY}},
         read(60 + step, 2),
     )
     records, _ = as_json("-", standard_input=recording)
@@ -400,7 +402,7 @@ def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
     """Recorded approvals, a reboot of the VM and interruptions are told as they were, whatever the policy given now."""
     started = an_event(EventStatus="Started", NotBefore="")
     recording = lines(
-        {"at": after(0), "began": {"boot": "one"}},
+        {"at": after(0), "began": {"boot": "one", "policy": POLICY}},
         {"at": after(0), "vm": {"name": "vm-1", "id": "c0ffee"}},
         read(0, 1, an_event()),
         {"at": after(0.1), "post": an_event()["EventId"].lower(), "status": 503, "reason": "server-error"},
@@ -408,7 +410,7 @@ def test_what_the_agent_did_and_felt_is_in_the_account() -> None:
         read(6, 2, started),
         {"at": after(8), "interruption": {"kind": "clock_step", "seconds": 4.2}},
         {"read_at": after(9), "same": 3},
-        {"at": after(60), "began": {"boot": "two"}},
+        {"at": after(60), "began": {"boot": "two", "policy": POLICY}},
         read(60, 3),
     )
     records, _ = as_json("-", standard_input=recording)

@@ -138,26 +138,14 @@ def test_a_file_alone_is_told_by_the_policy_that_it_begins_with(recording: Recor
 
 
 def test_a_recording_without_a_policy_is_told_by_the_settings(recording: Recording) -> None:
-    """As before: older versions kept none."""
-    recording.began(None)
+    """Documents that no agent recorded."""
+    recording.known()
     freeze(recording, duration=5)
     recording.close()
     assert moments(as_json(recording.path)[1]) == [("hold", "dry-run", "dry-run")]
     _, last = as_json(recording.path, "--approval.mode", "enforce")
     assert moments(last) == [("approve", None, "enforce")]
     assert (last["then"], last["differences"]) == (None, None)
-
-
-def test_where_an_older_version_recorded_the_settings_decide_and_it_is_said(recording: Recording) -> None:
-    """After an update the policy is recorded; before it is not known."""
-    recording.began(None)
-    recording.ended()
-    recording.began(Policy(Mode.ENFORCE, rules=()))
-    freeze(recording)
-    recording.close()
-    _, last = as_json(recording.path)
-    assert moments(last) == [("hold", "no-rule", "enforce")]
-    assert any("holds no policy from 2026-03-01 00:00:00Z on" in note for note in last["notes"])
 
 
 def test_a_policy_that_cannot_be_read_is_said_and_decides_nothing(recording: Recording) -> None:
@@ -380,7 +368,7 @@ def test_events_of_other_vms_are_not_compared(recording: Recording) -> None:
 
 def test_without_a_recorded_policy_then_is_that_of_the_settings(recording: Recording) -> None:
     """And it is said; with settings of the command line it is theirs."""
-    recording.began(None)
+    recording.known()
     freeze(recording)
     policy = rule('event_type = ["Freeze"]')
     last = reviewed(recording, policy)
