@@ -209,7 +209,7 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _not_negative(value: object) -> float | None:
-    """The number if it is not negative: the first version measured durations by a clock that may be set back."""
+    """The number if it is not negative, as no span is."""
     seconds = _number(value)
     return seconds if seconds is not None and seconds >= 0 else None
 

@@ -19,7 +19,7 @@ from deploy.consumers.python.accounts.record import Fact, Unreadable, read
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import producer, send
-from tests.support.fleet_records import HUB, ROOT, SendingFleet, every_kind, facts, former
+from tests.support.fleet_records import HUB, ROOT, SendingFleet, facts, recorded
 from tests.support.hostile_messages import hostile, mutants
 from tests.support.javascript_consumer import FOLDER, installed, started
 from tests.support.node import node_binary, node_environment, run_node
@@ -97,15 +97,15 @@ def test_nothing_is_lost_over_a_kill(tmp_path: Path, broker: Broker, fleet: Send
 
 def test_with_events_it_tells_how_each_ended(tmp_path: Path, broker: Broker, program: Path) -> None:
     """One line per event that is over, of the witness that saw most; hostile messages are counted."""
-    deliver(broker, [b"nonsense", b"[]", b'{"specversion": "1.0", "type": "com.example"}', *former(), *former()])
+    deliver(broker, [b"nonsense", b"[]", b'{"specversion": "1.0", "type": "com.example"}', *recorded(), *recorded()])
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--events", "--once")
     output, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     counts = json.loads(log.splitlines()[-1])
     assert counts["skipped"] == {"not-json": 2, "other-producer": 1}
-    assert counts["copies"] == len(former())
+    assert counts["copies"] == len(recorded())
     last = {line["event_id"]: line["outcome"] for line in map(json.loads, output.splitlines())}
-    closings = [fact for fact in facts(former()) if fact.kind in {"completed", "canceled", "ended"}]
+    closings = [fact for fact in facts(recorded()) if fact.kind in {"completed", "canceled", "ended"}]
     best = sorted(closings, key=lambda fact: ("completed", "canceled", "ended").index(fact.kind), reverse=True)
     assert last == {fact.event_id: fact.kind for fact in best}
 
@@ -117,16 +117,16 @@ def test_a_hostile_message_is_counted_and_passed_over(
     """Between records that are told: it neither stops the program nor is met again by the next one."""
     state, path, bad = tmp_path / "positions.json", tmp_path / "lines.jsonl", list(hostile().values())
     no_bytes = [AmqpAnnotatedMessage(value_body={"a": 1}), AmqpAnnotatedMessage(sequence_body=[["a"], [1, None]])]
-    deliver(broker, former()[:5], *([body] for body in bad), no_bytes, former()[5:])
+    deliver(broker, recorded()[:5], *([body] for body in bad), no_bytes, recorded()[5:])
     with path.open("a", encoding="utf-8") as output:
         counts = finished(started(program, broker, state, output, "--once", *flags))
         assert finished(started(program, broker, state, output, "--once", *flags))["received"] == 0
-    assert counts["received"] == len(bad) + len(former()) + 2
+    assert counts["received"] == len(bad) + len(recorded()) + 2
     assert sum(counts["skipped"].values()) >= 20
     assert "unexpected" not in counts["skipped"]
     ids = {line["event_id"] if flags else line["id"] for line in lines(path)}
-    closed = {fact.event_id for fact in facts(former()) if fact.kind in OUTCOMES}
-    assert ids >= (closed if flags else {json.loads(body)["id"] for body in former()})
+    closed = {fact.event_id for fact in facts(recorded()) if fact.kind in OUTCOMES}
+    assert ids >= (closed if flags else {json.loads(body)["id"] for body in recorded()})
     assert "stolen" not in {str(ids), *ids}
 
 
@@ -143,7 +143,7 @@ def test_what_was_skipped_is_reported_while_it_runs(tmp_path: Path, broker: Brok
 
 def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker, program: Path) -> None:
     """Nobody waits for messages that are passed over."""
-    deliver(broker, former())
+    deliver(broker, recorded())
     process = started(program, broker, tmp_path / "positions.json", subprocess.PIPE, "--once", "--from", "now")
     assert finished(process)["received"] == 0
 
@@ -204,7 +204,7 @@ def read_by_python(body: bytes) -> Fact | str:
 
 def test_both_consumers_agree_on_every_record(tmp_path: Path) -> None:
     """JavaScript finds the same kind, id, VM and event as Python, and refuses the same."""
-    good = [*every_kind().values(), *former()]
+    good = recorded()
     sent = json.loads(good[0])
     odd: list[dict[str, Any]] = [{"id": 7}, {"data": []}, {"type": "azure_scheduled_event.x.v1"}, {"specversion": 1}]
     bad = [json.dumps({**sent, **members}).encode() for members in odd]

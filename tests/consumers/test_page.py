@@ -18,7 +18,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from tests.support.documentation import ROOT, blocks
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, accounts, former
+from tests.support.fleet_records import HUB, accounts, recorded
 from tests.support.javascript_consumer import installed
 from tests.support.node import node_binary, node_environment
 from tests.support.peers import need
@@ -51,17 +51,17 @@ def test_the_commands_of_the_page_run(language: str, broker: Broker, tmp_path: P
     assert done.returncode == 0, done.stderr
     printed = done.stdout.decode().splitlines()
     if language == "python":
-        expected = accounts(former())
+        expected = accounts(recorded())
         assert sorted(json.loads(line)["outcome"] or "" for line in printed) == sorted(
             one["outcome"] or "" for one in expected.values()
         )
     else:
-        assert len(printed) == len(former())
+        assert len(printed) == len(recorded())
 
 
 async def _deliver(broker: Broker) -> None:
     async with producer(broker.connection_string(HUB)) as client:
-        await send(client, [event(body.decode()) for body in former()])
+        await send(client, [event(body.decode()) for body in recorded()])
 
 
 def test_every_member_of_an_account_is_explained() -> None:
@@ -70,5 +70,5 @@ def test_every_member_of_an_account_is_explained() -> None:
     explained = [
         name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
     ]
-    (found, *_) = accounts(former()).values()
+    (found, *_) = accounts(recorded()).values()
     assert sorted(explained) == sorted(found)

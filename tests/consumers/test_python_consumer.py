@@ -25,7 +25,7 @@ from deploy.consumers.python.accounts.store import Store
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
 from tests.support.eventhubs_client import event, producer, send
-from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, accounts, every_kind, former, last_lines
+from tests.support.fleet_records import HUB, NOW, ROOT, SendingFleet, accounts, last_lines, recorded
 from tests.support.hostile_messages import hostile, mutants
 from tests.support.peers import until
 
@@ -88,7 +88,7 @@ def test_a_fleet_becomes_one_account_per_event_over_a_kill(tmp_path: Path, broke
 
 def test_hostile_messages_are_counted_and_passed_over(tmp_path: Path, broker: Broker) -> None:
     """Not JSON, wrong types, a mebibyte, an unknown kind, a future version, between records of every kind."""
-    good = [*every_kind().values(), *former()]
+    good = recorded()
     sent = json.loads(good[0])
     bad: list[bytes | str] = [
         "not json",
@@ -121,17 +121,17 @@ def test_no_hostile_message_is_met_twice(tmp_path: Path, broker: Broker) -> None
             for body in bad:
                 await send(client, [EventData(body)])
             await send(client, no_bytes)
-            await send(client, [EventData(body) for body in former()])
+            await send(client, [EventData(body) for body in recorded()])
 
     asyncio.run(sending())
     state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
     with path.open("a", encoding="utf-8") as output:
         counts = finished(started(broker, state, output, "--once"))
         assert finished(started(broker, state, output, "--once"))["received"] == 0
-    assert counts["received"] == len(bad) + len(former()) + 2
+    assert counts["received"] == len(bad) + len(recorded()) + 2
     assert set(counts["skipped"]) == {"not-json", "wrong-type"}
     found = last_lines(path.read_text())
-    assert found.items() >= accounts(former()).items()
+    assert found.items() >= accounts(recorded()).items()
     assert "stolen" not in json.dumps(list(found))
 
 
@@ -158,7 +158,7 @@ def test_whatever_is_read_can_be_kept_and_told(tmp_path: Path) -> None:
 
 def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broker) -> None:
     """It ends with a failure; the accounts are told by the next one."""
-    deliver(broker, former())
+    deliver(broker, recorded())
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
@@ -169,12 +169,12 @@ def test_an_output_that_nobody_reads_loses_nothing(tmp_path: Path, broker: Broke
     path = tmp_path / "accounts.jsonl"
     with path.open("a", encoding="utf-8") as output:
         finished(started(broker, tmp_path / "accounts.db", output, "--once"))
-    assert last_lines(path.read_text()) == accounts(former())
+    assert last_lines(path.read_text()) == accounts(recorded())
 
 
 def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
     """When what is read is of now, and nothing was said of it for so long; what closes it later is told again."""
-    lives = {kind: body for body in former() if b"26BA4D5C" in body for kind in [json.loads(body)["type"]]}
+    lives = {kind: body for body in recorded() if b"26BA4D5C" in body for kind in [json.loads(body)["type"]]}
     begun, over = lives["azure_scheduled_event.started.v1"], lives["azure_scheduled_event.completed.v1"]
     path = tmp_path / "out.jsonl"
     with path.open("w", encoding="utf-8") as output:
@@ -194,7 +194,7 @@ def test_an_event_without_an_end_is_told_once(tmp_path: Path) -> None:
 
 def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp_path: Path, broker: Broker) -> None:
     """As a job that runs with --once every hour does it, on a hub in which nothing came since."""
-    deliver(broker, [body for body in former() if b"26BA4D5C" in body and b"scheduled_event.scheduled.v1" in body])
+    deliver(broker, [body for body in recorded() if b"26BA4D5C" in body and b"scheduled_event.scheduled.v1" in body])
     state, path = tmp_path / "accounts.db", tmp_path / "accounts.jsonl"
     with path.open("a", encoding="utf-8") as output:
         finished(started(broker, state, output, "--once", "--give-up", "36500d"))
@@ -204,7 +204,7 @@ def test_an_event_without_an_end_is_told_by_a_later_run_with_nothing_to_read(tmp
 
 def test_once_from_now_on_ends_without_what_was_there(tmp_path: Path, broker: Broker) -> None:
     """Nobody waits for messages that are passed over."""
-    deliver(broker, former())
+    deliver(broker, recorded())
     with (tmp_path / "accounts.jsonl").open("a", encoding="utf-8") as output:
         counts = finished(started(broker, tmp_path / "accounts.db", output, "--once", "--from", "now"))
     assert counts["received"] == 0

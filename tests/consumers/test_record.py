@@ -23,7 +23,7 @@ from deploy.consumers.python.accounts.record import (
 from exporter.core.folding import folded
 from exporter.core.records import KINDS
 from tests.support.core_documents import EVENT_ID
-from tests.support.fleet_records import every_kind, former
+from tests.support.fleet_records import every_kind
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -65,17 +65,6 @@ def test_every_kind_of_record_is_read(kind: str) -> None:
     fact = read(body)
     assert (fact.kind, fact.source, fact.id, fact.time) == (kind, sent["source"], sent["id"], sent["time"])
     assert fact.event_id == sent["data"]["event_id"]
-
-
-def test_records_of_the_former_version_are_read() -> None:
-    """By type and subject, since they lack `data.kind` and `data.event_id`; -1 and empty texts are not known."""
-    found = [read(body) for body in former()]
-    assert {fact.kind for fact in found} == {*KINDS}
-    for fact, body in zip(found, former(), strict=True):
-        sent = json.loads(body)
-        about_event = sent["data"]["event"] is not None and fact.kind != "event.rejected"
-        assert fact.event_id == (folded(sent["subject"]) if about_event else None)
-        assert fact.event is None or fact.event.duration is None or fact.event.duration >= 0
 
 
 def test_a_closing_record_brings_its_account() -> None:

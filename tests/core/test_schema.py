@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
@@ -122,11 +121,6 @@ EXAMPLES: Final[Mapping[str, Callable[[], Told]]] = {
 }
 
 
-FORMER: Final = Path(__file__).parents[1] / "testdata" / "records"
-"""The schema of records of the version before `data.kind`, as `git show 056790b:exporter/schema/record.v1.json` shows
-it, and records that it wrote: one of each kind as below, and three scenarios by `replay --json`."""
-
-
 def cloudevent(kind: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(EXAMPLES[kind]()[1].to_json())
     return found
@@ -148,16 +142,6 @@ def test_every_kind_of_record_is_as_the_schema_says(kind: str) -> None:
     found = cloudevent(kind)
     VALIDATOR.validate(found)
     assert found["type"] == f"azure_scheduled_event.{kind}.v1"
-
-
-@pytest.mark.parametrize("kind", EXAMPLES)
-def test_a_record_is_as_the_former_schema_says_but_for_what_is_not_known_of_the_vm(kind: str) -> None:
-    """A consumer with a copy of it goes on: it had texts alone in `vm`, where now null stands and tags are."""
-    former = json.loads((FORMER / "former.schema.json").read_text(encoding="utf-8"))
-    found = cloudevent(kind)
-    wrong = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(former).iter_errors(found)]
-    unknown = [name for name, value in found["data"]["vm"].items() if value is None]
-    assert sorted(wrong) == sorted(["data", "vm", name] for name in (*unknown, "tags"))
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

@@ -136,15 +136,6 @@ def test_system_properties_are_optional(database: Database) -> None:
     assert row["EnqueuedTime"] is None
 
 
-def test_records_of_the_first_agents_have_kind_and_event(database: Database) -> None:
-    """They have neither `data.kind` nor `data.event_id`: both come from `type` and from Azure's object."""
-    record = cloudevent("approval.accepted")
-    del record["data"]["kind"], record["data"]["event_id"]
-    (row,) = stored(database, record)
-    assert row["Kind"] == "approval.accepted"
-    assert row["EventId"] == record["data"]["event"]["EventId"].lower()
-
-
 def test_a_duration_that_azure_does_not_know_is_null(database: Database) -> None:
     """-1 is no number of seconds; 0 is one."""
     rows = []

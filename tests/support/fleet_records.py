@@ -1,10 +1,11 @@
-"""Records as consumers meet them: of every kind, of a whole scale set, and of the agents before this version."""
+"""Records as consumers meet them: of every kind, of three scenarios, and of a whole scale set."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,14 +13,17 @@ from benchmarks.fleet import DESTINATION, REBOOT, Fleet, NoMetrics, story
 from deploy.consumers.python.accounts.join import account
 from deploy.consumers.python.accounts.record import Fact, read
 from exporter.agent.delivery import Delivery
+from exporter.commands.replay.engine import Options, ReplayEngine
+from exporter.commands.replay.plans import scenario_plan
+from exporter.core.policy import Policy
 from exporter.core.records import Record
 from exporter.log.log import Log
 from exporter.simulator.event_hubs.broker import Broker
+from exporter.simulator.metadata.scenario import load
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.core.test_schema import EXAMPLES
 
 ROOT: Final = Path(__file__).parents[2]
-FORMER: Final = ROOT / "tests" / "testdata" / "records" / "former.jsonl"
 HUB: Final = "scheduled-events"
 NOW: Final = "2026-12-01T00:00:00.000000Z"
 
@@ -29,9 +33,15 @@ def every_kind() -> dict[str, bytes]:
     return {kind: make()[1].to_json() for kind, make in EXAMPLES.items()}
 
 
-def former() -> list[bytes]:
-    """Records of the version before `data.kind` and `data.event_id`."""
-    return FORMER.read_bytes().splitlines()
+@cache
+def recorded() -> Sequence[bytes]:
+    """One of each kind, then those of three scenarios as `replay` gives them."""
+    bodies = [*every_kind().values()]
+    for name in ("demo", "live-migration", "host-agent-maintenance"):
+        plan = scenario_plan(load(name), 1.0, None)
+        options = Options(Policy(), 1.0, lambda _, __, found: found)
+        bodies += (record.to_json() for record in ReplayEngine(plan, options).run())
+    return tuple(bodies)
 
 
 def told_by_a_fleet(folder: Path, vms: int, events: int = 1, what: Mapping[str, object] = REBOOT) -> list[Record]:

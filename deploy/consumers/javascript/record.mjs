@@ -88,7 +88,7 @@ function checked(content, kind) {
     source,
     kind,
     time,
-    event_id: eventId(data, subject),
+    event_id: data.event_id ? lower(data.event_id) : null,
     event_type: isKey(data.event?.EventType) ? data.event.EventType : null,
     vm: data.vm.name || source,
     severity: data.severity,
@@ -107,13 +107,6 @@ function summaryOf(given) {
     found[name] = value;
   }
   return found;
-}
-
-/** `data.event_id`; in records of former versions the subject, where that is the event's own id. */
-function eventId(data, subject) {
-  if (Object.hasOwn(data, "event_id")) return data.event_id ? lower(data.event_id) : null;
-  const own = data.event?.EventId;
-  return isKey(own) && lower(own) === lower(subject) ? lower(subject) : null;
 }
 
 function isObject(value) {

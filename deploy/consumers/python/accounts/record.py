@@ -2,7 +2,6 @@
 
 The shape is the agent's schema of records, version 1. Members that this version does not know are ignored; a known one
 of the wrong type makes the record unreadable. `data.event` is Azure's object as received, so there anything goes.
-Records of agents without `data.kind` and `data.event_id` are read by their `type` and `subject`.
 """
 
 from __future__ import annotations
@@ -170,9 +169,9 @@ def _kind(content: dict[str, Any]) -> str:
 def _fact(content: dict[str, Any], kind: str) -> Fact:
     data = _Members(_Members(content).mapping("data"))
     envelope, vm = _Members(content), _Members(data.mapping("vm"))
-    source, record_id, subject = envelope.key("source"), envelope.key("id"), envelope.key("subject")
+    source, record_id, _ = (envelope.key(name) for name in ("source", "id", "subject"))
     raw = data.values.get("event")
-    event_id = _event_id(data, kind, subject, raw)
+    event_id = _event_id(data, kind)
     name = vm.text("name") or source
     if event_id is None:
         return Fact(source, record_id, kind, None, envelope.time_of("time"), name)
@@ -191,17 +190,12 @@ def _fact(content: dict[str, Any], kind: str) -> Fact:
     )
 
 
-def _event_id(data: _Members, kind: str, subject: str, raw: object) -> str | None:
-    """Which event it is about: `data.event_id`, in former versions the subject where that is the event's own id."""
-    if "event_id" in data.values:
-        told = data.text("event_id")
-        found = lower(told) if told else None
-    else:
-        own = raw.get("EventId") if isinstance(raw, dict) else None
-        found = lower(subject) if isinstance(own, str) and lower(own) == lower(subject) else None
+def _event_id(data: _Members, kind: str) -> str | None:
+    """Which event it is about; None for the VM."""
+    found = data.text("event_id")
     if kind not in (ABOUT_EVENTS if found is not None else ABOUT_VMS):
         raise Unreadable("wrong-type")
-    return found
+    return lower(found) if found is not None else None
 
 
 def _specific(kind: str, data: _Members, envelope: _Members) -> dict[str, Any]:
@@ -301,7 +295,7 @@ class _Members:
         return found if isinstance(found, dict) else _wrong()
 
     def text(self, name: str) -> str | None:
-        """A short string; an empty one is nothing, as former versions wrote it."""
+        """A short string; an empty one is nothing."""
         found = self.values.get(name)
         if found is not None and (not isinstance(found, str) or len(found) > MAX_KEY):
             _wrong()
