@@ -2,7 +2,7 @@
 
 It is asked at an address of this machine, without a password and without anything else that is secret. So whose
 certificate it shows does not matter: its answer is compared and shown, and nothing else depends on it. The answer may
-come from another version, or from another program: it is bounded, and what is missing or mistyped in it is not told.
+come from a later version, or from another program: it is bounded, and what is missing or mistyped in it is not told.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Occupant:
     """What answers at an address: `name` is what another program calls itself, `status` what an agent says; None for
-    an agent of a version that has no status, or that is just starting."""
+    an agent that is just starting, or whose answer can't be read."""
 
     kind: Kind
     name: str = ""

@@ -181,7 +181,7 @@ def test_it_is_asked_behind_tls_whatever_its_certificate_is(tmp_path: Path, with
     sentence_of(found, WARN, "agent", "runs in mode dry-run")
 
 
-# --- other versions, and other programs
+# --- other answers, and other programs
 
 
 def by_path(**bodies: bytes) -> Any:
@@ -216,8 +216,8 @@ BLIND = replace(ENVIRONMENT, processes=Path("/nowhere"))
         b"\xff",
     ],
 )
-def test_an_agent_without_a_status_is_told_as_before(body: bytes | None) -> None:
-    """An older agent, one that is starting, or a status that can't be read: it is this agent, and no more is said."""
+def test_an_agent_without_a_status_is_running(body: bytes | None) -> None:
+    """One that is starting, or a status that can't be read: it is this agent, and no more is said."""
     bodies = {"metrics": METRICS} | ({} if body is None else {"api_v1_status": body})
     found = said(by_path(**bodies))
     assert [(finding.verdict, finding.topic) for finding in found] == [(OK, "web")]
