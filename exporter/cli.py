@@ -77,6 +77,9 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> NoReturn:
+    from exporter.commands.stops import leave_on_signal  # noqa: PLC0415  # only for this command
+
+    leave_on_signal()  # the imports below take the most of a start
     from exporter.commands.run import run  # noqa: PLC0415  # only for this command
 
     os._exit(run(args))

@@ -144,7 +144,7 @@ def test_web_config_of_another_user_is_refused(tmp_path: Path, name: str) -> Non
         WebConfig(path)
 
 
-@pytest.mark.parametrize("part", ["", "-wal", "-shm", "-journal", ".lock"])
+@pytest.mark.parametrize("part", ["", "-wal", "-shm", "-journal"])
 def test_outbox_of_another_user_is_not_used(tmp_path: Path, part: str) -> None:
     """It stays as it is, also in its mode, and is used as soon as it is given back; until then nothing is written."""
     path = tmp_path / "outbox.db"

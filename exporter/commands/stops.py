@@ -14,10 +14,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
 
 from exporter.windows.console import watch
 
 Handler = Callable[[int, FrameType | None], None]
+
+_SIGNALS: Final = tuple(number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 
 def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
@@ -28,7 +31,16 @@ def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
     """
     if sys.platform == "win32":
         return watch(stop)
-    return _watch_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop)
+    return _watch_signals(_SIGNALS, stop)
+
+
+def leave_on_signal() -> None:
+    """End the process with 0 at such a signal, until `stop_by` handles it: there is nothing yet that has to be stopped.
+
+    Not on Windows, where a service or a console ends a process that is starting by itself.
+    """
+    if sys.platform != "win32":
+        _handle(_SIGNALS, lambda *_: os._exit(0))
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ _WHY: Final[Mapping[str, str]] = {
     "not-leader": "another VM of its resources comes first",
     "settling": "it has not been unchanged for long enough",
     "not-prepared": "the file that says prepared is not there",
-    "not-quiet": "another event is Started",
+    "not-quiet": "another event is Started, or approved and not over",
     "too-many-resources": "it touches more VMs than the rule allows",
     "out-of-hours": "it is outside of the rule's hours",
     "held": "the hold file is not known to be absent",

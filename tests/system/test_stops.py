@@ -24,8 +24,8 @@ SECONDS: Final = 120.0
 class Stoppable:
     """One command as a process, with both streams in `lines`."""
 
-    def __init__(self, stop: str, *words: str) -> None:
-        command = [sys.executable, "-m", "exporter", *words]
+    def __init__(self, stop: str, *words: str, python: tuple[str, ...] = ()) -> None:
+        command = [sys.executable, *python, "-m", "exporter", *words]
         if sys.platform == "win32":
             command = [sys.executable, "-m", "tests.support.console", str(STOPS.index(stop)), *command]
         self._stop = stop
@@ -90,6 +90,15 @@ def test_run_ends_with_its_last_record(stop: str, service: MetadataService, tmp_
         check=True,
     )
     assert "agent.stopped" in shown.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process that is starting by itself")
+@pytest.mark.parametrize("stop", STOPS)
+def test_run_that_is_still_being_loaded_ends_with_0(stop: str) -> None:
+    """A stop right after the start is no failure of the unit or of the pod; nothing has begun that has to be ended."""
+    run = Stoppable(stop, "run", python=("-X", "importtime"))
+    run.until(r"\bexporter\.agent\.approvals$")
+    assert run.stopped() == 0, run.lines[-3:]
 
 
 @pytest.mark.parametrize("stop", STOPS)
