@@ -192,7 +192,7 @@ class Record:
     def from_json(cls, body: bytes | str) -> Record:
         """The record that `to_json` wrote; raises ValueError or KeyError for anything else."""
         try:
-            event = json.loads(body)
+            event = json.loads(body if isinstance(body, str) else body.decode())
             prefix, _, rest = event["type"].partition(".")
             kind, _, _ = rest.rpartition(".v")
             texts = [event[name] for name in ("id", "source", "subject")] + [event["data"]["severity"]]
@@ -203,6 +203,7 @@ class Record:
             raise ValueError(f"not a record: {event['type']!r} at {event['time']!r}")
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("not a record: id, source, subject and severity are strings")
+        "".join(texts).encode()  # half a surrogate pair, which only damage writes, is a ValueError
         record_id, source, subject, severity = texts
         return cls(record_id, kind, source, subject, time, severity, event["data"])
 

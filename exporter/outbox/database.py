@@ -22,10 +22,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from exporter.outbox.errors import Guard, OutboxBusy, OutboxUnwritable, is_damage
+from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable, is_damage
 from exporter.outbox.file import (
     PAGE,
     connect,
+    content_fault,
     examined,
     files_of,
     is_blank,
@@ -230,7 +231,7 @@ class Database:
     def _shut(self) -> None:
         for db in (self._delivery, self._agent):
             if db is not None:
-                with contextlib.suppress(sqlite3.Error):
+                with contextlib.suppress(*SQLITE_ERRORS):
                     db.close()
         self._delivery = self._agent = None
         self._size_changed = True
@@ -279,6 +280,8 @@ class Database:
         self._postpone()  # on Windows it can't be set aside while another program has it open
         with self._written_beside() as new:
             records, lost = salvage(self.path, new, self._names, self._now())
+            if content_fault(new):  # then the damaged file stays, and no copy of it takes the place of an earlier one
+                raise OutboxUnwritable("corrupt", f"{self.path} is damaged, and what is readable of it can't be used")
         copy = self._put_new("corrupt")
         self.faults.append(f"{self.path} was damaged and is now {copy}; {records} records were carried over")
         self._birth = None
@@ -328,7 +331,7 @@ class Database:
             try:
                 with contextlib.closing(sqlite3.connect(self._new)) as new:
                     is_filled = not is_blank(new)
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 if not is_damage(error):  # else it is examined like every file at the path
                     raise
             if is_filled:

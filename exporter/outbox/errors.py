@@ -26,6 +26,8 @@ class OutboxBusy(Permanent):
     """Another agent works on this file."""
 
 
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite's errors are in Python: the second if the message contains a damaged name that is not UTF-8."""
 _SYSTEM: Final = {
     errno.EACCES: "read-only",
     errno.EPERM: "read-only",
@@ -81,7 +83,7 @@ the file's content: a schema that can't be read, a constraint that does not hold
 Python has no code)."""
 
 
-def reason_of(error: OSError | sqlite3.Error) -> str:
+def reason_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
     """Return the `reason` of an `OutboxUnwritable`, by the system's error or by SQLite's primary result code."""
     if isinstance(error, OSError):
         return system_reason(error.errno, getattr(error, "winerror", None))
@@ -90,7 +92,12 @@ def reason_of(error: OSError | sqlite3.Error) -> str:
     return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "corrupt")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def message_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
+    """Return what SQLite or the system says."""
+    return error.object.decode(errors="backslashreplace") if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
     """Return whether the error may come from damaged content. SQLite also reports a disk's read error so."""
     return reason_of(error) == "corrupt"
 
@@ -118,6 +125,6 @@ class Guard:
     ) -> None:
         if isinstance(error, OutboxUnwritable):
             self._doubt(error.reason)
-        elif isinstance(error, OSError | sqlite3.Error):
+        elif isinstance(error, (OSError, *SQLITE_ERRORS)):
             self._doubt(reason_of(error))
-            raise OutboxUnwritable(reason_of(error), str(error)) from error
+            raise OutboxUnwritable(reason_of(error), message_of(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sqlite3
@@ -15,7 +16,8 @@ from urllib.parse import quote
 
 from exporter.core.state import State
 from exporter.core.state_codec import load_state
-from exporter.outbox.errors import OutboxUnwritable, is_damage
+from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, is_damage
+from exporter.outbox.journal import read_journal
 from exporter.ownership import refuse_foreign
 from exporter.private_file import narrow
 
@@ -44,7 +46,12 @@ _SCHEMA: Final = (
     "CREATE TABLE destination (name TEXT PRIMARY KEY, attempts INTEGER NOT NULL, due REAL NOT NULL,"
     " error TEXT NOT NULL, last_success REAL) WITHOUT ROWID",
 )
-_NAMES: Final = frozenset(statement.split()[2] for statement in _SCHEMA)
+_MAGIC: Final = b"SQLite format 3\0"
+_VERSIONS: Final = (b"\1\1", b"\2\2")
+"""For writing and for reading [Database File Format, 1.3.3]. SQLite opens a file of a later one for reading only."""
+_TABLES: Final = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+MOST_ROWS: Final = 1 << 62
+"""No row number is as large."""
 
 
 def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
@@ -71,7 +78,7 @@ def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
         # Often: a journal that has grown on a disk with little room is what fills it, and can't be emptied then.
         db.execute(f"PRAGMA wal_autocheckpoint={max(16, min(128, pages // 8))}")
         db.execute(f"PRAGMA journal_size_limit={max(16 * PAGE, min(4 << 20, capacity // 8))}")
-    except sqlite3.Error:
+    except SQLITE_ERRORS:
         db.close()
         raise
     return db
@@ -110,10 +117,11 @@ def content_fault(db: sqlite3.Connection) -> str:
     the content's fault.
     """
     try:
+        is_whole = db.execute(_TABLES).fetchall() == _own_tables()
         if not is_ours(db):
-            return "foreign"
-        names = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-        if not names.issuperset(_NAMES) or db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+            is_of_this_version = db.execute("PRAGMA user_version").fetchone()[0] == FORMAT
+            return "corrupt" if is_whole and is_of_this_version else "foreign"
+        if not is_whole or db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
             return "corrupt"
         for created, _id in db.execute("SELECT created, id FROM records"):
             datetime.fromtimestamp(created, UTC)
@@ -123,17 +131,27 @@ def content_fault(db: sqlite3.Connection) -> str:
         for _texts in db.execute("SELECT destination, subject, parked FROM queue"):
             pass
         missing = "SELECT seq FROM queue EXCEPT SELECT seq FROM records LIMIT 1"
-        mistyped = "SELECT 1 FROM records WHERE typeof(body) <> 'blob' LIMIT 1"
-        if db.execute(missing).fetchone() or db.execute(mistyped).fetchone():
+        mistyped = "SELECT 1 FROM records WHERE typeof(body) <> 'blob' OR seq NOT BETWEEN 1 AND ? LIMIT 1"
+        uncounted = "SELECT 1 FROM sqlite_sequence WHERE typeof(seq) <> 'integer' OR seq NOT BETWEEN 0 AND ? LIMIT 1"
+        bounds = (MOST_ROWS,)
+        if any(db.execute(*query).fetchone() for query in ((missing,), (mistyped, bounds), (uncounted, bounds))):
             return "corrupt"
         load_meta(db)
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         if not is_damage(error):
             raise
         return "corrupt"
     except (ValueError, TypeError, OverflowError, OSError):
         return "corrupt"
     return ""
+
+
+@functools.cache
+def _own_tables() -> list[tuple[object, ...]]:
+    """What `_TABLES` finds in an outbox."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        make_tables(fresh)
+        return fresh.execute(_TABLES).fetchall()
 
 
 def load_meta(db: sqlite3.Connection) -> tuple[State | None, str]:
@@ -161,6 +179,12 @@ def examined(path: Path, capacity: int) -> tuple[sqlite3.Connection | None, str]
 
 
 def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None, str]:
+    with path.open("rb") as file:
+        header = file.read(20)
+    if header.startswith(_MAGIC) and header[18:20] not in _VERSIONS:
+        return None, "corrupt"
+    if read_journal(path, PAGE).is_damaged:
+        return None, "corrupt"  # before SQLite forgets what it can't read of it
     with contextlib.ExitStack() as undo:
         try:
             db = connect(path, capacity, "FULL")
@@ -172,7 +196,7 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
                 if why == "corrupt":
                     _empty_journal(db)
                 return None, why
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             if not is_damage(error):
                 raise
             return None, "corrupt"
@@ -242,7 +266,7 @@ def stranger_at(path: Path) -> str:
     with open(path, "rb") as file:
         header = file.read(PAGE)
     is_outbox = header[68:72] == APPLICATION_ID.to_bytes(4, "big") or size_of(Path(f"{path}-wal"))
-    return "foreign" if header.startswith(b"SQLite format 3\0") and not is_outbox else "replaced"
+    return "foreign" if header.startswith(_MAGIC) and not is_outbox else "replaced"
 
 
 def _rename_back(goal: Path, source: Path, rename: Rename) -> None:
@@ -308,7 +332,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         yield db
         db.execute("COMMIT")
     except BaseException:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*SQLITE_ERRORS):
             db.execute("ROLLBACK")
         raise
 

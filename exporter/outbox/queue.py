@@ -16,6 +16,7 @@ from typing import Final
 
 from exporter.core.folding import folded
 from exporter.core.records import Record, Storable
+from exporter.outbox.errors import SQLITE_ERRORS
 from exporter.outbox.file import transaction
 from exporter.outbox.retention import DELIVERED
 
@@ -83,7 +84,7 @@ class QueueState:
         self.changed = False  # before the file is asked: what changes meanwhile is seen by the next call
         try:
             oldest = oldest_of(db, destination) if self.waiting > 0 and db is not None else None
-        except sqlite3.Error:
+        except SQLITE_ERRORS:
             self.changed = True
             raise
         self._view = Queue(max(0, self.waiting), oldest, self.parked, self.error, self.last_success)

@@ -10,6 +10,8 @@ from typing import Final
 
 from exporter.outbox.file import PAGE, used_bytes
 
+HISTORY: Final = 1_000
+"""The last so many records are kept also when they were delivered."""
 DELIVERED: Final = "NOT EXISTS (SELECT 1 FROM queue WHERE queue.seq = records.seq)"
 _ROW_BYTES: Final = 512  # what a record takes beside its body: its rows in the queues and their indexes
 _MARGIN_PAGES: Final = 8

@@ -11,12 +11,12 @@ walking the tables from their first pages, which are the same in every outbox.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -24,7 +24,9 @@ from exporter.core.folding import folded
 from exporter.core.records import APPROVAL_ACCEPTED, Record
 from exporter.core.state import Approval, Instant, Kind, State
 from exporter.core.state_codec import dump_state, load_state
-from exporter.outbox.file import PAGE, make_tables, transaction
+from exporter.outbox.file import MOST_ROWS, PAGE, make_tables, transaction
+from exporter.outbox.journal import read_journal
+from exporter.outbox.retention import HISTORY
 
 _INDEX_INNER: Final = 2
 _INDEX_LEAF: Final = 10
@@ -39,6 +41,8 @@ _READS_A_PAGE: Final = 8
 """The most often that pages are read, on average: damage can make many rows claim the same pages."""
 
 Row = tuple[object, ...]
+Claim = tuple[int, str]
+"""The row number of a record, and a destination."""
 Waiting = dict[int, dict[str, str | None]]
 """By row number: the destinations that a record waits for (None) or is parked for (why)."""
 
@@ -48,44 +52,54 @@ def salvage(
 ) -> tuple[int, Counter[str]]:
     """Fill the new file `target` with what is readable in `source`, in one transaction.
 
-    Return the number of records, and for each of the `destinations` how many undelivered ones could not be read. A
+    Return the number of records, and for each of the `destinations` how many undelivered ones could not be read. Where
+    what waits for whom can't be read, a record waits for all of them, and each that is missing counts as undelivered. A
     state that can't be read is replaced by one that is born `now`. It repeats no record id, and contains which events
     were approved and Started as far as the records show it. Raises OSError and sqlite3.Error.
     """
-    with source.open("rb") as file, transaction(target):
+    with contextlib.ExitStack() as files, transaction(target):
         make_tables(target)
-        pages = _Pages(file, source.stat().st_size)
-        waiting, is_complete = _waiting(pages)
+        pages = _Pages(source, files)
+        waiting, claims, is_complete = _waiting(pages)
         unknown = {} if is_complete else dict.fromkeys(destinations)
-        number = 0
+        found: set[int] = set()
         sent: dict[str, Approval] = {}
         started: dict[str, datetime] = {}
         for seq, record, body in _records(pages):
             values = (seq, record.id, body, record.time.timestamp())
             if not target.execute("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?)", values).rowcount:
                 continue
-            number += 1
-            rows = [(name, seq, folded(record.subject), why) for name, why in waiting.pop(seq, unknown).items()]
+            found.add(seq)
+            queues = unknown | waiting.get(seq, {})
+            rows = [(name, seq, folded(record.subject), why) for name, why in queues.items()]
             target.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", rows)
             if record.kind == APPROVAL_ACCEPTED:
                 sent[folded(record.subject)] = Approval(1, Instant(record.time), record.time)
             elif record.kind == Kind.STARTED:
                 started[folded(record.subject)] = record.time
-        lost = State(now, sent=sent, started_ids=started, evictions=int(now.timestamp()))
-        target.executemany("INSERT INTO meta VALUES (?, ?)", _meta(pages, lost).items())
+        fresh = State(now, sent=sent, started_ids=started, evictions=int(now.timestamp()))
+        target.executemany("INSERT INTO meta VALUES (?, ?)", _meta(pages, fresh).items())
         target.executemany("INSERT OR IGNORE INTO destination VALUES (?, ?, ?, ?, ?)", _attempts(pages))
-        return number, Counter(name for row in waiting.values() for name in row if name in destinations)
+        if is_complete:
+            lost = Counter(name for seq, name in claims if seq not in found)
+        else:
+            lost = Counter(dict.fromkeys(destinations, _missing(pages, found, claims)))
+        return len(found), Counter({name: lost[name] for name in destinations})
 
 
 class _Pages:
-    """The pages of a database, and where its tables and indexes begin."""
+    """The pages of a database with its journal, and where its tables and indexes begin."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file = file
-        self._size = size
-        self._reads_left = _READS_A_PAGE * (size // PAGE + 16)
-        self.numbers = range(1, size // PAGE + 1)
-        with closing(sqlite3.connect(":memory:")) as fresh:
+    def __init__(self, source: Path, files: contextlib.ExitStack) -> None:
+        """Opens both for as long as `files` is open. Raises OSError."""
+        self.journal = read_journal(source, PAGE)
+        self._file = files.enter_context(source.open("rb"))
+        self._journal_file = files.enter_context(self.journal.path.open("rb")) if self.journal.places else self._file
+        in_file = source.stat().st_size // PAGE
+        self._size = PAGE * (in_file + len(self.journal.places))
+        self._reads_left = _READS_A_PAGE * (self._size // PAGE + 16)
+        self.numbers = range(1, max([in_file, *self.journal.pages]) + 1)
+        with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
             fresh.execute(f"PRAGMA page_size={PAGE}")
             make_tables(fresh)
             self.roots: dict[str, int] = dict(fresh.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
@@ -95,8 +109,16 @@ class _Pages:
         self._reads_left -= 1
         if number not in self.numbers or self._reads_left < 0:
             return b""
-        self._file.seek((number - 1) * PAGE)
-        return self._file.read(PAGE)
+        if number in self.journal.pages:
+            return _page(self._journal_file, self.journal.pages[number])
+        return _page(self._file, (number - 1) * PAGE)
+
+    def contents(self) -> Iterator[bytes]:
+        """What is or was on any page."""
+        for number in self.numbers:
+            yield _page(self._file, (number - 1) * PAGE)
+        for place in self.journal.places:
+            yield _page(self._journal_file, place)
 
     def rows(self, page: bytes) -> Iterator[tuple[int, Row]]:
         """The rows of a leaf of a table, with their row numbers, or those on a page of an index, with a 0.
@@ -158,6 +180,13 @@ class _Pages:
             yield int.from_bytes(page[at : at + 4], "big")
 
 
+def _page(file: BinaryIO, place: int) -> bytes:
+    """The page that begins there; empty if it is not whole."""
+    file.seek(place)
+    page = file.read(PAGE)
+    return page if len(page) == PAGE else b""
+
+
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """An integer of one to nine bytes, and where it ends. Raises IndexError."""
     value = 0
@@ -200,45 +229,64 @@ def _value(kind: int, content: bytes) -> object:
 
 def _records(pages: _Pages) -> Iterator[tuple[int, Record, bytes]]:
     """Every record that is anywhere in the file, with its row number and body; some of them more than once."""
-    for number in pages.numbers:
-        page = pages.read(number)
+    for page in pages.contents():
         if page[:1] != bytes([_TABLE_LEAF]):
             continue
         for seq, row in pages.rows(page):
             match row:
-                case (None, _, str() | bytes() as body, _):
-                    with suppress(ValueError, KeyError):
-                        yield seq, Record.from_json(body), body.encode() if isinstance(body, str) else body
+                case (None, _, str() | bytes() as body, _) if 0 < seq < MOST_ROWS:
+                    with contextlib.suppress(ValueError, KeyError, OverflowError, OSError):
+                        record = Record.from_json(body)
+                        datetime.fromtimestamp(record.time.timestamp(), UTC)
+                        yield seq, record, body.encode() if isinstance(body, str) else body
 
 
-def _waiting(pages: _Pages) -> tuple[Waiting, bool]:
-    """What waits for whom or is parked, and whether nothing can be missing.
+def _waiting(pages: _Pages) -> tuple[Waiting, set[Claim], bool]:
+    """What waits for whom or is parked, what of that is certain, and whether nothing can be missing.
 
-    The queue is in the file twice, the second time as its index by row number, without what is parked: if only that can
-    be read, the record is sent once more.
+    The queue is in the file twice, the second time as its index by row number, without why something is parked: if only
+    that can be read, the record is sent once more. If both can be read, certain is what both contain.
     """
     waiting: Waiting = {}
+    in_index: set[Claim] = set()
     rows, is_complete = pages.walk("queue")
     for row in rows:
         match row:
             case (str(name), int(seq), _, why):
                 waiting.setdefault(seq, {})[name] = None if why is None else str(why)
+    claims = {(seq, name) for seq, names in waiting.items() for name in names}
     rows, is_index_complete = pages.walk("queue_seq")
     for row in rows:
         match row:
             case (int(seq), str(name)):
                 waiting.setdefault(seq, {}).setdefault(name, None)
-    return waiting, is_complete or is_index_complete
+                in_index.add((seq, name))
+    claims = claims & in_index if is_complete and is_index_complete else claims | in_index
+    return waiting, claims, (is_complete or is_index_complete) and not pages.journal.is_damaged
 
 
-def _meta(pages: _Pages, lost: State) -> Mapping[str, str]:
-    """The state with its heartbeat, or the one in place of it if it was `lost`."""
+def _missing(pages: _Pages, found: set[int], claims: set[Claim]) -> int:
+    """How many records may have been lost undelivered, if what waited can't be read: at least one if that is unknown.
+
+    Row numbers have no gaps, and the last `HISTORY` of them are kept also when they were delivered.
+    """
+    page = pages.read(pages.roots["sqlite_sequence"])
+    rows = [row for _, row in pages.rows(page)] if page[:1] == bytes([_TABLE_LEAF]) else []
+    last = next((row[1] for row in rows if len(row) == 2 and row[0] == "records" and isinstance(row[1], int)), 0)  # noqa: PLR2004  # name and number
+    claimed = {seq for seq, _ in claims if 0 < seq < MOST_ROWS}
+    newest = max([last if 0 < last < MOST_ROWS else 0, *found, *claimed])
+    missing = {*range(max(1, newest - HISTORY + 1), newest + 1), *claimed} - found
+    return max(len(missing), 0 if last else 1)
+
+
+def _meta(pages: _Pages, fresh: State) -> Mapping[str, str]:
+    """The state with its heartbeat, or the `fresh` one if it is lost."""
     found = {str(row[0]): row[1] for row in pages.walk("meta")[0] if len(row) == 2}  # noqa: PLR2004  # key and value
     kept = {key: value for key, value in found.items() if key in ("state", "seen") and isinstance(value, str)}
     try:
         load_state(kept["state"])
     except (KeyError, ValueError):
-        return {"state": dump_state(lost)}
+        return {"state": dump_state(fresh)}
     return kept
 
 
@@ -246,5 +294,7 @@ def _attempts(pages: _Pages) -> Iterator[Row]:
     """How the attempts of each destination stand."""
     for row in pages.walk("destination")[0]:
         match row:
-            case (str(), int(), float() | int(), str(), None | float() | int()):
-                yield row
+            case (str(), int(), float() | int(), str(), None | float() | int() as last):
+                with contextlib.suppress(ValueError, OverflowError, OSError):
+                    datetime.fromtimestamp(last or 0.0, UTC)
+                    yield row

@@ -23,7 +23,7 @@ from exporter.core.records import Record, Storable
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import StateWriter
 from exporter.outbox.database import Database, inode
-from exporter.outbox.errors import OutboxUnwritable, reason_of
+from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, reason_of
 from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
     Queue,
@@ -35,9 +35,8 @@ from exporter.outbox.queue import (
     waiting_rows,
     write_attempts,
 )
-from exporter.outbox.retention import Dropped, at_bound, bytes_for, drop_oldest, fits, make_room, prune
+from exporter.outbox.retention import HISTORY, Dropped, at_bound, bytes_for, drop_oldest, fits, make_room, prune
 
-HISTORY: Final = 1_000
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
 """So many records a destination may take whose acknowledgement the disk does not; then it waits for the disk."""
@@ -88,7 +87,7 @@ class Outbox(Database):
             self._follow()
             try:
                 dropped = self._commit(text, bodies)
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 if not self._doubt(reason_of(error)):
                     raise
                 dropped = self._commit(text, bodies)
@@ -141,7 +140,7 @@ class Outbox(Database):
 
     def _shrink_journal(self) -> None:
         """On a full disk the journal may be what fills it: its content goes into the file, and it is cut."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*SQLITE_ERRORS):
             self._ready().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _free(self, dropped: Counter[str]) -> bool:
@@ -184,7 +183,7 @@ class Outbox(Database):
                 self._size_changed = False  # before the file is asked: a delivery may settle meanwhile
                 try:
                     self._used = used_bytes(self._agent) if self._agent is not None else 0
-                except sqlite3.Error:
+                except SQLITE_ERRORS:
                     self._size_changed = True
                     raise
             return self._used
@@ -226,7 +225,7 @@ class Outbox(Database):
                 return []
             queue = self._queues[destination]
             while True:
-                with contextlib.suppress(sqlite3.Error):  # the disk may not take it yet; a read needs no room on it
+                with contextlib.suppress(*SQLITE_ERRORS):  # the disk may not take it yet; a read needs no room on it
                     self._settle(destination)
                 if len(queue.settled) > MAX_UNSETTLED:
                     self._settle(destination)

@@ -89,11 +89,17 @@ def foreign(path: Path) -> None:
         db.execute("CREATE TABLE queue (destination, parked)")
 
 
+def damaged(path: Path) -> None:
+    """The first byte that SQLite can't make sense of is in the message of its error."""
+    opened(path).close()
+    path.write_bytes(path.read_bytes().replace(b"queue_seq", b"queue_se\xff", 1))
+
+
 def empty(path: Path) -> None:
     path.touch()
 
 
-@pytest.mark.parametrize("make", [no_file, no_database, foreign, empty])
+@pytest.mark.parametrize("make", [no_file, no_database, foreign, damaged, empty])
 def test_what_is_no_outbox_is_named_and_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
 ) -> None:

@@ -7,9 +7,10 @@ import os
 import random
 import re
 import sqlite3
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -187,8 +188,13 @@ MISTYPED: Final[dict[str, str]] = {
     "attempts that are text": "UPDATE destination SET attempts = 'many'",
     "an error that is not UTF-8": "UPDATE destination SET error = CAST(x'ff' AS TEXT)",
     "a success that is text": "UPDATE destination SET last_success = 'once'",
+    "a success beyond all years": "UPDATE destination SET last_success = 1e300",
     "no table": "DROP TABLE destination",
     "no index": "DROP INDEX queue_order",
+    "a trigger": "CREATE TRIGGER t BEFORE INSERT ON records BEGIN SELECT raise(ABORT, 'no'); END",
+    "a counter that is text": "UPDATE sqlite_sequence SET seq = 'many'",
+    "a counter at its end": "UPDATE sqlite_sequence SET seq = 9223372036854775807",
+    "another program's number": "PRAGMA application_id = 0",
 }
 
 
@@ -208,6 +214,158 @@ def test_values_of_the_wrong_type_cost_no_record(tmp_path: Path, sql: str) -> No
     again.queues()
     assert all_of(again, "otlp") == all_of(again, "event_hubs") == {1, 2, 3, 4}
     again.close()
+
+
+def with_waiting(path: Path, records: int = 8) -> bytes:
+    """A file whose records wait, and its content."""
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(number, size=900) for number in range(records)])
+    outbox.close()
+    return path.read_bytes()
+
+
+def header_and_schema(content: bytes) -> Iterator[int]:
+    """The places of what is not zero on the first page, but for what names the program and version it belongs to."""
+    return (at for at in range(PAGE) if content[at] and not 60 <= at < 64)
+
+
+def test_no_changed_bit_of_the_first_page_costs_a_record(tmp_path: Path) -> None:
+    """Names in the schema that are no longer UTF-8, other names, a version that SQLite only reads: each is damage, and
+    the file is usable after it."""
+    path = tmp_path / "o.db"
+    content = with_waiting(path)
+    chance = random.Random(22)  # noqa: S311  # no secret
+    for at in header_and_schema(content):
+        bad = bytearray(content)
+        bad[at] ^= 1 << chance.randrange(8) if at % 2 else 0x80
+        for entry in tmp_path.iterdir():
+            entry.unlink()
+        path.write_bytes(bad)
+        outbox = opened(path)
+        assert outbox.load() == STATE, at
+        outbox.commit(STATE, [a_record(99)])
+        assert all_of(outbox, "otlp") == all_of(outbox, "event_hubs") == {*range(8), 99}, at
+        assert outbox.lost == [], at
+        outbox.close()
+
+
+def test_a_name_that_is_damaged_while_running_is_carried_over(tmp_path: Path) -> None:
+    """SQLite reads the schema again when its number changes. The commit is made, in the file that takes its place."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(1)])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(content.index(b"queue_seq") + 8)
+        file.write(b"\xff")
+        file.seek(40)
+        file.write(b"\0\0\0\x63")
+    outbox.commit(STATE, [a_record(2)])
+    assert len(outbox.faults) == 1
+    assert all_of(outbox, "otlp") == {1, 2}
+    outbox.close()
+
+
+BODIES: Final[dict[str, str]] = {
+    "half a surrogate pair in the id": """replace(CAST(body AS TEXT), '"id":"', '"id":"\\ud800')""",
+    "half a surrogate pair in the subject": """replace(CAST(body AS TEXT), '"subject":"', '"subject":"\\ud800')""",
+    "a surrogate's bytes": """CAST(replace(CAST(body AS TEXT), '"id":"', '"id":"' || x'eda080') AS BLOB)""",
+    "a time beyond all years": """replace(CAST(body AS TEXT), '"time":"2026', '"time":"9999')""",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_damaged_body_costs_that_record(tmp_path: Path, body: str) -> None:
+    """The rest of a damaged file is carried over."""
+    path = tmp_path / "o.db"
+    with_waiting(path, 4)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"UPDATE records SET body = {body} WHERE seq = 2")  # noqa: S608  # a constant
+        db.execute("DROP INDEX queue_order")
+        db.commit()
+    outbox = opened(path)
+    assert outbox.load() == STATE
+    assert {0, 2, 3} <= all_of(outbox, "otlp")
+    assert outbox.lost in ([], [("event_hubs", 1), ("otlp", 1)])
+    outbox.close()
+
+
+@pytest.mark.parametrize("table", ["queue", "queue_seq"])
+def test_a_number_that_only_one_copy_of_the_queue_has_is_no_record(tmp_path: Path, table: str) -> None:
+    """One bit of a row number changed: nothing is lost, so nothing is counted."""
+    path = tmp_path / "o.db"
+    content = bytearray(with_waiting(path))
+    with closing(sqlite3.connect(path)) as db:
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    page = content[(root - 1) * PAGE : root * PAGE]
+    (at,) = struct.unpack_from(">H", page, 8 + 2 * (int.from_bytes(page[3:5], "big") - 1))
+    place = at + 1 + page[at + 1] + (len("otlp") if table == "queue" else 0)
+    assert page[place] == 8, "the number of the last row"
+    content[(root - 1) * PAGE + place] ^= 0x40
+    path.write_bytes(content)
+    outbox = opened(path)
+    assert len(outbox.faults) == 1
+    assert outbox.lost == []
+    assert all_of(outbox, "otlp") == all_of(outbox, "event_hubs") == set(range(8))
+    outbox.close()
+
+
+@pytest.mark.parametrize("keep", [40, 60, 100, 140])
+def test_what_a_cut_off_file_has_lost_is_counted(tmp_path: Path, filled: bytes, keep: int) -> None:
+    """Every undelivered record that is missing, and at most those that are missing at all."""
+    path = tmp_path / "o.db"
+    path.write_bytes(filled[: keep * PAGE])
+    outbox = opened(path)
+    for name in BOTH:
+        parked = parked_in(path, name)
+        left = all_of(outbox, name) | parked
+        assert len(left) < RECORDS
+        (lost,) = [count for lost, count in outbox.lost if lost == name]
+        assert len(set(range(20, RECORDS)) - left) <= lost <= RECORDS - len(left)
+    outbox.close()
+
+
+def test_where_a_part_of_the_queue_is_gone_every_record_waits_for_all(tmp_path: Path, filled: bytes) -> None:
+    """Of the queue's index nothing is left, and of the queue itself each page in turn is missing: what it says of one
+    destination says nothing of the other."""
+    path = tmp_path / "o.db"
+    path.write_bytes(filled)
+    with closing(sqlite3.connect(path)) as db:
+        roots = dict(db.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
+    root = pages_of(filled)[roots["queue"] - 1]
+    cells = struct.unpack_from(f">{int.from_bytes(root[3:5], 'big')}H", root, 12)
+    children = [int.from_bytes(root[at : at + 4], "big") for at in (8, *cells)]
+    assert len(children) > 1
+    for child in children:
+        path.write_bytes(filled)
+        for page in (child, roots["queue_seq"]):
+            damaged(path, range(page, page + 1))
+        outbox = opened(path)
+        for name in BOTH:
+            parked = parked_in(path, name)
+            assert all_of(outbox, name) | parked == set(range(RECORDS)), child
+        assert outbox.lost == []
+        outbox.close()
+        for entry in tmp_path.iterdir():
+            entry.unlink()
+
+
+def test_what_was_lost_with_the_queue_is_counted(tmp_path: Path, filled: bytes) -> None:
+    """Both copies of the queue are gone, and a part of the records."""
+    path = tmp_path / "o.db"
+    path.write_bytes(filled)
+    with closing(sqlite3.connect(path)) as db:
+        roots = dict(db.execute("SELECT name, rootpage FROM sqlite_master").fetchall())
+    leaves = [number for number, page in enumerate(pages_of(filled), 1) if page[0] == 13 and number > 10]
+    for page in (roots["queue"], roots["queue_seq"], *leaves[:5]):
+        damaged(path, range(page, page + 1))
+    outbox = opened(path)
+    left = all_of(outbox, "otlp")
+    assert len(left) < RECORDS
+    assert outbox.lost == [(name, RECORDS - len(left)) for name in BOTH]
+    outbox.close()
 
 
 def test_a_record_that_is_gone_from_its_table_is_counted(tmp_path: Path) -> None:

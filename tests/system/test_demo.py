@@ -24,7 +24,7 @@ def demo(*flags: str) -> subprocess.CompletedProcess[str]:
     [
         (("--speed", "0"), "expected a number from 0.001"),
         (("--speed", "fast"), "expected a number from 0.001"),
-        (("--web.listen-address", "foo"), 'expected "host:port"'),
+        (("--listen", "foo"), 'expected "host:port"'),
         (("--scenario", "nothing"), "no scenario 'nothing'"),
     ],
 )
@@ -40,7 +40,7 @@ def test_a_taken_address_ends_with_a_sentence_and_exit_code_1() -> None:
     """The address that was asked for is named, without a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        result = demo("--web.listen-address", address)
+        result = demo("--listen", address)
     assert result.returncode == 1
     assert f"demo: cannot listen on {address}" in result.stderr
     assert "Traceback" not in result.stderr
@@ -48,7 +48,7 @@ def test_a_taken_address_ends_with_a_sentence_and_exit_code_1() -> None:
 
 def test_the_printed_address_is_the_one_that_answers() -> None:
     """With another address to listen on, the demo prints and scrapes that one."""
-    result = demo("--web.listen-address", "127.0.0.2:0", "--speed", "20")
+    result = demo("--listen", "127.0.0.2:0", "--speed", "20")
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"Metrics http://127\.0\.0\.2:[0-9]+/metrics", result.stdout)
     assert "Every record arrived in every output" in result.stdout
@@ -57,7 +57,7 @@ def test_the_printed_address_is_the_one_that_answers() -> None:
 def test_an_interrupted_demo_does_not_wait_for_the_end_of_the_play() -> None:
     """Interrupted while an event is Started, the demo prints its summary and does not wait for it to be gone."""
     with subprocess.Popen(
-        [*DEMO, "--scenario", "host-failure", "--speed", "40", "--web.listen-address", "127.0.0.1:0"],
+        [*DEMO, "--scenario", "host-failure", "--speed", "40", "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

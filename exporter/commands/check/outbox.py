@@ -20,7 +20,7 @@ from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fa
 from exporter.config.places import HOST_MOUNTS, hidden_from_service, hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
-from exporter.outbox.errors import is_damage
+from exporter.outbox.errors import SQLITE_ERRORS, is_damage
 from exporter.outbox.file import content_fault, file_uri, is_blank, load_meta
 from exporter.outbox.lock import FileLock
 from exporter.ownership import fault_of
@@ -205,7 +205,7 @@ def _read_outbox(path: Path) -> _Content:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
             try:
                 return _content_of(db)
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 if is_damage(error):
                     return _Content(fault="corrupt")
                 raise OSError(errno.EIO, str(error)) from error

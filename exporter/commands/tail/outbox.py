@@ -14,6 +14,7 @@ from typing import Final
 from exporter.commands.tail.messages import record_in
 from exporter.core.records import Record
 from exporter.errors import Permanent
+from exporter.outbox.errors import SQLITE_ERRORS, message_of
 from exporter.outbox.file import file_uri, is_ours
 
 BUSY_SECONDS: Final = 5.0
@@ -61,11 +62,11 @@ class OutboxReader:
                         self.foreign += 1
                         continue
                     yield _entry(record, queue)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *SQLITE_ERRORS) as error:
             self.file_missing = self._wait_for_file and isinstance(error, FileNotFoundError)
             if self.file_missing:
                 return
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
             raise OutboxUnreadable("unreadable", f"{self.path}: {reason}") from error
 
     def _rows(self) -> list[tuple[int, bytes, str | None]]:
@@ -108,7 +109,7 @@ def _checked(db: sqlite3.Connection, path: Path, wait_for_file: bool) -> sqlite3
     try:
         ours = is_ours(db)
         blank = not ours and wait_for_file and db.execute("PRAGMA schema_version").fetchone()[0] == 0
-    except sqlite3.Error:
+    except SQLITE_ERRORS:
         db.close()
         raise
     if blank:  # created, and not yet written to

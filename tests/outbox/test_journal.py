@@ -1,0 +1,169 @@
+"""A journal that a killed process left behind: cut off by the crash, or damaged on the disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from exporter.outbox.file import PAGE
+from exporter.outbox.journal import read_journal
+from tests.outbox.test_salvage import all_of
+from tests.support.outbox_content import BOTH, STATE, a_record, opened
+
+HEADER: Final = 32
+FRAME: Final = 24 + PAGE
+RECORDS: Final = 8
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outbox of a process that was killed: each record is a transaction in its journal."""
+    source, copy = tmp_path_factory.mktemp("running") / "o.db", tmp_path_factory.mktemp("killed") / "o.db"
+    outbox = opened(source)
+    outbox.commit(STATE, [])
+    with closing(sqlite3.connect(source)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for number in range(RECORDS):
+        outbox.commit(STATE, [a_record(number, size=900)])
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
+    outbox.close()
+    return copy
+
+
+def copied(killed: Path, folder: Path, content: bytes) -> Path:
+    """That outbox with this journal."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+    shutil.copy(killed, folder / "o.db")
+    (folder / "o.db-wal").write_bytes(content)
+    return folder / "o.db"
+
+
+def frames_of(killed: Path) -> tuple[bytes, list[bytes]]:
+    """The journal's header and its frames."""
+    content = Path(f"{killed}-wal").read_bytes()
+    return content[:HEADER], [content[at : at + FRAME] for at in range(HEADER, len(content), FRAME)]
+
+
+def ends(frames: list[bytes]) -> list[int]:
+    """The numbers of the frames that end a transaction."""
+    return [index for index, frame in enumerate(frames) if any(frame[4:8])]
+
+
+def test_a_journal_is_read_as_sqlite_reads_it(killed: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    path = copied(killed, tmp_path / "copy", Path(f"{killed}-wal").read_bytes())
+    journal = read_journal(path, PAGE)
+    _, frames = frames_of(killed)
+    assert (journal.is_damaged, len(journal.places)) == (False, len(frames))
+    expected = {number: path.with_name("o.db-wal").read_bytes()[at : at + PAGE] for number, at in journal.pages.items()}
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    assert expected == {number: content[(number - 1) * PAGE : number * PAGE] for number in expected}
+
+
+@pytest.mark.parametrize("part", ["checksum", "salt", "page number", "content", "all"])
+def test_a_damaged_frame_costs_no_other_transaction(killed: Path, tmp_path: Path, part: str) -> None:
+    """Each frame in turn that two transactions follow: what is not on it alone waits for every destination."""
+    header, frames = frames_of(killed)
+    place = {"checksum": 16, "salt": 8, "page number": 3, "content": 24 + 2000, "all": 0}[part]
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for index in range(0, ends(frames)[-2], 1 if part == "all" else 3):
+        bad = bytearray(frames[index])
+        bad[place] ^= 1
+        if part == "all":
+            bad = bytearray(FRAME)
+        path = copied(killed, folder, header + b"".join([*frames[:index], bad, *frames[index + 1 :]]))
+        outbox = opened(path)
+        state = outbox.load()
+        assert len(outbox.faults) == 1, index
+        left = all_of(outbox, "otlp")
+        missing = set(range(RECORDS)) - left
+        assert missing <= {number for number in range(RECORDS) if a_record(number).id.encode() in frames[index]}, index
+        assert len(missing) <= (part == "all"), index
+        assert all_of(outbox, "event_hubs") == left, index
+        assert outbox.lost == [(name, len(missing)) for name in BOTH if missing], index
+        assert state == STATE, index
+        outbox.close()
+
+
+@pytest.mark.parametrize("place", range(0, HEADER, 5))
+def test_a_damaged_header_costs_nothing(killed: Path, tmp_path: Path, place: int) -> None:
+    """SQLite would forget the whole journal."""
+    header, frames = frames_of(killed)
+    bad = bytearray(header)
+    bad[place] ^= 0x11
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    with closing(opened(copied(killed, folder, bytes(bad) + b"".join(frames)))) as outbox:
+        assert len(outbox.faults) == 1
+        assert all_of(outbox, "otlp") == set(range(RECORDS))
+
+
+def test_what_a_crash_cut_off_is_no_damage(killed: Path, tmp_path: Path) -> None:
+    """At any byte, or with any page of the last transaction not written: the transactions before it are there, as
+    SQLite has it, and nothing is logged."""
+    header, frames = frames_of(killed)
+    content = header + b"".join(frames)
+    before_last = ends(frames)[-2] + 1
+    unwritten = [
+        header + b"".join([*frames[:index], bytes(FRAME), *frames[index + 1 :]])
+        for index in range(before_last, len(frames))
+    ]
+    chance = random.Random(5)  # noqa: S311  # no secret
+    cuts = [content[: chance.randrange(len(content))] for _ in range(40)]
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for journal in [b"", *unwritten, *cuts]:
+        path = copied(killed, folder, journal)
+        whole = sum(HEADER + (end + 1) * FRAME <= len(journal) for end in ends(frames))
+        with closing(opened(path)) as outbox:
+            assert outbox.faults == [], len(journal)
+            assert outbox.load() == STATE
+            expected = RECORDS - 1 if journal in unwritten else whole
+            assert all_of(outbox, "otlp") == set(range(expected)), len(journal)
+
+
+def test_what_is_left_of_writes_that_failed_is_no_damage(killed: Path, tmp_path: Path) -> None:
+    """A transaction that could not be flushed is overwritten by the next one; behind a shorter one its end remains,
+    and behind that the end of another."""
+    header, frames = frames_of(killed)
+    end = ends(frames)
+    remains = frames[end[4] - 1 : end[4] + 1] + frames[end[7] - 1 : end[7] + 1]
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    path = copied(killed, folder, header + b"".join(frames[: end[2] + 1] + remains))
+    with closing(opened(path)) as outbox:
+        assert outbox.faults == []
+        assert all_of(outbox, "otlp") == set(range(3))
+
+
+def test_an_earlier_use_of_the_journal_is_no_damage(tmp_path: Path) -> None:
+    """SQLite begins a journal anew at its start, and what it held before stays behind it under other salts."""
+    source = tmp_path / "o.db"
+    outbox = opened(source)
+    for number in range(30):
+        outbox.commit(STATE, [a_record(number)])
+    with closing(sqlite3.connect(source)) as db:
+        db.execute("PRAGMA wal_checkpoint(RESTART)")
+    outbox.commit(STATE, [a_record(30)])
+    (tmp_path / "copy").mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{source}{suffix}", tmp_path / f"copy/o.db{suffix}")
+    outbox.close()
+    _, frames = frames_of(tmp_path / "copy/o.db")
+    assert len({frame[8:16] for frame in frames}) >= 2
+    assert os.path.getsize(tmp_path / "copy/o.db-wal") > 20 * FRAME
+    with closing(opened(tmp_path / "copy/o.db")) as again:
+        assert again.faults == []
+        assert all_of(again, "otlp") == set(range(31))
