@@ -24,6 +24,8 @@ from exporter.private_file import narrow
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1
 PAGE: Final = 4096
+META_PAGE: Final = 2
+"""Where the table `meta` is: each commit and each heartbeat of the agent writes it, and no delivery does."""
 BUSY_SECONDS: Final = 1.0
 _BESIDE: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
 _PARTS: Final = ("", "-wal", "-shm", "-journal")
@@ -183,7 +185,7 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
         header = file.read(20)
     if header.startswith(_MAGIC) and header[18:20] not in _VERSIONS:
         return None, "corrupt"
-    if read_journal(path, PAGE).is_damaged:
+    if read_journal(path, PAGE, META_PAGE).is_damaged:
         return None, "corrupt"  # before SQLite forgets what it can't read of it
     with contextlib.ExitStack() as undo:
         try:

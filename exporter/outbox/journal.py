@@ -1,9 +1,10 @@
 """The journal of an outbox that no one has open, read without SQLite [Database File Format, 4].
 
 SQLite reads a journal up to the first frame whose checksum is wrong and forgets the rest, since that is what a crash
-leaves of a write that it cut off. A damaged frame looks the same, and would cost every transaction after it. What tells
-them apart: a checksum continues the one before, so frames that fit each other were written one after the other. A crash
-cuts off one transaction. Where two follow a wrong frame, they were committed, and the frame is damaged.
+leaves of writes that it cut off. A damaged frame looks the same, and would cost every transaction after it. What tells
+them apart: a checksum continues the one before, so frames that fit each other were written one after the other. And the
+agent's commits are flushed to the disk, with everything before them, before the next transaction begins. So where one
+of them and another transaction follow a wrong frame, the frame is damaged.
 """
 
 from __future__ import annotations
@@ -43,16 +44,19 @@ class _Frame(NamedTuple):
     """Its checksum is right, and continues the one before."""
 
 
-def read_journal(database: Path, page_size: int) -> Journal:
-    """Read the journal of a database with pages of this many bytes. Raises OSError."""
+def read_journal(database: Path, page_size: int, flushed: int) -> Journal:
+    """Read the journal of a database with pages of this many bytes. Raises OSError.
+
+    `flushed` is the number of a page that is written only by transactions that are flushed, and by each of them.
+    """
     journal = Journal(database.with_name(f"{database.name}-wal"))
     with contextlib.suppress(FileNotFoundError), journal.path.open("rb") as file:
         if journal.path.stat().st_size <= _MOST_BYTES:
-            _read(file, page_size, journal)
+            _read(file, page_size, flushed, journal)
     return journal
 
 
-def _read(file: BinaryIO, page_size: int, journal: Journal) -> None:
+def _read(file: BinaryIO, page_size: int, flushed: int, journal: Journal) -> None:
     header = file.read(_HEADER).ljust(_HEADER, b"\0")
     frame = file.read(_FRAME_HEADER + page_size)
     order = ">" if header[3:4] == b"\x83" else "<"
@@ -71,9 +75,10 @@ def _read(file: BinaryIO, page_size: int, journal: Journal) -> None:
         before, place = frame[16:24], place + len(frame)
         frame = file.read(_FRAME_HEADER + page_size)
     for run in runs:
-        commits = [index for index, frame_ in enumerate(run) if frame_.is_commit]
+        commits = [index for index, found in enumerate(run) if found.is_commit]
         is_damaged = not (is_whole and run is runs[0])
-        if not commits or (is_damaged and len(commits) < 2):  # noqa: PLR2004  # see the module
+        before_last = run[: commits[-2] + 1] if len(commits) > 1 else []
+        if not commits or (is_damaged and not any(found.fits and found.page == flushed for found in before_last)):
             continue
         journal.is_damaged |= is_damaged
         committed = run[: commits[-1] + 1]

@@ -24,7 +24,7 @@ from exporter.core.folding import folded
 from exporter.core.records import APPROVAL_ACCEPTED, Record
 from exporter.core.state import Approval, Instant, Kind, State
 from exporter.core.state_codec import dump_state, load_state
-from exporter.outbox.file import MOST_ROWS, PAGE, make_tables, transaction
+from exporter.outbox.file import META_PAGE, MOST_ROWS, PAGE, make_tables, transaction
 from exporter.outbox.journal import read_journal
 from exporter.outbox.retention import HISTORY
 
@@ -92,7 +92,7 @@ class _Pages:
 
     def __init__(self, source: Path, files: contextlib.ExitStack) -> None:
         """Opens both for as long as `files` is open. Raises OSError."""
-        self.journal = read_journal(source, PAGE)
+        self.journal = read_journal(source, PAGE, META_PAGE)
         self._file = files.enter_context(source.open("rb"))
         self._journal_file = files.enter_context(self.journal.path.open("rb")) if self.journal.places else self._file
         in_file = source.stat().st_size // PAGE
@@ -254,6 +254,8 @@ def _waiting(pages: _Pages) -> tuple[Waiting, set[Claim], bool]:
         match row:
             case (str(name), int(seq), _, why):
                 waiting.setdefault(seq, {})[name] = None if why is None else str(why)
+            case _:
+                is_complete = False
     claims = {(seq, name) for seq, names in waiting.items() for name in names}
     rows, is_index_complete = pages.walk("queue_seq")
     for row in rows:
@@ -261,6 +263,8 @@ def _waiting(pages: _Pages) -> tuple[Waiting, set[Claim], bool]:
             case (int(seq), str(name)):
                 waiting.setdefault(seq, {}).setdefault(name, None)
                 in_index.add((seq, name))
+            case _:
+                is_index_complete = False
     claims = claims & in_index if is_complete and is_index_complete else claims | in_index
     return waiting, claims, (is_complete or is_index_complete) and not pages.journal.is_damaged
 

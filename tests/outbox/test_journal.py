@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from exporter.outbox.file import PAGE
+from exporter.outbox.file import META_PAGE, PAGE
 from exporter.outbox.journal import read_journal
 from tests.outbox.test_salvage import all_of
 from tests.support.outbox_content import BOTH, STATE, a_record, opened
@@ -61,7 +61,7 @@ def ends(frames: list[bytes]) -> list[int]:
 def test_a_journal_is_read_as_sqlite_reads_it(killed: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     path = copied(killed, tmp_path / "copy", Path(f"{killed}-wal").read_bytes())
-    journal = read_journal(path, PAGE)
+    journal = read_journal(path, PAGE, META_PAGE)
     _, frames = frames_of(killed)
     assert (journal.is_damaged, len(journal.places)) == (False, len(frames))
     expected = {number: path.with_name("o.db-wal").read_bytes()[at : at + PAGE] for number, at in journal.pages.items()}
@@ -73,12 +73,12 @@ def test_a_journal_is_read_as_sqlite_reads_it(killed: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("part", ["checksum", "salt", "page number", "content", "all"])
 def test_a_damaged_frame_costs_no_other_transaction(killed: Path, tmp_path: Path, part: str) -> None:
-    """Each frame in turn that two transactions follow: what is not on it alone waits for every destination."""
+    """Each frame in turn that two whole transactions follow: what is not on it alone waits for every destination."""
     header, frames = frames_of(killed)
     place = {"checksum": 16, "salt": 8, "page number": 3, "content": 24 + 2000, "all": 0}[part]
     folder = tmp_path / "copy"
     folder.mkdir()
-    for index in range(0, ends(frames)[-2], 1 if part == "all" else 3):
+    for index in range(0, ends(frames)[-3] + 1, 1 if part == "all" else 3):
         bad = bytearray(frames[index])
         bad[place] ^= 1
         if part == "all":
@@ -132,6 +132,37 @@ def test_what_a_crash_cut_off_is_no_damage(killed: Path, tmp_path: Path) -> None
             assert outbox.load() == STATE
             expected = RECORDS - 1 if journal in unwritten else whole
             assert all_of(outbox, "otlp") == set(range(expected)), len(journal)
+
+
+def test_a_write_that_was_not_flushed_is_no_damage(tmp_path: Path) -> None:
+    """Deliveries don't wait for the disk. A power cut may have written any of their pages, and is told from damage by
+    the agent's next commit, which does wait."""
+    source = tmp_path / "o.db"
+    outbox = opened(source)
+    outbox.commit(STATE, [a_record(number) for number in range(20)])
+    with closing(sqlite3.connect(source)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    outbox.commit(STATE, [a_record(20)])
+    begin = len(frames_of(source)[1])
+    for _ in range(5):
+        outbox.delivered("otlp", [outbox.next("otlp", 1)[0].seq])
+    delivered = len(frames_of(source)[1])
+    journals = []
+    for _ in range(2):
+        header, frames = frames_of(source)
+        journals += [[*frames[:index], bytes(FRAME), *frames[index + 1 :]] for index in range(begin, delivered)]
+        outbox.commit(STATE, [a_record(21)])
+        outbox.delivered("otlp", [outbox.next("otlp", 1)[0].seq])
+    outbox.close()
+    damaged = []
+    for number, frames in enumerate(journals):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = copied(source, folder, header + b"".join(frames))
+        damaged.append(read_journal(path, PAGE, META_PAGE).is_damaged)
+    unknown, known = damaged[: delivered - begin], damaged[delivered - begin : -1]
+    assert not any(unknown)
+    assert all(known)
 
 
 def test_what_is_left_of_writes_that_failed_is_no_damage(killed: Path, tmp_path: Path) -> None:
