@@ -11,7 +11,7 @@ Protocol facts: Azure's documentation of Scheduled Events, sections "Query for e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -72,11 +72,18 @@ class Event:
     """The document holds the same id a second time, as Started."""
     disputed: tuple[str, ...] = ()
     """Of `DISPUTABLE`, the fields that differ where the document holds the same id a second time."""
+    is_unread: bool = False
+    """The document does not hold this id, but an element that may be this event: the fields are those of before."""
 
     @property
     def key(self) -> str:
         """The EventId as it is compared: case-insensitively."""
         return folded(self.event_id)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the id is there a second time, or is unread."""
+        return "EventId" in self.faults
 
     @property
     def announced_seconds(self) -> int | None:
@@ -97,6 +104,11 @@ class Rejected:
     raw: Any
     status: str | None
 
+    @property
+    def may_be_any(self) -> bool:
+        """Whether it may be an event of any id."""
+        return self.fault not in ("duplicate-event-id", "overlong-event-id")
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -105,6 +117,16 @@ class Document:
     incarnation: int
     events: tuple[Event, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """How many elements `Events` has, as far as they are kept."""
+        return sum(not event.is_unread for event in self.events) + len(self.rejected)
+
+    def with_unread(self, missing: Iterable[Event]) -> Document:
+        """The same document with these events, one or more of which an element of it may be."""
+        unread = [replace(_also_faulty(event, "EventId"), is_unread=True) for event in missing]
+        return replace(self, events=(*self.events, *unread)) if unread else self
 
 
 def _decode(body: bytes) -> Any:
@@ -162,17 +184,22 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
         key = folded(item["EventId"])
         if key in events:
             # The same id twice: which one is meant is ambiguous, so neither may be acted on.
-            known = _also_faulty(events[key], "EventId")
-            repeated = {*known.disputed, *repeated_in(item)}
-            differ = (name for name in DISPUTABLE if name in repeated or item.get(name) != known.raw.get(name))
-            started = known.started_twin or _status_of(item) == "Started"
-            events[key] = replace(known, started_twin=started, disputed=tuple(differ))
+            known, twin = _also_faulty(events[key], "EventId"), _event(item)
+            unreadable = {*known.disputed, *known.faults, *twin.faults}
+            names = [name for name in DISPUTABLE if name in unreadable or _value(known, name) != _value(twin, name)]
+            started = known.started_twin or twin.status == "Started"
+            events[key] = replace(known, started_twin=started, disputed=tuple(names))
             reject("duplicate-event-id", item)
         elif len(events) >= MAX_EVENTS:
             reject("too-many-events", item)
         else:
             events[key] = _event(item)
     return Document(incarnation, tuple(events.values()), tuple(rejected))
+
+
+def _value(event: Event, name: str) -> object:
+    """The value of a field under Azure's name."""
+    return getattr(event, FIELDS[name])
 
 
 def _also_faulty(event: Event, name: str) -> Event:

@@ -7,11 +7,14 @@ transition follows from the last phase seen and from the continuity of the polls
     last phase     Scheduled      Started     other status     gone
     ----------     ---------      -------     ------------     ----
     (absent)       scheduled      started     rejected         -
-    SCHEDULED      updated*       started     updated          canceled or ended
+    SCHEDULED      updated*       started**   updated          canceled or ended
     STARTED        updated        updated*    updated          completed
-    UNKNOWN        scheduled      started     updated*         ended
+    UNKNOWN        scheduled      started**   updated*         ended
 
-    * only when a field changed. The table is `MOVES`; a test walks every pair.
+    * only when a field changed
+    ** `updated` if it was Started before: an event starts once
+
+The table is `MOVES`; a test walks every pair.
 
 Source: Azure's documentation of Scheduled Events, section "High level overview".
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -86,6 +89,7 @@ def advance(
     `poll_interval` is in seconds; `history_bytes` bounds the histories of events that are over, and what is kept of
     earlier documents.
     """
+    document = document.with_unread(tracked.event for tracked in _maybe_there(state, document))
     continuity = continuity_of(state, document, now, poll_interval)
     anomaly = anomaly_of(state, document)
     touched = replace(
@@ -111,6 +115,19 @@ def advance(
     after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
     final, rejections = rejected(after_all, document)
     return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
+
+
+def _maybe_there(state: State, document: Document) -> Iterator[Tracked]:
+    """The events that are missing in the document, but may be an element of it whose id can't be read.
+
+    Only an element that is new with this document hides one. It stays hidden while there is any such element.
+    """
+    elements = [item for item in document.rejected if item.may_be_any]
+    is_new = any(_fingerprint(item) not in state.rejected for item in elements)
+    present = {event.key for event in document.events} if elements else set()
+    for key, tracked in state.tracked.items() if elements else ():
+        if key not in present and (is_new or tracked.event.is_unread):
+            yield tracked
 
 
 def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:
@@ -158,7 +175,9 @@ def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Trac
     phase = phase_of(event)
     changed = changes(before.event, event) if present else {}
     kind = MOVES[before.phase if present else None, phase]
-    if present and not changed and before.event.status == event.status:
+    if phase is Phase.STARTED or event.started_twin:  # it starts once, whatever its status is in between
+        kind = Kind.UPDATED if present and before.started_at is not None else Kind.STARTED
+    if present and not changed and before.event.status == event.status and kind is not Kind.STARTED:
         kind = None
     elif kind is None and changed:
         kind = Kind.UPDATED
@@ -166,7 +185,8 @@ def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Trac
     started = _gapped(before, continuity) if present else _first_seen(before, event, continuity)
     if kind is None and started is before and event == before.event:
         return before, None  # the same object, whose text on disk is kept
-    after = _moved(started, event, kind, changed=bool(changed) or unexpected, continuity=continuity)
+    unsettled = bool(changed) or unexpected or event.is_ambiguous or (present and before.event.is_ambiguous)
+    after = _moved(started, event, kind, changed=unsettled, continuity=continuity)
     if kind is None:
         return after, None
     first = not present or (before.phase is Phase.UNKNOWN and kind is not Kind.UPDATED)
@@ -194,7 +214,7 @@ def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracke
 def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, continuity: Continuity) -> Tracked:
     """`before` with the event of the new document. An unknown status leaves the phase unchanged."""
     phase = phase_of(event)
-    starting = before.started_at is None and (kind is Kind.STARTED or event.started_twin)
+    starting = kind is Kind.STARTED
     return replace(
         before,
         event=event,
@@ -248,7 +268,7 @@ def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness, s
 
 def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
     reasons = list(continuity.unseen)
-    if phase_of(before.event) is Phase.UNKNOWN:  # by its last status, also after a known one
+    if phase_of(before.event) is Phase.UNKNOWN or before.event.is_unread:  # by its last status, also after a known one
         reasons.append("unknown-status")
     elif before.started_at is not None:
         reasons.append("was-started")
@@ -256,7 +276,7 @@ def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
         reasons.append("approved")
     elif before.approval.doubtful:
         reasons.append("approval-unanswered")
-    ahead = before.event.not_before
+    ahead = before.event.not_before if "NotBefore" not in before.event.disputed else None
     if ahead is None:  # an earlier, readable one may have been moved
         reasons.append("not-before-unknown")
     elif continuity.now.wall >= ahead:
@@ -266,7 +286,7 @@ def _unseen(before: Tracked, continuity: Continuity) -> tuple[str, ...]:
 
 def _bounded(tracked: dict[str, Tracked], budget: int) -> dict[str, Tracked]:
     """At most `budget` bytes of fields that only earlier documents held: each document could add its whole size."""
-    for key, entry in tracked.items():
+    for key, entry in sorted(tracked.items(), key=lambda item: item[1].earlier_bytes):  # the smallest stay
         budget -= entry.earlier_bytes
         if budget < 0 < entry.earlier_bytes:
             tracked[key] = replace(entry, earlier_event_type=None, earlier_resources=None, earlier_status=None)
@@ -296,7 +316,8 @@ def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likenes
     """The ids that are new and Started, by their likeness. Some stand-ins for the service give each status a new id."""
     ids: dict[Likeness, str] = {}
     for event in events:
-        like = likeness(event) if phase_of(event) is Phase.STARTED and event.key not in known else None
+        is_started = event.started_twin or phase_of(event) is Phase.STARTED
+        like = likeness(event) if is_started and event.key not in known else None
         if like is not None:
             ids.setdefault(like, event.event_id)
     return ids

@@ -207,12 +207,13 @@ class Database:
     def is_in_place(self) -> bool:
         """Whether the file that was opened is still the one at the path: another agent may work on one that is not."""
         try:
-            return self._agent is not None and inode(self.path) == self._files[0]
+            return self._agent is not None and self._files_at_path()[0] == self._files[0]
         except OSError:
             return False
 
     def _files_at_path(self) -> tuple[object, object]:
-        return inode(self.path), inode(self._journal_path)
+        """Which database and journal are there. A database that was emptied is none, though it is the same file."""
+        return inode(self.path) if size_of(self.path) else None, inode(self._journal_path)
 
     def _count_on(self, db: sqlite3.Connection) -> int:
         """The largest number of a row. The numbers of a file that was begun anew go on where those of the last one

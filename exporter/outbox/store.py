@@ -22,7 +22,7 @@ from typing import Final
 from exporter.core.records import Record, Storable
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import StateWriter
-from exporter.outbox.database import Database, inode
+from exporter.outbox.database import Database
 from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, reason_of
 from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
@@ -84,14 +84,14 @@ class Outbox(Database):
         bodies = [(record, record.to_json()) for record in records]
         with self._agent_lock, self._guard:
             self._ready()
-            self._follow()
             try:
+                self._follow()
                 dropped = self._commit(text, bodies)
             except SQLITE_ERRORS as error:
                 if not self._doubt(reason_of(error)):
                     raise
                 dropped = self._commit(text, bodies)
-            if inode(self.path) != self._files[0]:
+            if not self.is_in_place():
                 raise OutboxUnwritable("gone", f"{self.path} was removed or replaced while it was written to")
             self._doubts, self._birth, self._withheld = 0, state.birth, False
         return {name: dropped[name] for name in self._names if dropped[name]}

@@ -109,12 +109,13 @@ def test_a_host_failure_is_first_seen_started() -> None:
 
 
 def test_started_that_goes_back_to_scheduled_is_an_unexpected_update() -> None:
-    """It cannot happen, and when it does it is said; the next start is a second `started`."""
+    """It cannot happen, and when it does it is said. An event starts once: the way back is an update too."""
     watcher = Watcher.fresh()
     watcher.sees(started())
     found = only(watcher.sees(event()))
     assert (found.kind, found.unexpected) == (Kind.UPDATED, True)
-    assert kinds(watcher.sees(started())) == ["started"]
+    assert kinds(watcher.sees(started())) == ["updated"]
+    assert only(watcher.sees()).tracked.started_at == found.tracked.started_at
 
 
 def test_an_id_that_comes_back_is_a_new_life_with_its_numbers_going_on() -> None:

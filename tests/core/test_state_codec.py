@@ -25,6 +25,7 @@ def full() -> State:
     """A state in which everything is set."""
     watcher = Watcher.fresh()
     watcher.sees(event("gone", Description="\ud800 ünï\0", More=[1, {"a": None}]), event("z"), event())
+    watcher.sees(event("z"), event())
     watcher.sees(started("b", Resources=5), event("z"), event(), None, {"EventId": ""}, event("Z"))
     tracked = watcher.state.tracked[KEY]
     approval = Approval(

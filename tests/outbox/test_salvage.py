@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import sqlite3
 import struct
 import subprocess
@@ -538,6 +539,27 @@ def test_an_outbox_of_another_lineage_in_place_of_one_in_doubt_is_not_used(tmp_p
     assert all_of(outbox, "otlp") == {10}
     assert len([name for name in os.listdir(tmp_path) if ".replaced-" in name]) == 1
     outbox.close()
+
+
+def test_a_file_that_is_emptied_while_running_is_written_anew(tmp_path: Path) -> None:
+    """What only the journal held would be lost with the process, and what was approved with it."""
+    path = tmp_path / "o.db"
+    outbox = opened(path)
+    outbox.commit(STATE, [a_record(1)])
+    os.truncate(path, 0)
+    assert not outbox.is_in_place()
+    outbox.commit(STATE, [a_record(2)])
+    assert outbox.is_in_place()
+    os.mkdir(tmp_path / "killed")
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", tmp_path / f"killed/o.db{suffix}")
+    outbox.close()
+    with closing(opened(tmp_path / "killed/o.db")) as again:
+        assert again.load() == STATE
+        left = all_of(again, "otlp")
+        lost = sum(count for name, count in outbox.lost if name == "otlp")
+        assert 2 in left
+        assert len({1, 2} - left) <= lost
 
 
 @pytest.mark.parametrize("size", [0, 40 * PAGE], ids=["to nothing", "in the middle"])

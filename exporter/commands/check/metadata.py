@@ -104,7 +104,7 @@ def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, environm
     other = stranger(events.headers)
     if other:
         return [warn(TOPIC, f"{url} answers, but {other}: nothing may stand between this agent and Azure")]
-    count = len(document.events) + len(document.rejected)
+    count = document.elements
     what = f"document {document.incarnation}, {count or 'no'} event{'' if count == 1 else 's'}"
     answered = ok(TOPIC, f"{url} answered in {events.took * 1000:.0f} ms: {what}")
     return [answered, *_unnamed(document, who.value, settings)]

@@ -74,7 +74,7 @@ def _source(gauges: _Gauges, status: Status, now: Instant) -> None:
     gauges.set("source_warming", status.warming(now))
     if document is not None:
         gauges.set("document_incarnation", document.incarnation)
-        gauges.set("document_events", len(document.events) + len(document.rejected))
+        gauges.set("document_events", document.elements)
 
 
 def _vm(gauges: _Gauges, status: Status) -> None:

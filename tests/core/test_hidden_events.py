@@ -1,0 +1,173 @@
+"""An element whose id can't be read may be any event that is missing, and an id that is there twice settles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from exporter.core.decision import decide
+from exporter.core.document import MAX_EVENTS
+from exporter.core.event_now import EventNow
+from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.policy import Coordination, Reason
+from exporter.core.state import Kind, Phase, Whose
+from exporter.core.state_codec import dump_state, load_state
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS
+from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, approved, event, kinds, only, parsed, started
+
+HIDING: Final[Mapping[str, Any]] = {
+    "no object": None,
+    "no id": event(EventId=...),
+    "an id of null": event(EventId=None),
+    "an empty id": event(EventId=""),
+    "half a surrogate pair": event(EventId="a\ud800"),
+    "Started": started(EventId=None),
+}
+
+
+def restarted(watcher: Watcher) -> None:
+    """Its state as the next process reads it."""
+    watcher.state = load_state(dump_state(watcher.state))
+
+
+@pytest.mark.parametrize("element", HIDING.values(), ids=HIDING)
+@pytest.mark.parametrize("was_started", [False, True])
+def test_an_event_that_an_element_may_hide_is_still_there(element: Any, *, was_started: bool) -> None:
+    """It has no end while the element is there, also in later documents and after a restart, and goes on as it was."""
+    shown = started() if was_started else event()
+    watcher = Watcher.fresh()
+    watcher.sees(event("other"), shown)
+    phase = EventNow(watcher.state.tracked[KEY], "vm-0").phase
+    assert kinds(watcher.sees(event("other"), element)) == []
+    restarted(watcher)
+    assert kinds(watcher.sees(event("other"), element, event("third"))) == ["scheduled"]
+    now = EventNow(watcher.state.tracked[KEY], "vm-0")
+    assert (now.phase, now.ownership, now.event_type) == (phase, Whose.OURS, "Reboot")
+    assert watcher.state.document is not None
+    assert watcher.state.document.elements == 3
+    assert kinds(watcher.sees(event("other"), event("third"), shown)) == []
+    assert only(watcher.sees(event("other"), event("third"))).kind is (Kind.COMPLETED if was_started else Kind.CANCELED)
+
+
+def test_the_end_of_an_event_that_was_hidden_is_not_called_canceled() -> None:
+    """It may have been Started in between."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    watcher.sees(event(EventId=None))
+    gone = only(watcher.sees())
+    assert (gone.kind, gone.unseen) == (Kind.ENDED, ("unknown-status",))
+
+
+def test_an_element_that_was_there_before_hides_nothing() -> None:
+    """The event was next to it, so it is another one: an unreadable element that stays delays no end."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(), event(EventId=None))
+    assert only(watcher.sees(event(EventId=None))).kind is Kind.CANCELED
+
+
+@pytest.mark.parametrize("element", [event("x" * 101), event("Other")])
+def test_an_element_with_an_id_of_its_own_hides_nothing(element: dict[str, Any]) -> None:
+    """One that is too long, and one that is there twice, are ids all the same."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(), event("other"))
+    assert only(watcher.sees(event("other"), element)).kind is Kind.CANCELED
+
+
+def test_an_event_beyond_the_bound_of_a_document_is_still_there() -> None:
+    """It was read before; more than so many elements are not."""
+    many = [event(f"n-{number}", Resources=["n"]) for number in range(MAX_EVENTS)]
+    watcher = Watcher.fresh()
+    watcher.sees(*many[1:], started())
+    assert kinds(watcher.sees(*many, started())) == ["scheduled"]
+    assert EventNow(watcher.state.tracked[KEY], "vm-0").phase is Phase.STARTED
+
+
+@pytest.mark.parametrize("element", HIDING.values(), ids=HIDING)
+def test_an_approved_event_that_may_be_there_is_not_quiet(element: Any) -> None:
+    """And nothing that is hidden is approved."""
+    quiet = replace(ENFORCE, coordination=Coordination.ANY, rules=(replace(ANY_REBOOT, when_quiet=True),))
+    watcher = Watcher.fresh()
+    watcher.sees(event(), event("other"))
+    approved(watcher, accepted_at=NOON)
+    for shown in ((event("other"), element), (event("other"), element, event("third", EventType="Freeze"))):
+        watcher.sees(*shown)
+        decisions = {decision.key: decision for decision in decide(quiet, watcher.state, OURS)}
+        assert decisions["other"].reason is Reason.NOT_QUIET
+        assert decisions[KEY].reason is Reason.MALFORMED
+
+
+TWINS: Final[Mapping[str, dict[str, Any]]] = {
+    "another type": {"EventType": "Freeze"},
+    "other resources": {"Resources": ["vm-0", "vm-1"]},
+    "another time": {"NotBefore": "Fri, 21 Nov 2025 12:16:00 GMT"},
+    "the same": {},
+}
+
+
+@pytest.mark.parametrize("fields", TWINS.values(), ids=TWINS)
+def test_an_id_that_is_there_twice_is_not_unchanged(fields: dict[str, Any]) -> None:
+    """`settle` begins anew when it is there once again."""
+    policy = replace(ENFORCE, rules=(replace(ANY_REBOOT, settle=8.0),))
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    for _ in range(9):
+        watcher.sees(event(), event(**fields))
+    reasons: list[Reason] = []
+    for _ in range(9):
+        watcher.sees(event(), up=0 if reasons else 1)
+        (decision,) = decide(policy, watcher.state, OURS)
+        reasons.append(decision.reason)
+    assert reasons == [Reason.SETTLING] * 8 + [Reason.NONE]
+
+
+def test_an_event_has_one_start() -> None:
+    """Also one that is there twice, once of them Started: it is recorded then, and not again."""
+    watcher = Watcher.fresh()
+    first = only(watcher.sees(event(), started()))
+    assert (first.kind, first.tracked.started_at) == (Kind.STARTED, watcher.wall)
+    assert "started" not in kinds(watcher.sees(started()))
+    watcher.sees()
+    assert kinds(watcher.sees(event())) == ["scheduled"]
+    assert kinds(watcher.sees(event(), started())) == ["started"]
+
+
+def test_a_successor_that_is_there_twice_replaces_the_event() -> None:
+    """It goes on under another id, so it was not canceled."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    gone = watcher.sees(event("new"), started("new"))[0]
+    assert (gone.kind, gone.replaced_by) == (Kind.ENDED, "new")
+
+
+def test_a_not_before_that_is_in_dispute_is_not_ahead() -> None:
+    """It had passed before an id that is there twice moved it."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    watcher.wall += timedelta(minutes=20)
+    later = event(NotBefore="Fri, 21 Nov 2025 13:15:00 GMT")
+    watcher.sees(event(), wall=1.0)
+    watcher.sees(later, event())
+    gone = only(watcher.sees())
+    assert gone.kind is Kind.ENDED
+    assert "not-before-unknown" in gone.unseen
+
+
+def test_two_spellings_of_a_time_are_no_dispute() -> None:
+    (found,) = parsed(event(), event(NotBefore="2025-11-21T12:15:00Z")).events
+    assert found.disputed == ()
+    (found,) = parsed(event(), event(NotBefore="2025-11-21T12:15:01Z")).events
+    assert found.disputed == ("NotBefore",)
+
+
+def test_what_is_kept_of_earlier_documents_is_the_smallest() -> None:
+    """Neighbours with many resources don't cost this VM its own."""
+    names = ["n" * 1000] * (HISTORY_BYTES // 1500)
+    watcher = Watcher.fresh()
+    watcher.sees(event("a", Resources=names), event("b", Resources=names), started(EVENT_ID))
+    watcher.sees(event("a", Resources=None), event("b", Resources=None), started(EVENT_ID, Resources=None))
+    assert EventNow(watcher.state.tracked[KEY], "vm-0").ownership is Whose.OURS
+    assert sum(tracked.resources is None for tracked in watcher.state.tracked.values()) == 1
