@@ -96,6 +96,11 @@ class Event:
         return not VITAL.isdisjoint(self.faults)
 
 
+Likeness = tuple[str, frozenset[str]]
+"""The type and the case-folded resources of an event."""
+_NO_ID = ("no-event-id", "mistyped-event-id", "empty-event-id", "unreadable-event-id")
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """An element of `Events` that can't be tracked: `fault` is why, `raw` the element, `status` its own if readable."""
@@ -105,9 +110,13 @@ class Rejected:
     status: str | None
 
     @property
-    def may_be_any(self) -> bool:
-        """Whether it may be an event of any id."""
-        return self.fault not in ("duplicate-event-id", "overlong-event-id")
+    def likeness(self) -> Likeness | None:
+        """Which event it may be, if its id can't be read; None if it has another id, or is like no event."""
+        match self.raw:
+            case {"EventType": str(event_type), "Resources": [*names]} if self.fault in _NO_ID:
+                resources = frozenset(folded(name) for name in names if isinstance(name, str))
+                return (event_type, resources) if resources else None
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from exporter.core.continuity import (
     reset_after,
     same,
 )
-from exporter.core.document import FIELDS, Document, Event, Rejected
+from exporter.core.document import FIELDS, Document, Event, Likeness, Rejected
 from exporter.core.folding import folded
 from exporter.core.memory import close
 from exporter.core.state import (
@@ -118,15 +118,21 @@ def advance(
 
 
 def _maybe_there(state: State, document: Document) -> Iterator[Tracked]:
-    """The events that are missing in the document, but may be an element of it whose id can't be read.
+    """The events that are missing in the document but may be in it, beyond its bound or with an id that can't be read.
 
-    Only an element that is new with this document hides one. It stays hidden while there is any such element.
+    The type and resources of such an element are those of the event. An element that was there before, next to the
+    event, is another one. A hidden event stays so while there is one.
     """
-    elements = [item for item in document.rejected if item.may_be_any]
-    is_new = any(_fingerprint(item) not in state.rejected for item in elements)
-    present = {event.key for event in document.events} if elements else set()
-    for key, tracked in state.tracked.items() if elements else ():
-        if key not in present and (is_new or tracked.event.is_unread):
+    present = {event.key for event in document.events} if document.rejected else set()
+    beyond = {folded(item.raw["EventId"]) for item in document.rejected if item.fault == "too-many-events"}
+    hiding: dict[Likeness, bool] = {}
+    for item in document.rejected:
+        if like := item.likeness:
+            hiding[like] = hiding.get(like, False) or _fingerprint(item) not in state.rejected
+    for key, tracked in state.tracked.items() if hiding or beyond else ():
+        like = likeness(tracked)
+        is_new = hiding.get(like) if like else None
+        if key not in present and (key in beyond or is_new or (is_new is not None and tracked.event.is_unread)):
             yield tracked
 
 
@@ -299,10 +305,6 @@ def phase_of(event: Event | Tracked) -> Phase:
         return Phase(event.status or "")
     except ValueError:
         return Phase.UNKNOWN
-
-
-Likeness = tuple[str, frozenset[str]]
-"""The type and the case-folded resources of an event."""
 
 
 def likeness(event: Event | Tracked) -> Likeness | None:

@@ -20,7 +20,6 @@ from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS
 from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, approved, event, kinds, only, parsed, started
 
 HIDING: Final[Mapping[str, Any]] = {
-    "no object": None,
     "no id": event(EventId=...),
     "an id of null": event(EventId=None),
     "an empty id": event(EventId=""),
@@ -69,9 +68,20 @@ def test_an_element_that_was_there_before_hides_nothing() -> None:
     assert only(watcher.sees(event(EventId=None))).kind is Kind.CANCELED
 
 
-@pytest.mark.parametrize("element", [event("x" * 101), event("Other")])
-def test_an_element_with_an_id_of_its_own_hides_nothing(element: dict[str, Any]) -> None:
-    """One that is too long, and one that is there twice, are ids all the same."""
+OTHERS: Final[Mapping[str, Any]] = {
+    "no object": None,
+    "an empty object": {},
+    "another type": event(EventId=None, EventType="Freeze"),
+    "other resources": event(EventId=None, Resources=["vm-1"]),
+    "no resources": event(EventId=None, Resources=None),
+    "an id that is too long": event("x" * 101),
+    "an id that is there twice": event("Other"),
+}
+
+
+@pytest.mark.parametrize("element", OTHERS.values(), ids=OTHERS)
+def test_an_element_that_is_not_like_the_event_hides_nothing(element: Any) -> None:
+    """It has another type, other resources, or an id of its own."""
     watcher = Watcher.fresh()
     watcher.sees(event(), event("other"))
     assert only(watcher.sees(event("other"), element)).kind is Kind.CANCELED

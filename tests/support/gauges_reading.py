@@ -57,7 +57,8 @@ class Life:
         """An element of the document; what can't be read in it leaves what was read before. Where its `twins`, of the
         same id, say something else, nobody knows what is meant: it only tells what was not known."""
         names = ("EventType", "EventStatus", "NotBefore", "Resources")
-        kind, status, due, resources = (any(twin.get(n) != item.get(n) for twin in twins) for n in names)
+        read = [{**twin, "NotBefore": times.get(str(twin.get("NotBefore")), twin.get("NotBefore"))} for twin in twins]
+        kind, status, due, resources = (any(twin.get(n) != read[0].get(n) for twin in read) for n in names)
         before = replace(self)
         self._reads(item, times)
         self.kind = before.kind if kind and before.kind else self.kind
