@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hmac
 import re
 import unicodedata
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Iterable, Iterator
+from typing import Final, NoReturn
 from urllib.parse import quote, unquote
 
 HIDDEN = "<secret>"
+_SHORTEST: Final = 4
+"""Characters. A shorter secret would blank out ordinary words."""
+_SHORTEST_INSIDE: Final = 6
+"""Characters. A shorter secret is hidden only as a whole word: it would blank out parts of ordinary words."""
 
 
 class Secret:
@@ -92,6 +98,8 @@ _PATTERNS = tuple(
 _LINE = re.compile(r"[^\r\n]+")
 _WORD = re.compile(r"\S+")
 _QUOTED = re.compile(r"[^\s\"']+")
+_PARAMETER = re.compile(r"=\s*\"?([^\s\",;=]+)")
+"""The value of a parameter of a header: `name=value`, `name="value"`."""
 _COLON = re.compile(r"(?<=[A-Za-z0-9._~+-]):(?!/|\\)")
 _ENCODINGS = 3
 _AT = re.compile(r"@|%(?:25){0,3}40")
@@ -228,19 +236,62 @@ def without_credentials(value: str) -> str:
     return redact(before + at + address + (mark + HIDDEN if mark else ""))
 
 
+def header_secrets(value: str) -> tuple[Secret, ...]:
+    """Everything in an HTTP header's value that is secret by itself, since the other side may repeat only that part.
+
+    That is the whole value, what follows its scheme, its last word, the values of its parameters, and the user and
+    password that a word encodes (RFC 7617), with the password by itself, or the user if there is no password.
+    """
+    words = (value.partition(" ")[2].strip(), value.rpartition(" ")[2], *_PARAMETER.findall(value))
+    found = [value, *words]
+    for word in words:
+        found.append(word.rstrip("="))
+        if pair := _decoded_pair(word):
+            user, _, password = pair.partition(":")
+            found += (pair, password or user)
+    return tuple(Secret(part) for part in dict.fromkeys(found) if part)
+
+
+def _decoded_pair(word: str) -> str:
+    """The readable text that a word encodes in base64, "" if it encodes none."""
+    try:
+        data = base64.b64decode(word.rstrip("=") + "=" * (-len(word.rstrip("=")) % 4), validate=True)
+    except ValueError:
+        return ""
+    for encoding in ("utf-8", "latin-1"):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = data.decode(encoding)
+            return text if text.isprintable() else ""
+    return ""
+
+
 class Sieve:
     """Takes these secrets out of a text, plain or percent-encoded, and whatever else looks like a credential.
 
-    Secrets of less than `shortest` characters are not looked for: they would blank out ordinary words. `longest` is the
-    number of characters of the longest form of a secret: whoever cuts a text lets the sieve see so much beyond the cut.
+    It doesn't look for secrets of less than `shortest` characters.
     """
 
-    def __init__(self, secrets: Iterable[Secret], shortest: int) -> None:
-        values = [secret.reveal() for secret in secrets if len(secret.reveal()) >= shortest]
-        encoded = [re.sub(r"%..", r"(?i:\g<0>)", re.escape(quote(value, safe=""))) for value in values]
-        self._pattern = re.compile("|".join([*map(re.escape, values), *encoded])) if values else None
-        self.longest = max((len(quote(value, safe="")) for value in values), default=0)
+    def __init__(self, secrets: Iterable[Secret], shortest: int = _SHORTEST) -> None:
+        values = sorted({secret.reveal() for secret in secrets}, key=len, reverse=True)  # a part never hides the whole
+        forms = [form for value in values if len(value) >= shortest for form in _forms(value)]
+        self._pattern = re.compile("|".join(forms)) if forms else None
+        self._longest = max((len(quote(value, safe="")) for value in values), default=0)
 
-    def __call__(self, text: str) -> str:
-        """The text with a placeholder for each secret."""
-        return redact(self._pattern.sub(HIDDEN, text) if self._pattern else text)
+    def __call__(self, text: str, most: int | None = None) -> str:
+        """The first `most` characters of the text, with a placeholder for each secret that begins there."""
+        most = len(text) if most is None else most
+        parts: list[str] = []
+        text, at = text[: most + self._longest], 0
+        for match in self._pattern.finditer(text) if self._pattern else ():
+            if match.start() >= most:
+                break
+            parts += (text[at : match.start()], HIDDEN)
+            at = match.end()
+        return redact("".join((*parts, text[at:most])))
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Patterns of a secret: as it is, and percent-encoded."""
+    bounds = ("", "") if len(value) >= _SHORTEST_INSIDE else (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
+    encoded = re.sub(r"%..", r"(?i:\g<0>)", re.escape(quote(value, safe="")))
+    yield from (form.join(bounds) for form in (re.escape(value), encoded))

@@ -37,7 +37,7 @@ from exporter.config.types import (
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.gate import EVENT_TYPES, LEAD_SECONDS, GatePolicy
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
-from exporter.secrets import Secret
+from exporter.secrets import Secret, header_secrets
 from exporter.text.values import split_address
 from exporter.windows.places import FOLDER, OUTBOX_FILE, program_data
 
@@ -369,9 +369,8 @@ class Settings:
         """All secrets in here, for the log to hide wherever they turn up."""
         hubs = self.event_hubs
         parts = (hubs.connection.key, hubs.connection.signature) if hubs.connection else ()
-        headers = [value for _, value in self.otlp.headers]
-        tokens = [Secret(value.reveal().rpartition(" ")[2]) for value in headers]  # "Bearer TOKEN": the token alone too
-        return tuple(secret for secret in (hubs.connection_string, *parts, *headers, *tokens) if secret)
+        headers = [secret for _, value in self.otlp.headers for secret in header_secrets(value.reveal())]
+        return tuple(secret for secret in (hubs.connection_string, *parts, *headers) if secret)
 
 
 SECTIONS: Final[dict[str, type]] = {

@@ -51,7 +51,6 @@ _RANK: Final[Mapping[str, int]] = {"debug": 0, "info": 1, "warn": 2, "error": 3}
 _RESERVED: Final = ("ts", "level", "event")
 _MAX_FAILURES: Final = 256
 _MAX_REASONS: Final = 16
-_SHORTEST_HIDDEN: Final = 6  # a shorter secret would blank out ordinary words
 _LONGEST_INTEGER: Final = 10**18
 _BARE: Final = re.compile(r"[A-Za-z0-9_.:/+@,-]+")
 
@@ -108,7 +107,7 @@ class Log:
         begins with its own for the journal, which takes it away (`text.journal`)."""
         self._rank = _RANK[level]
         render = _json if format == "json" else _logfmt
-        self._renderer = _Renderer(render, clock, Sieve(hide, _SHORTEST_HIDDEN), PREFIXES if priorities else {})
+        self._renderer = _Renderer(render, clock, Sieve(hide), PREFIXES if priorities else {})
         self._monotonic = monotonic
         self._failures: dict[str, _Failure] = {}
         self._lock = threading.RLock()  # a signal handler may log while its thread is logging
@@ -210,7 +209,6 @@ class _Renderer:
         self._prefixes = prefixes
         self._clock = clock
         self._redact = redact
-        self._window = 4 * MAX_VALUE + redact.longest  # no secret is cut before it is hidden
 
     def line(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> bytes:
         """The line, of now."""
@@ -229,7 +227,7 @@ class _Renderer:
             return value if abs(value or 0) < _LONGEST_INTEGER else "a very long integer"
         if isinstance(value, float) and abs(value) < float("inf"):
             return value
-        text = self._redact(_text(value)[: self._window])
+        text = self._redact(_text(value), 4 * MAX_VALUE)
         return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
 
 

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from exporter.config.load import ConfigError, load
-from exporter.secrets import Secret, is_token, redact
+from exporter.secrets import Secret, Sieve, is_token, redact
 from exporter.text.values import describe
 from tests.support.configuration import CONNECTION, KEY, refused, to_toml
 
@@ -63,6 +63,42 @@ def test_no_secret_leaves_by_repr_error_or_text(secret: str) -> None:
         load(argparse.Namespace(), wrong)
     assert secret + secret not in printed + str(caught.value) + repr(caught.value)
     assert Secret(secret + secret) in settings.secrets
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "headers"),
+    [
+        ("http://127.0.0.1:4318", "authorization=Bearer%20hunter2pw"),
+        ("http://127.0.0.1:4318", "authorization=Basic%20dXM6aHVudGVyMnB3"),
+        ("http://127.0.0.1:4318", 'authorization=Digest%20username="us"; response="hunter2pw"'),
+        ("http://127.0.0.1:4318", "x-key=hunter2pw"),
+        ("http://us:hunter2pw@127.0.0.1:4318", ""),
+        ("http://hunter2pw@127.0.0.1:4318", ""),
+    ],
+)
+def test_the_log_knows_each_part_of_a_header(endpoint: str, headers: str) -> None:
+    """A token without its scheme and a password out of its base64 are secrets by themselves, in whatever text."""
+    environ = {"SCHEDULED_EVENTS_OTLP_ENDPOINT": endpoint, "SCHEDULED_EVENTS_OTLP_HEADERS": headers}
+    settings = load(argparse.Namespace(), environ)
+    assert Secret("hunter2pw") in settings.secrets
+    assert "hunter2" not in Sieve(settings.secrets)("no tenant has the key hunter2pw")
+
+
+@given(
+    st.lists(st.text("ab%", min_size=6, max_size=40), min_size=1, max_size=3), st.text("ab% c", max_size=60), st.data()
+)
+def test_a_cut_never_leaves_a_part_of_a_secret(secrets: list[str], text: str, data: st.DataObject) -> None:
+    """A text cut within a secret is the whole text, sifted, up to where that secret stands."""
+    place, most = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 120))
+    text = text[:place] + "".join(secrets) * 2 + text[place:]
+    sieve = Sieve(map(Secret, secrets))
+    assert sieve(text).startswith(sieve(text, most))
+
+
+def test_the_longer_of_two_secrets_is_hidden_whole() -> None:
+    """A secret that begins with another one leaves nothing behind it."""
+    sieve = Sieve([Secret("hunter"), Secret("hunter2pw")])
+    assert sieve("it is hunter2pw") == "it is <secret>"
 
 
 def test_a_secret_does_not_print_and_does_not_travel() -> None:

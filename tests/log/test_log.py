@@ -162,6 +162,15 @@ def test_any_object_can_be_logged(log: Log, stream: io.StringIO) -> None:
     assert (line["ts_"], line["x__y"]) == (1, 2)
 
 
+def test_a_secret_that_is_repeated_up_to_the_cap_leaves_no_part(stream: io.StringIO) -> None:
+    """A text is cut before it is sifted: whatever the cut goes through is hidden whole."""
+    secret = "".join(f"hunter{number:03}" for number in range(60))
+    log = Log(stream, hide=[Secret(secret)])
+    log.info("a", text=secret * 20, late=f"{secret * 8}zz{secret}")
+    log.flush()
+    assert "hunter" not in stream.getvalue()
+
+
 def test_secrets_are_hidden_wherever_they_are(stream: io.StringIO) -> None:
     """A Secret, a known secret inside other text, also cut by the cap, and the usual shapes are blanked out."""
     log = Log(stream, hide=[Secret("t0psecret"), Secret("a")])

@@ -6,12 +6,25 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # generated, without stubs
 
 from exporter.agent.suspects import CERTAIN
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.support.delivery_world import Line, in_order, stories
 from tests.support.eventhubs_target import a_record
-from tests.support.otlp_receiver import Action, Drip, Drop, Hang, Raw, Receiver, Reply, attributes, refusing, success
+from tests.support.otlp_receiver import (
+    PROTOBUF,
+    Action,
+    Drip,
+    Drop,
+    Hang,
+    Raw,
+    Receiver,
+    Reply,
+    attributes,
+    refusing,
+    success,
+)
 from tests.support.ports import reserved_port
 
 HTML: Final = Reply(200, {"Content-Type": "text/html"}, b"<html>please log in</html>")
@@ -97,6 +110,25 @@ def test_a_record_that_is_always_refused_is_parked(tmp_path: Path, name: str) ->
         assert (line.parked(), line.waiting()) == (1, 0)
         assert line.failures(reason) > CERTAIN
         assert f"id={wanted[1].id}" in line.logged()
+
+
+def test_a_parked_record_holds_no_credential(tmp_path: Path) -> None:
+    """The collector refuses a record and repeats the token without its scheme: the outbox keeps it sifted."""
+    sentence = Status(message="no tenant has the key hunter2pw").SerializeToString()
+    wanted = [a_record(number, subject="one") for number in range(1, 5)]
+    taste = refusing(wanted[1].id, answer=Reply(400, PROTOBUF, sentence))
+    with Receiver(taste=taste) as receiver:
+        to = OtlpDestination(receiver.url, timeout=20, headers={"authorization": "Bearer hunter2pw"}, operator={})
+        with Line(tmp_path, to) as line:
+            for record in wanted:
+                line.put(record)
+                for _ in range(20):
+                    line.turn()
+            assert line.parked() == 1
+            assert "no tenant has the key <secret>" in line.logged()
+    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"no tenant has the key <secret>" in kept
+    assert b"hunter2" not in kept
 
 
 @pytest.mark.parametrize("answer", [Reply(400, {"Content-Type": "text/html"}, b"<html>"), Reply(500), HTML, Reply(403)])

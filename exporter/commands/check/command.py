@@ -38,8 +38,6 @@ NOTHING: Final[Mapping[str, object]] = {
     "findings": None,
 }
 """What `--format json` says where the configuration is not valid. `findings` is null without a probe."""
-_SHORTEST_HIDDEN: Final = 4
-"""Characters: a shorter secret would blank out half of every sentence."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +122,7 @@ def print_findings(findings: Iterable[Finding], secrets: Iterable[Secret]) -> No
 
 def _print_json(told: Mapping[str, object], secrets: Iterable[Secret]) -> None:
     """The whole of it as one JSON object on one line, without any secret in a text of it."""
-    sieve = Sieve(secrets, _SHORTEST_HIDDEN)
+    sieve = Sieve(secrets)
     say(json.dumps(_sifted(told, sieve), ensure_ascii=False))
 
 
@@ -139,4 +137,4 @@ def _sifted(value: object, sieve: Sieve) -> object:
 
 def _print(text: str, secrets: Iterable[Secret], hang: int = 0) -> None:
     """A line, without any secret in it, whoever wrote it; it goes on behind `hang` spaces."""
-    tell(Sieve(secrets, _SHORTEST_HIDDEN)(text), hang=hang)
+    tell(Sieve(secrets)(text), hang=hang)

@@ -32,7 +32,6 @@ IN_A_TERMINAL: Final = (
 )
 LAST_LINES_SECONDS: Final = 1.0
 """The process ends at once afterwards, and what is not written by then is lost. Only a stuck disk takes so long."""
-_SHORTEST_HIDDEN: Final = 4
 
 Report = Callable[[int, str], object]
 """Writes an entry of the Event Log: its id and its text."""
@@ -126,7 +125,7 @@ class AgentProgram:
 
     def _tell(self, number: int, text: str, settings: Settings) -> None:
         """Say it in the Event Log, without any secret."""
-        hidden = Sieve(settings.secrets, _SHORTEST_HIDDEN)(text)
+        hidden = Sieve(settings.secrets)(text)
         self._report(number, f"{hidden}\n\nThe log is {self._service.log_file}")
 
 

@@ -8,6 +8,7 @@ https://learn.microsoft.com/azure/event-hubs/exceptions-dotnet, https://learn.mi
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from exporter.sinks.reasons import Reason
 
 BUSY_SECONDS: Final = 4.0  # the service's own advice after server-busy, which the SDK does not follow
 _MAX_CHAIN: Final = 20
+_CONDITION: Final = re.compile(r"[a-z:-]{1,64}")
+"""What a condition looks like. The other side may send anything as one, also the token that it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ def translate(error: BaseException) -> Failure:
     condition = str(getattr(error, "error", None) or "")
     meaning = _BY_CONDITION.get(condition) or _by_cause(error) or _BY_OWN_CONDITION.get(condition, _UNKNOWN)
     sentence = _SENTENCES.get(meaning.reason, "Event Hubs failed in a way that is not known")
-    detail = f"{sentence} ({condition or type(error).__name__})"
+    shown = condition if _CONDITION.fullmatch(condition) else type(error).__name__
+    detail = f"{sentence} ({shown})"
     if meaning.permanent:
         return Permanent(meaning.reason, detail)
     return Retryable(meaning.reason, detail, retry_after=meaning.retry_after, needs_operator=meaning.needs_operator)

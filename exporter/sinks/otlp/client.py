@@ -21,6 +21,7 @@ from exporter.http.deadline import Disconnected, Exchange, Stage
 from exporter.http.proxies import environment_proxy
 from exporter.http.tls import TlsFiles
 from exporter.http.transport import Proxy, Transport, basic_authorization
+from exporter.secrets import Sieve, header_secrets
 from exporter.sinks.otlp.answers import FOREIGN, CollectorResponse, Success, judge, translate
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
@@ -59,6 +60,8 @@ class CollectorClient:
         self._exchange = Exchange(time.monotonic)
         self._tls = tls if tls.authorities else TlsFiles(_ca_bundle(environ), tls.certificate, tls.key)
         self._proxy = environment_proxy(self._url, environ)
+        carried = (*own.values(), _without_userinfo(self._proxy.url)[1] if self._proxy else "")
+        self._sieve = Sieve([secret for value in carried for secret in header_secrets(value)], shortest=1)
         self._transport: Transport | None = None
         self._busy = threading.Lock()
         self._closed = False
@@ -145,10 +148,9 @@ class CollectorClient:
         raise verdict
 
     def _quotable(self, text: str) -> str:
-        """The other side's words, cut, on one line and without any header of ours that they may repeat."""
-        for secret in filter(None, self._own_headers.values()):
-            text = text.replace(secret, "***")
-        return " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _MAX_QUOTED]).split())[:_MAX_QUOTED]
+        """The other side's words, cut, on one line and without any credential that the request carried."""
+        text = self._sieve(text, 4 * _MAX_QUOTED)
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_MAX_QUOTED]
 
 
 def _without_userinfo(url: str) -> tuple[str, str]:

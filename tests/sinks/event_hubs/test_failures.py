@@ -67,6 +67,17 @@ def test_a_lasting_failure_is_what_it_is() -> None:
     assert at_once(failure, expected) == expected
 
 
+def test_a_condition_that_repeats_the_token_is_not_quoted() -> None:
+    """The hub sees the signature of the token, and may send it back as a condition."""
+    for condition in ("SharedAccessSignature sr=a&sig=4vXMuYzA%3D", "4vXMuYzAbGty", "a\nb", "a" * 65):
+        error = EventHubError("refused")
+        error.error = condition
+        failure = translate(error)
+        assert failure.reason == "other"
+        assert condition not in f"{failure} {failure.detail}"
+        assert "EventHubError" in failure.detail
+
+
 def test_server_busy_says_how_long_to_wait(broker: Broker) -> None:
     """After server-busy nothing is sent for at least four seconds."""
     broker.fault("rejected:com.microsoft:server-busy*always")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # generated, without stubs
@@ -76,9 +78,9 @@ def status(message: str) -> bytes:
     return bytes(Status(code=3, message=message).SerializeToString())
 
 
-def refused(receiver: Receiver, **options: Any) -> Failure:
-    """The failure of one send."""
-    destination = OtlpDestination(receiver.url, **options)
+def refused(receiver: Receiver, userinfo: str = "", **options: Any) -> Failure:
+    """The failure of one send, to an address with this user and password."""
+    destination = OtlpDestination(receiver.url.replace("//", f"//{userinfo}"), **options)
     try:
         with pytest.raises(Failure) as caught:
             destination.send([a_record()])
@@ -197,7 +199,51 @@ def test_headers_are_sent_and_never_repeated() -> None:
         error = refused(receiver, headers=headers)
     assert receiver.requests[0].headers["authorization"] == "Bearer s3cr3t-token"
     assert "s3cr3t" not in f"{error} {error!r} {error.__cause__!r}"
-    assert "unknown token ***" in str(error)
+    assert "unknown token <secret>" in str(error)
+
+
+TOKEN = "hunter2/pw-0123"
+CARRIERS = ("authorization", "x-key", "cookie")
+
+
+@pytest.mark.parametrize(
+    ("headers", "userinfo"),
+    [
+        ({"Authorization": f"Bearer {TOKEN}"}, ""),
+        ({"Authorization": f'Digest username="us", response="{TOKEN}"'}, ""),
+        ({"Authorization": "Basic " + base64.b64encode(f"us:{TOKEN}".encode()).decode()}, ""),
+        ({"X-Key": TOKEN}, ""),
+        ({"Cookie": f"a=b; session={TOKEN}; c=d"}, ""),
+        ({}, "us:hunter2%2Fpw-0123@"),
+        ({}, "hunter2%2Fpw-0123@"),
+        ({}, "hunter2%2fpw%2D0123:@"),
+    ],
+)
+@pytest.mark.parametrize("answer", [400, 401, 500])
+def test_no_part_of_a_credential_is_in_a_failure(headers: dict[str, str], userinfo: str, answer: int) -> None:
+    """The collector may repeat a token without its scheme, a password out of its base64, or either across the cut."""
+    with Receiver() as receiver:
+        destination = OtlpDestination(receiver.url.replace("//", f"//{userinfo}"), headers=headers)
+        destination.send([a_record()])
+        destination.close()
+    sent = next(value for name, value in receiver.requests[0].headers.items() if name in CARRIERS)
+    word = sent.rpartition(" ")[2]
+    parts = [TOKEN, quote(TOKEN, safe=""), sent, word, word.rstrip("=")]
+    echoes = [f"no tenant has the key {part}" for part in parts]
+    echoes += [f"{'y' * 180} {TOKEN}", f"{' y' * 392} {TOKEN}", f"{'   ' * 100}{f' {TOKEN}' * 90}"]
+    for echo in echoes:
+        with Receiver(Reply(answer, PROTOBUF, status(echo))) as receiver:
+            error = refused(receiver, userinfo, headers=headers)
+        said = f"{error} {error!r} {error.detail}"
+        assert error.detail.startswith(f"HTTP {answer}: ")
+        assert not [part for part in (*parts, "hunter", "0123") if part in said]
+
+
+def test_a_short_password_is_hidden_as_a_word() -> None:
+    """Two characters are a password too, and don't blank out the words that contain them."""
+    with Receiver(Reply(401, PROTOBUF, status("us, PW unknown, UPWARDS"))) as receiver:
+        error = refused(receiver, "us:PW@")
+    assert error.detail == "HTTP 401: us, <secret> unknown, UPWARDS"
 
 
 def test_headers_of_the_environment_are_not_sent() -> None:
