@@ -164,7 +164,7 @@ def stamps_of(paths: tuple[Path, ...]) -> Stamps:
     for path in paths:
         try:
             status = os.stat(path)
-        except OSError:
+        except (OSError, ValueError):
             stamps.append((str(path), None, None, None))
         else:
             stamps.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))

@@ -54,6 +54,8 @@ BCRYPT_HASH: Final = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]
 MAX_COST: Final = 17
 """A check takes about 60 ms at cost 10 and twice that for each step more: 8 s at 17, and a scraper waits for 10."""
 GO_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
+MOST_IN_GO: Final = (1 << 63) - 1
+"""The largest number, and the longest duration in nanoseconds."""
 GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -80,12 +82,20 @@ class WebSettings:
 
 
 def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]]:
-    """The settings, or None; every error as a sentence; and the files that were named, to be watched."""
+    """The settings, or None; every error as a sentence; and the files that were named, to be watched. Never raises."""
     errors: list[str] = []
     files: list[Path] = []
+    try:
+        return _read_sections(path, errors, files), errors, files
+    except Exception as error:  # a value that no check here foresaw; the error's own text may hold it
+        return None, [*errors, f"{path}: can't be used ({type(error).__name__})"], files
+
+
+def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSettings | None:
+    """The settings, or None after an error. Errors and the files that are named are added to the lists."""
     document, lines = _load(path, errors)
     if errors:
-        return None, errors, files
+        return None
     root = Section(path, "", document, errors, lines)
     root.allow_only("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 
@@ -103,13 +113,13 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
             why = why_unusable(error)
             errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {why}")
     if errors:
-        return None, errors, files
+        return None
     settings = WebSettings(users=users, headers=headers, rate_limit=rate_limit)
     if tls is not None:
         sans, curves = tls.client_allowed_sans, frozenset(tls.curves or CURVES)
         certificate = tls.certificate_pem
         settings = replace(settings, tls=context, certificate_pem=certificate, client_allowed_sans=sans, curves=curves)
-    return settings, errors, files
+    return settings
 
 
 def why_unusable(error: Exception) -> str:
@@ -243,9 +253,9 @@ def _read_rate_limit(section: Section) -> RateLimit | None:
     interval = _go_duration(section.values.get("interval"))
     burst = section.values.get("burst", 0)
     if interval is None:
-        section.report("interval", 'expected a duration such as "1s" or "200ms", or 0')
-    if not isinstance(burst, int) or isinstance(burst, bool) or burst < 0:
-        section.report("burst", f"expected a whole number, got {kind_of(burst)}")
+        section.report("interval", 'expected a duration such as "1s" or "200ms", at most 2562047h, or 0')
+    if not isinstance(burst, int) or isinstance(burst, bool) or not 0 <= burst <= MOST_IN_GO:
+        section.report("burst", f"expected a whole number from 0 to {MOST_IN_GO}, got {kind_of(burst)}")
         return None
     if interval and burst == 0:
         section.report("burst", "expected at least 1: with 0 every request would be refused")
@@ -256,11 +266,12 @@ def _go_duration(value: object) -> float | None:
     """Seconds of a Go duration ("1m30s"), of a whole number of nanoseconds, or 0 when absent; None for others."""
     if value is None or value in (0, "0", ""):
         return 0.0
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_IN_GO:
         return value * 1e-9
     if not isinstance(value, str) or not re.fullmatch(f"(?:{GO_DURATION.pattern})+", value):
         return None
-    return sum(float(number) * GO_UNITS[unit] for number, unit in GO_DURATION.findall(value))
+    seconds = sum(float(number) * GO_UNITS[unit] for number, unit in GO_DURATION.findall(value))
+    return seconds if seconds <= MOST_IN_GO * 1e-9 else None
 
 
 # -- the values of a section
@@ -360,6 +371,7 @@ HINTS: Final[Mapping[str, str]] = {
     "ConstructorError": "found a tag that is not taken; a value that begins with ! is quoted",
 }
 """What to say of PyYAML's errors, whose own texts may quote the file, hence a secret."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
@@ -370,7 +382,8 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
         """An error of our own, whose text may be shown."""
 
     class StrictLoader(yaml.SafeLoader):
-        """Refuses what YAML would let pass, a key that is given twice, and keeps keys as written: 007 is a name."""
+        """Refuses a key that is given twice and half of a surrogate pair, which YAML would let pass, and keeps keys as
+        written: 007 is a name."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             keys = set()
@@ -383,6 +396,12 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
             self.flatten_mapping(node)
             return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
+        def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+            node = super().compose_scalar_node(anchor)
+            if _SURROGATE.search(node.value):
+                raise Refused(problem="half of a surrogate pair is no character", problem_mark=node.start_mark)
+            return node
+
     try:
         loader = StrictLoader(read_text(str(path), MAX_BYTES, read_trusted))
         node = loader.get_single_node()
@@ -394,7 +413,7 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         hint = error.problem if isinstance(error, Refused) else HINTS.get(type(error).__name__, "")
         errors.append(f"{path}: {where}expected YAML{hint and ': '}{hint}")
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except Exception:  # PyYAML raises whatever its conversions do, such as IndexError for `!!int ''`
         errors.append(f"{path}: expected YAML")
     return None, NO_LINES
 

@@ -211,7 +211,7 @@ class WebServer:
             try:
                 await in_thread(self._config.refresh, "web-config")
             except Exception as error:  # the loop goes on, however a file system may fail
-                self._log.failing("web.config", "web.config_unseen", level="error", error=repr(error))
+                self._log.failing("web.config", "web.config_unseen", level="error", error=type(error).__name__)
             if self._settings is not before and tls_demands(self._settings) != tls_demands(before):
                 for task in self._connections:  # they were admitted by other demands
                     task.cancel()

@@ -103,7 +103,8 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     with _as_file(settings.certificate_pem) as certificate, _as_file(settings.key_pem) as key:
         _load_pair(context, certificate, key)
     if settings.client_ca_pem:
-        context.load_verify_locations(cadata=settings.client_ca_pem)
+        # Python takes only ASCII. A comment may hold any character; in a certificate `?` is as wrong as any other.
+        context.load_verify_locations(cadata=settings.client_ca_pem.encode("ascii", "replace").decode("ascii"))
     context.verify_mode = CLIENT_AUTH[settings.client_auth]
     return context
 

@@ -30,6 +30,7 @@ def path(tmp_path: Path, authority: Authority) -> Path:
     """Where the file will be; beside it a certificate and a CA."""
     write(tmp_path, "server", *authority.issue("localhost"))
     (tmp_path / "ca.crt").write_text(authority.pem)
+    (tmp_path / "named.crt").write_text(f"# Főtanúsítvány\n{authority.pem}# Türktrust\n", encoding="utf-8")
     return tmp_path / "web.yml"
 
 
@@ -52,6 +53,8 @@ def errors_of(path: Path, text: str) -> list[str]:
         f"basic_auth_users:\n  alice: {HASH}\n  123: {HASH}\n",
         "rate_limit: {interval: 0, burst: 0}\n",
         "rate_limit: {interval: 1m30s, burst: 5}\n",
+        "rate_limit: {interval: 2562047h, burst: 9223372036854775807}\n",
+        TLS_LINES + "  client_auth_type: VerifyClientCertIfGiven\n  client_ca_file: named.crt\n",
     ],
 )
 def test_good_files_are_read(path: Path, text: str) -> None:
@@ -99,6 +102,18 @@ def test_good_files_are_read(path: Path, text: str) -> None:
         ('http_server_config: {headers: {X-XSS-Protection: "a\\r\\nb"}}', "headers.X-XSS-Protection", "one line"),
         ("rate_limit: {interval: soon, burst: 1}", "rate_limit.interval", "expected a duration"),
         ("rate_limit: {interval: 1s, burst: 0}", "rate_limit.burst", "at least 1"),
+        (f"rate_limit: {{interval: 1{'0' * 400}, burst: 1}}", "rate_limit.interval", "expected a duration"),
+        (f"rate_limit: {{interval: 1{'0' * 400}h, burst: 1}}", "rate_limit.interval", "expected a duration"),
+        ("rate_limit: {interval: 9223372037s, burst: 1}", "rate_limit.interval", "expected a duration"),
+        (f"rate_limit: {{interval: 1s, burst: 1{'0' * 400}}}", "rate_limit.burst", "expected a whole number"),
+        ("rate_limit: {interval: 1s, burst: 9223372036854775808}", "rate_limit.burst", "expected a whole number"),
+        (f'basic_auth_users: {{"al\\ud800ice": "{HASH}"}}', "line 1", "half of a surrogate pair"),
+        ('tls_server_config: {cert_file: "\\udfffx", key_file: k}', "line 1", "half of a surrogate pair"),
+        ('http_server_config: {headers: {X-XSS-Protection: "\\ud83d\\ude00"}}', "line 1", "half of a surrogate pair"),
+        ("rate_limit: {interval: !!int '', burst: 1}", "", "expected YAML"),
+        ("rate_limit: {interval: !!bool x, burst: 1}", "", "expected YAML"),
+        ("rate_limit: {interval: !!timestamp x, burst: 1}", "", "expected YAML"),
+        ('basic_auth_users: {"\\UFFFFFFFF": x}', "", "expected YAML"),
     ],
 )
 def test_bad_files_are_refused_with_file_key_and_what_was_expected(
@@ -330,6 +345,57 @@ def test_client_ca_is_rotated_without_a_restart(path: Path) -> None:
     web_config.refresh()
     assert web_config.reload_failures == 1
     assert len(web_config.current.tls.get_ca_certs()) == 1  # type: ignore[union-attr]  # it is there
+
+
+def test_client_ca_with_a_comment_in_any_language_is_rotated_to(path: Path, authority: Authority) -> None:
+    """The comments of a bundle don't matter: the new authority is the one that is trusted then."""
+    path.write_text(MUTUAL)
+    config = WebConfig(path)
+    other = Authority()
+    text = f"# Főtanúsítvány\n{authority.pem}# 中国\n{other.pem}"
+    (path.parent / "ca.crt").write_text(text, encoding="utf-8")
+    config.refresh()
+    assert config.reload_failures == 0
+    assert config.current.tls is not None
+    assert len(config.current.tls.get_ca_certs()) == 2
+
+
+def test_a_client_ca_with_a_letter_in_its_base64_that_is_none_is_refused(path: Path, authority: Authority) -> None:
+    """Only what is outside of the certificates may be of any language."""
+    (path.parent / "ca.crt").write_text(authority.pem.replace("MII", "MİI"), encoding="utf-8")
+    (error,) = errors_of(path, MUTUAL)
+    assert "can't be used together" in error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"rate_limit: {{interval: 1{'0' * 400}, burst: 1}}",
+        f'basic_auth_users: {{"hunter2\\ud800": "{HASH}"}}',
+        'tls_server_config: {cert_file: "\\ud800", key_file: k}',
+        "rate_limit: {interval: !!int ''}",
+    ],
+)
+def test_whatever_a_new_file_holds_its_failure_is_counted(path: Path, text: str) -> None:
+    """Each reading of a file that can't be used is counted and logged, and the file is read again once it is mended."""
+    stream = io.StringIO()
+    log = Log(stream)
+    now = [0.0]
+    path.write_text("rate_limit: {interval: 1s, burst: 5}\n")
+    config = WebConfig(path, log, lambda: now[0])
+    path.write_text(text)
+    config.refresh()
+    now[0] = 31.0
+    config.refresh()
+    assert config.reload_failures == 2
+    assert config.current.rate_limit == RateLimit(1.0, 5)
+    written = logged(log, stream)
+    assert "web.config_broken" in written
+    assert "hunter2" not in written
+    path.write_text("rate_limit: {interval: 2s, burst: 5}\n")
+    config.refresh()
+    assert config.current.rate_limit == RateLimit(2.0, 5)
+    assert config.reload_failures == 2
 
 
 def test_a_file_that_vanishes_is_a_failure_and_is_read_when_it_is_back(path: Path) -> None:
