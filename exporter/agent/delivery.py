@@ -9,7 +9,7 @@ While nothing waits, the thread sleeps until it is woken by a commit or until it
 
 failure of a record that was sent alone                 is
 `Permanent`: 400, 413, 422, rejected, too large         a refusal of this record
-for one of `REFUSED_IF_REPEATED`: 500, no OTLP answer   the same, from the `CERTAIN`th time in a row on
+for one of `REFUSED_IF_REPEATED`: 500, a closed link    the same, from the `CERTAIN`th time in a row on
 anything else: network, 429, 502 to 504, 401, 404       the destination's: every record waits, in order
 """
 

@@ -3,11 +3,13 @@ run. Nothing is lost, only what is refused is parked, and each event's records a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from exporter.agent.suspects import CERTAIN
+from exporter.core.records import Record
 from exporter.simulator.event_hubs.broker import Broker
 from tests.support.agent_world import Clock
 from tests.support.delivery_world import Line, in_order, stories
@@ -129,6 +131,65 @@ def test_too_large_is_parked_alone(tmp_path: Path) -> None:
         assert (line.parked(), line.failures("too-large")) == (1, 1 + CERTAIN)
         assert "event=record.parked" in line.logged()
         assert line.sent() == 7
+
+
+class Refused:
+    """The destination, at a broker that detaches the link while any of these records is in a request."""
+
+    def __init__(self, broker: Broker, ids: set[str]) -> None:
+        self._broker, self._ids = broker, ids
+        self._target = destination(broker, deadline=10.0)
+        self.name, self.batch_size = self._target.name, self._target.batch_size
+
+    @property
+    def subjects(self) -> int | None:
+        return self._target.subjects
+
+    def send(self, records: Sequence[Record]) -> None:
+        self._broker.clear_faults()
+        if any(record.id in self._ids for record in records):
+            self._broker.fault("detach:amqp:link:message-size-exceeded*always")
+        self._target.send(records)
+
+    def idle(self) -> float | None:
+        return self._target.idle()
+
+    def close(self) -> None:
+        self._target.close()
+
+
+def test_a_record_for_which_the_link_is_closed_is_parked(tmp_path: Path) -> None:
+    """The hub refuses one record by detaching the link, as AMQP has it for a message over the limit: the others arrive,
+    that one is parked, and no send failure is called a lost connection."""
+    wanted = [a_record(number, subject=f"event-{number % 3}") for number in range(1, 9)]
+    with Broker() as broker, Line(tmp_path, Refused(broker, {wanted[2].id})) as line:
+        line.put(*wanted)
+        for number in range(20, 20 + 4 * CERTAIN):
+            line.turn()
+            line.put(a_record(number, subject=f"event-{number}"))
+            line.turn()
+        line.go(until=lambda: line.waiting() == 0)
+        assert line.parked() == 1
+        assert wanted[2].id not in arrived(broker)
+        assert {record.id for record in wanted} - {wanted[2].id} <= set(arrived(broker))
+        assert set(line.reasons()) == {"other"}
+
+
+def test_a_hub_that_closes_every_link_parks_nothing(tmp_path: Path) -> None:
+    """While every link is detached under its first send nothing is accepted, so nothing is parked; then all arrive."""
+    wanted = [a_record(number, subject=f"event-{number % 3}") for number in range(1, 9)]
+    with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
+        line.put(a_record(100))
+        line.go()
+        broker.fault("detach:amqp:link:detach-forced*always")
+        line.put(*wanted)
+        for _ in range(2 * CERTAIN):
+            line.turn()
+        assert (line.parked(), line.waiting()) == (0, len(wanted))
+        broker.clear_faults()
+        line.go()
+        assert (line.parked(), line.waiting()) == (0, 0)
+        assert {record.id for record in wanted} <= set(arrived(broker))
 
 
 def test_a_hub_deleted_and_made_again(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ class _Meaning:
     permanent: bool = False
     needs_operator: bool = False
     retry_after: float | None = None
+    smaller: bool = False
+    sentence: str = ""
 
 
 _REJECTED: Final = _Meaning("rejected", permanent=True)
@@ -42,6 +44,8 @@ _LOST: Final = _Meaning("connect")
 _UNAUTHORIZED: Final = _Meaning("unauthorized", needs_operator=True)
 _NOT_FOUND: Final = _Meaning("not-found", needs_operator=True)
 _UNKNOWN: Final = _Meaning("other", needs_operator=True)
+# The hub answered: what it closed the link for may be one of the records, such as a message over its limit.
+_CLOSED_LINK: Final = _Meaning("other", smaller=True, sentence="Event Hubs closed the link and the SDK keeps no reason")
 
 _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
     # the record's own
@@ -72,7 +76,7 @@ _BY_CONDITION: Final[Mapping[str, _Meaning]] = {
 # Conditions of the SDK's own, not the service's: the exception behind it is the better source, if there is one.
 _BY_OWN_CONDITION: Final[Mapping[str, _Meaning]] = {
     "socket-error": _LOST,
-    "unknown-error": _LOST,  # a link was detached under a send; the reason given is lost
+    "unknown-error": _CLOSED_LINK,
     "client-error": _UNAUTHORIZED,  # a token was refused; over websocket also a connection that cannot be made
 }
 
@@ -98,12 +102,18 @@ def translate(error: BaseException) -> Failure:
         return Permanent("rejected", f"the SDK cannot send it ({type(error).__name__})")
     condition = str(getattr(error, "error", None) or "")
     meaning = _BY_CONDITION.get(condition) or _by_cause(error) or _BY_OWN_CONDITION.get(condition, _UNKNOWN)
-    sentence = _SENTENCES.get(meaning.reason, "Event Hubs failed in a way that is not known")
+    sentence = meaning.sentence or _SENTENCES.get(meaning.reason, "Event Hubs failed in a way that is not known")
     shown = condition if _CONDITION.fullmatch(condition) else type(error).__name__
     detail = f"{sentence} ({shown})"
     if meaning.permanent:
         return Permanent(meaning.reason, detail)
-    return Retryable(meaning.reason, detail, retry_after=meaning.retry_after, needs_operator=meaning.needs_operator)
+    return Retryable(
+        meaning.reason,
+        detail,
+        retry_after=meaning.retry_after,
+        needs_operator=meaning.needs_operator,
+        smaller=meaning.smaller,
+    )
 
 
 def _by_cause(error: BaseException) -> _Meaning | None:

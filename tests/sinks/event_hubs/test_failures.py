@@ -54,6 +54,9 @@ def test_a_lasting_failure_is_what_it_is() -> None:
         "attach-refused:com.microsoft:argument-error": (Retryable, "configuration", True),
         "cbs-refused": (Retryable, "unauthorized", True),
         "drop-before-store": (Retryable, "connect", False),
+        "detach:amqp:link:message-size-exceeded": (Retryable, "other", False),
+        "detach:com.microsoft:argument-error": (Retryable, "other", False),
+        "detach:amqp:link:detach-forced": (Retryable, "other", False),
     }
 
     def failure(fault: str) -> tuple[type[Failure], str, bool | None]:
@@ -65,6 +68,25 @@ def test_a_lasting_failure_is_what_it_is() -> None:
             return type(error), error.reason, getattr(error, "needs_operator", None)
 
     assert at_once(failure, expected) == expected
+
+
+def test_a_link_that_is_closed_under_a_send_is_not_a_lost_connection() -> None:
+    """The hub answered, and what it closed the link for is lost in the SDK: one record may be the reason, so that a
+    smaller request is tried. A connection that is cut says nothing of a record."""
+
+    def failure(fault: str) -> tuple[str, bool]:
+        with Broker(faults=[f"{fault}*always"]) as broker:
+            target = destination(broker)
+            error = refused(target)
+            target.close()
+            assert isinstance(error, Retryable)
+            return error.detail, error.smaller
+
+    detached, dropped = "detach:amqp:link:message-size-exceeded", "drop-before-store"
+    assert at_once(failure, [detached, dropped]) == {
+        detached: ("Event Hubs closed the link and the SDK keeps no reason (unknown-error)", True),
+        dropped: ("Event Hubs cannot be reached or hung up (socket-error)", False),
+    }
 
 
 def test_a_condition_that_repeats_the_token_is_not_quoted() -> None:
