@@ -236,7 +236,11 @@ class Connection:
         if self._http.our_state is not h11.IDLE:
             return
         texts = {431: "The request's head is too large.", 501: "This transfer encoding is not supported."}
-        response = plain(status, texts.get(status, "This is no HTTP request."))
+        text = texts.get(status, "This is no HTTP request.")
+        # A 5xx stands for a fault of this server, which no client can cause by what it sends.
+        response = plain(
+            status if status < http.HTTPStatus.INTERNAL_SERVER_ERROR else http.HTTPStatus.BAD_REQUEST, text
+        )
         self._enter(State.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
             await self._send(b"GET", response, gzip=False, last=True)
