@@ -60,8 +60,7 @@ class CollectorClient:
         self._exchange = Exchange(time.monotonic)
         self._tls = tls if tls.authorities else TlsFiles(_ca_bundle(environ), tls.certificate, tls.key)
         self._proxy = environment_proxy(self._url, environ)
-        carried = (*own.values(), _without_userinfo(self._proxy.url)[1] if self._proxy else "")
-        self._sieve = Sieve([secret for value in carried for secret in header_secrets(value)], shortest=1)
+        self._sieve = Sieve([])
         self._transport: Transport | None = None
         self._busy = threading.Lock()
         self._closed = False
@@ -118,11 +117,14 @@ class CollectorClient:
             response.close()
 
     def _make_transport(self) -> Transport:
+        proxy = Proxy.parse(self._proxy.url) if self._proxy is not None else None
+        carried = (*self._own_headers.values(), proxy.authorization.decode() if proxy else "")
+        self._sieve = Sieve([secret for value in carried for secret in header_secrets(value)], shortest=1)
         return Transport(
             self._exchange,
             connect_seconds=self._deadline,
             tls=self._tls.context,
-            proxy=Proxy.parse(self._proxy.url) if self._proxy is not None else None,
+            proxy=proxy,
             proxy_tls=TlsFiles(self._tls.authorities).context,
         )
 

@@ -9,9 +9,9 @@ import pytest
 
 from exporter.errors import Retryable
 from exporter.sinks.otlp.sink import OtlpDestination
-from tests.sinks.otlp.test_sink import a_record
+from tests.sinks.otlp.test_sink import a_record, status
 from tests.support.certificates import self_signed, write
-from tests.support.otlp_receiver import Drop, Hang, Receiver
+from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Receiver, Reply
 from tests.support.tunnel_proxy import TunnelProxy
 
 CREDENTIALS = "Basic dXNlcjpodW50ZXIy"  # user:hunter2
@@ -56,6 +56,17 @@ def test_a_plain_address_is_asked_for_whole(certificate: tuple[str, str]) -> Non
         assert proxy.requests[0].headers["host"] == "collector.example"
         assert proxy.requests[0].headers["proxy-authorization"] == CREDENTIALS
         assert (len(proxy.logs), len(proxy.connections)) == (2, 1)
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_what_a_proxy_repeats_of_its_credentials_is_hidden(scheme: str) -> None:
+    """A proxy may answer in the collector's place, and name the user and password that it was given."""
+    sentence = status("user user, password hunter2, as in dXNlcjpodW50ZXIy")
+    with Receiver(Reply(401, PROTOBUF, sentence)) as proxy:
+        environ = {"http_proxy": f"{scheme}user:hunter2@127.0.0.1:{proxy.port}"}
+        error = refused("http://collector.example/v1/logs", environ)
+    assert proxy.requests[0].headers["proxy-authorization"] == CREDENTIALS
+    assert "dXNlcjpodW50" not in str(error)
 
 
 @pytest.mark.parametrize("over_tls", [False, True])
