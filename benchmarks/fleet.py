@@ -81,10 +81,11 @@ class Source:
     def fetch(self) -> Answer:
         return Answer(self.platform.body(), self.platform.clock.now().mono or 0.0, 0.0)
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         if self.mute:
             raise MetadataError("connect", "no way out of this VM")
         leave()
+        left()
         now = self.platform.clock
         self.platform.posts.append((now.seconds, self.vm, event_id))
         if not self.platform.play.approve([event_id], now.now().wall):

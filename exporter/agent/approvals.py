@@ -2,7 +2,8 @@
 
 A POST is made on its own thread: one that hangs delays neither the polls nor, for more than `PATIENCE_SECONDS`, the
 POST of another event. Once it has a connection, and right before its first byte is written, the whole decision is asked
-once more: would the rules send this now? Until then nothing has left, and each new document decides anew about it.
+once more: would the rules send this now? Until then each new document decides anew about it. It has left, and is an
+attempt, once that byte is written.
 
 This module never changes the state: what becomes of a POST is an observation for the cycle.
 """
@@ -47,9 +48,9 @@ class NotWanted(Failure):
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A POST that has left. `tracked` is the event's history then."""
+    """A POST that was let go at `sent`, right before its first byte. `tracked` is the event's history then."""
 
-    decision: Decision
+    due: DueApproval
     tracked: Tracked
     sent: Instant
 
@@ -62,7 +63,7 @@ class _Ended:
 
 
 class Approvals:
-    """The approvals that are queued, those that wait for a connection, and those whose POST has left."""
+    """The approvals that are queued, those that wait for a connection or are leaving, and those whose POST has left."""
 
     def __init__(
         self, policy: Policy, source: Source, persistence: StatePersistence, log: Logger, environment: Environment
@@ -75,8 +76,10 @@ class Approvals:
         self._read: Instant | None = None
         self._waiting: deque[DueApproval] = deque()
         self._lock = threading.Lock()
-        """Held to move an approval from `_connecting` to `_in_flight`, or out of both."""
+        """Held to move an approval from `_connecting` to `_leaving`, or out of both."""
         self._connecting: dict[str, DueApproval] = {}
+        self._leaving: dict[str, Post] = {}
+        """Let go. Whether a first byte was written is not known to the agent's thread yet."""
         self._in_flight: dict[str, Post] = {}
         self._threads: dict[str, float] = {}
         """When the thread of each event's POST began, on the monotonic clock."""
@@ -106,9 +109,10 @@ class Approvals:
 
     @property
     def pending(self) -> frozenset[str]:
-        """Keys of the events that are queued, wait for a connection, or whose POST has left."""
+        """Keys of the events that are queued, wait for a connection, or whose POST is leaving or has left."""
         with self._lock:
-            return frozenset((*self._in_flight, *self._connecting, *(due.tracked.key for due in self._waiting)))
+            posts = (*self._in_flight, *self._leaving, *self._connecting)
+        return frozenset((*posts, *(due.tracked.key for due in self._waiting)))
 
     # -- sending
 
@@ -176,17 +180,15 @@ class Approvals:
         """Make the request, and report what became of it to the agent's thread."""
         failure: Exception | None = None
         try:
-            self._source.approve(event_id, lambda: self._leave(key))
+            self._source.approve(event_id, lambda: self._leave(key), lambda: self._left(key))
         except Exception as error:  # a bug in the client must also reach the loop, which logs it
             failure = error
         self._reports.put((key, _Ended(failure)))
         self._environment.wake()
 
     def _leave(self, key: str) -> None:
-        """Count the POST as sent from now on, if the rules would send it now, by the newest state and files.
-
-        Otherwise raises `NotWanted`.
-        """
+        """Let the POST go, so that no document takes it back, if the rules would send it now, by the newest state and
+        files. Otherwise raises `NotWanted`."""
         due = self._connecting.get(key)
         if due is None:
             raise NotWanted("decided-anew")
@@ -195,9 +197,14 @@ class Approvals:
             if self._connecting.get(key) is not due:  # a document came in between
                 raise NotWanted("decided-anew")
             del self._connecting[key]
-            post = Post(due.decision, self._persistence.state.tracked[key], self._environment.clock())
-            self._in_flight[key] = post
-        self._reports.put((key, post))
+            self._leaving[key] = Post(due, self._persistence.state.tracked[key], self._environment.clock())
+
+    def _left(self, key: str) -> None:
+        """Count the POST as sent: its first byte was written."""
+        with self._lock:
+            post = self._leaving.get(key)
+        if post is not None:  # else dropped by `forget`
+            self._reports.put((key, post))
 
     def _ask_again(self, decision: Decision) -> None:
         """Raise `NotWanted` unless the rules would send this now."""
@@ -246,7 +253,7 @@ class Approvals:
         yield from map(ApprovalUnsent, self.withdraw())
         until = self._environment.clock().monotonic + LAST_ANSWERS_SECONDS
         try:
-            while self._in_flight:
+            while self._leaving or self._in_flight:
                 left = max(0.0, until - self._environment.clock().monotonic)
                 yield from self._reported(*self._reports.get(timeout=left))
         except queue.Empty:
@@ -255,6 +262,8 @@ class Approvals:
     def forget(self) -> None:
         """Drop all approvals: they belong to another VM's outbox."""
         self.withdraw()
+        with self._lock:
+            self._leaving = {}
         self._in_flight.clear()
 
     def take_facts(self) -> list[Fact]:
@@ -264,31 +273,35 @@ class Approvals:
 
     def _reported(self, key: str, report: Post | _Ended, before: datetime | None = None) -> Iterator[Answer]:
         if isinstance(report, Post):
-            at, event_id = report.sent.wall, report.decision.event.event_id
+            with self._lock:
+                if self._leaving.pop(key, None) is not None:  # else dropped by `forget`
+                    self._in_flight[key] = report
+            at, event_id = report.sent.wall, report.due.decision.event.event_id
             self._environment.record_post_sent(at if before is None else min(at, before), event_id)
             self._facts.append(ApprovalRequested(event_id))
             return
         self._threads.pop(key, None)
         with self._lock:
-            unsent, post = self._connecting.pop(key, None), self._in_flight.pop(key, None)
+            unsent, leaving = self._connecting.pop(key, None), self._leaving.pop(key, None)
+        unsent, post = leaving.due if leaving else unsent, self._in_flight.pop(key, None)
         if unsent is not None:
             yield ApprovalUnsent(unsent, self._failure(report.error, unsent))
         elif post is not None:  # else it was withdrawn, or dropped by `forget`
-            failure = self._failure(report.error, post)
+            failure = self._failure(report.error, post.due)
             status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
             now = self._environment.clock().wall
             at = now if before is None else min(now, before)
-            self._environment.record_post_answer(at, post.decision.event.event_id, status, reason)
+            self._environment.record_post_answer(at, post.due.decision.event.event_id, status, reason)
             yield PostAnswered(post.tracked, post.sent, failure)
 
-    def _failure(self, error: Exception | None, post: Post | DueApproval) -> PostFailure | None:
+    def _failure(self, error: Exception | None, due: DueApproval) -> PostFailure | None:
         if error is None:
             return None
         if isinstance(error, Failure):
             return PostFailure(error.reason, error.detail, error.status_code, error.retry_after)
         # A bug in the client must not keep the event from being tried again.
-        event_id, sentence = post.decision.event.event_id, f"{type(error).__name__}: {error}"[:300]
-        self._log.error("approval.broke", event_id=event_id, **self._about(post.tracked), error=sentence)
+        event_id, sentence = due.decision.event.event_id, f"{type(error).__name__}: {error}"[:300]
+        self._log.error("approval.broke", event_id=event_id, **self._about(due.tracked), error=sentence)
         return PostFailure("other", type(error).__name__)
 
     def _about(self, tracked: Tracked) -> dict[str, str]:

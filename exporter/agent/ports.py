@@ -33,9 +33,9 @@ class Source(Protocol):
     def fetch(self) -> Answer:
         """Read the document."""
 
-    def approve(self, event_id: str, leave: Callable[[], None], /) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None], /) -> None:
         """Approve an event. Returns when Azure has answered 200. `leave` is called right before the first byte is
-        written: nothing was sent if it raises, or was not called."""
+        written, `left` right after it: nothing was sent if `leave` raises, or if `left` was not called."""
 
 
 class Store(Protocol):

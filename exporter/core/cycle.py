@@ -130,8 +130,8 @@ class ApprovalSent:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalUnsent:
-    """A due approval has not left, and is no attempt: there was no connection, or the rules would not send it any more
-    when there was one. `failure` says which; None where it was not even begun."""
+    """A due approval has not left, and is no attempt: there was no connection, it broke before the first byte, or the
+    rules would not send the approval any more. `failure` is the reason; None if it was not even begun."""
 
     due: DueApproval
     failure: PostFailure | None = None

@@ -56,11 +56,16 @@ class Resolve(Protocol):
         ...
 
 
+def _nothing() -> None:
+    """What is called if the caller gave nothing to call."""
+
+
 class Exchange:
     """The time and the bytes that one exchange may take, and how far it got.
 
     One exchange at a time, from one thread; only `abort` may come from another. `stage`, `received` (bytes of the
-    answer), `connected` (a connection was opened for it) and `ended` (the peer closed its side) are for the caller.
+    answer), `connected` (a connection was opened for it), `ended` (the peer closed its side) and `unsent` (`leave` let
+    the request go, and no byte of it was written yet) are for the caller.
     """
 
     def __init__(self, monotonic: Callable[[], float], waiting: Callable[[], None] = lambda: None) -> None:
@@ -70,15 +75,25 @@ class Exchange:
         self._aborted = False
         self._deadline = 0.0
         self._allowance = 0
-        self.leave: Callable[[], None] = lambda: None
-        """To be called right before the first byte of the request is written. If it raises, nothing may be sent."""
+        self._leave = self._left = _nothing
         self.restart()
 
-    def begin(self, seconds: float, *, allowance: int, leave: Callable[[], None] = lambda: None) -> None:
-        """Start an exchange: it ends within `seconds` and receives at most `allowance` bytes, headers included."""
+    def begin(
+        self,
+        seconds: float,
+        *,
+        allowance: int,
+        leave: Callable[[], None] = _nothing,
+        left: Callable[[], None] = _nothing,
+    ) -> None:
+        """Start an exchange: it ends within `seconds` and receives at most `allowance` bytes, headers included.
+
+        `leave` is called right before the first byte of the request is written; if it raises, nothing is sent. `left`
+        is called right after the system has accepted that byte.
+        """
         self._deadline = self._monotonic() + seconds
         self._allowance = allowance
-        self.leave = leave
+        self._leave, self._left = leave, left
         self.restart()
 
     def restart(self) -> None:
@@ -87,12 +102,28 @@ class Exchange:
         self.received = 0
         self.connected = False
         self.ended = False
+        self.unsent = False
+
+    def leave(self) -> None:
+        """Ask whether the request may be sent. Raises what the `leave` of `begin` raises: then nothing may be sent."""
+        self._leave()
+        self.unsent = True
+
+    def wrote(self) -> None:
+        """Note that bytes were written: if the request was let go, they are its first."""
+        if self.unsent:
+            self.unsent = False
+            self._left()
 
     def restart_answer(self) -> None:
         """Discount what was received so far: it was a proxy's answer to CONNECT."""
         self.received = 0
         self.ended = False
         self.stage = Stage.EXCHANGE
+
+    def prolong(self, seconds: float) -> None:
+        """Move the deadline to `seconds` from now."""
+        self._deadline = self._monotonic() + seconds
 
     def shorten(self, seconds: float) -> None:
         """Move the deadline to at most `seconds` from now."""
@@ -262,6 +293,8 @@ class TcpStream:
                 rest = rest[self._sock.send(rest) :]
             except TimeoutError:
                 self._exchange.waiting()
+            else:
+                self._exchange.wrote()
 
     def is_readable(self) -> bool:
         """See `Stream`."""

@@ -204,11 +204,14 @@ class MetadataClient:
         """This VM as Azure describes it; `node` is left empty. Raises MetadataError as `fetch` does."""
         return parse_instance(self._get(self._instance, self._deadline), self._tags)
 
-    def approve(self, event_id: str, leave: Callable[[], None] = lambda: None) -> None:
+    def approve(
+        self, event_id: str, leave: Callable[[], None] = lambda: None, left: Callable[[], None] = lambda: None
+    ) -> None:
         """Approve the event, so that it starts now. Returns only on 200; sent at most once. Raises MetadataError.
 
-        `leave` is called once there is a connection, right before the first byte is written. If it raises, that is
-        raised and nothing was sent; so also if it was not called.
+        `leave` is called once there is a connection, right before the first byte is written, and `left` once that byte
+        is written. If `leave` raises, that is raised. Nothing was sent unless `left` was called. From `leave` on the
+        answer may take `deadline` seconds, however long the connection took.
         Each approval has its own connection: on a kept one that the peer is just closing it would be unclear whether
         the request arrived. Of an answer's body only the beginning of an error is read. May be called from any thread,
         and from several at once.
@@ -224,8 +227,16 @@ class MetadataClient:
                 json={"StartRequests": [{"EventId": event_id}]},
                 headers={**_HEADERS, "Connection": "close"},
             )
-            channel.exchange.begin(self._deadline, allowance=_HEADER_BYTES, leave=leave)
+            exchange = channel.exchange
+
+            def leave_with_time() -> None:
+                leave()
+                exchange.prolong(self._deadline)
+
+            exchange.begin(self._deadline, allowance=_HEADER_BYTES, leave=leave_with_time, left=left)
             self._send(channel, request, max_bytes=None)
+            if exchange.unsent:
+                raise MetadataError("reset", "the peer answered and closed before the request was sent")
         finally:
             self._idle.append(channel)
 

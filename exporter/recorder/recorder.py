@@ -67,8 +67,8 @@ class Source(Protocol[T_co]):
     def fetch(self) -> T_co:
         """Read the document."""
 
-    def approve(self, event_id: str, leave: Callable[[], None], /) -> None:
-        """Approve an event, unless `leave` raises right before the first byte is written."""
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None], /) -> None:
+        """Approve an event, unless `leave` raises right before the first byte is written; `left` is called after it."""
 
 
 class Recorder:
@@ -255,9 +255,9 @@ class Recorded(Generic[T]):
                 self._recorder.failed(self._now(), failure.reason)
             raise
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         """Approve an event, on whichever thread. Raises what the source raises."""
-        self._source.approve(event_id, leave)
+        self._source.approve(event_id, leave, left)
 
 
 def _bounded(values: Mapping[str, Any]) -> Mapping[str, Any]:

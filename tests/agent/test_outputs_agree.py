@@ -65,14 +65,14 @@ class Judged(Watched):
         super().__init__(clock)
         self.wrong: list[str] = []
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         """A POST, which must rest on the last body alone."""
 
         def judged() -> None:
             leave()
             self.judge(event_id)
 
-        super().approve(event_id, judged)
+        super().approve(event_id, judged, left)
 
     def judge(self, event_id: str) -> None:
         """Notes a POST that leaves without what the last body must say."""

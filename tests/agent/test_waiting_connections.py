@@ -153,13 +153,19 @@ def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["canceled", "started"])
-@pytest.mark.parametrize("reason", ["connect", "dns", "tls", "timeout"])
-def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, outcome: str) -> None:
-    """Without a connection nothing was sent: not counted, not in the summary, and no reason to doubt what happened."""
+@pytest.mark.parametrize("at", ["disconnected", "cut_off"])
+@pytest.mark.parametrize("reason", ["connect", "dns", "tls", "timeout", "reset"])
+def test_post_that_never_left_is_no_attempt(tmp_path: Path, reason: str, at: str, outcome: str) -> None:
+    """Without a connection, or on one that breaks before the first byte, nothing was sent: not counted, not in the
+    summary, no wait before it is tried again, and no reason to doubt what happened."""
     with World(tmp_path) as world:
-        world.source.disconnected = MetadataError(reason, "no way there")
+        setattr(world.source, at, MetadataError(reason, "no way there"))
         world.see(document(2, event()), 4)
         assert world.source.posts == []
+        assert len(world.said("approval.postponed")) >= 3
+        tracked = world.agent.status.state.history(REBOOT.lower())
+        assert tracked is not None
+        assert not tracked.approval.unanswered
         assert world.value("approval_requests_total") == 0
         assert world.records("approval.failed") == []
         lines = world.said("approval.postponed")

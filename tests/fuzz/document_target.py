@@ -97,8 +97,9 @@ class Service:
     def fetch(self) -> Answer:
         return Answer(self.given, self.now().mono or 0.0, 0.0)
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
+        left()
         events = json.loads(self.given)["Events"]
         meant = [each for each in events if isinstance(each, dict) and each.get("EventId") == event_id]
         assert len(meant) == 1, "approved what does not stand there once"

@@ -59,6 +59,63 @@ def test_post_without_a_connection_never_leaves() -> None:
     assert asked == []
 
 
+def test_post_that_may_leave_has_its_whole_time_for_the_answer() -> None:
+    """Connecting and deciding once more took longer than the deadline: the answer that comes then still counts."""
+    late = 0.0
+    order: list[str] = []
+
+    def take_long() -> None:
+        nonlocal late
+        late += 2 * PLENTY
+        order.append("leave")
+
+    with (
+        RawServer(answers(ok(b""))) as server,
+        client_of(server.url, monotonic=lambda: time.monotonic() + late) as client,
+    ):
+        client.approve("A", take_long, lambda: order.append("left"))
+        assert len(server.requests) == 1
+    assert order == ["leave", "left"]
+
+
+def test_post_of_which_no_byte_was_written_has_not_left() -> None:
+    """The client is aborted while the post is decided on once more: it may leave, and does not."""
+    left: list[str] = []
+    with RawServer(silent) as server, client_of(server.url) as client:
+        assert failure(lambda: client.approve("A", client.abort, lambda: left.append("A"))).reason == "aborted"
+    assert (left, server.requests) == ([], [])
+
+
+@pytest.mark.parametrize("answer", [b"", ok(b"")])
+def test_post_on_a_connection_that_broke_before_it_has_not_left(answer: bytes) -> None:
+    """Not even if the peer had answered 200 before: it had not read what was never sent."""
+    connected, broken = threading.Event(), threading.Event()
+    left: list[str] = []
+
+    def break_off(peer: Peer) -> None:
+        assert connected.wait(30)
+        peer.send(answer)
+        peer.reset()
+        broken.set()
+
+    def wait_for_the_end() -> None:
+        connected.set()
+        assert broken.wait(30)
+
+    with RawServer(break_off) as server, client_of(server.url) as client:
+        error = failure(lambda: client.approve("A", wait_for_the_end, lambda: left.append("A")))
+        assert error.reason == "reset"
+    assert left == []
+
+
+def test_post_that_is_not_answered_has_left() -> None:
+    """Its first byte was written, so that the peer may have taken it."""
+    left: list[str] = []
+    with RawServer(silent) as server, client_of(server.url, deadline=QUICK) as client:
+        assert failure(lambda: client.approve("A", left=lambda: left.append("A"))).reason == "timeout"
+    assert left == ["A"]
+
+
 @pytest.mark.parametrize("where", ["connect", "answer", "lookup"])
 def test_caller_is_called_while_a_poll_waits(where: str) -> None:
     """So that what it observes meanwhile does not wait for the end; on its own thread, and not for approvals."""

@@ -590,8 +590,9 @@ class _Source:
             raise self._failure
         return None
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:  # noqa: ARG002  # the real source's shape
+    def approve(self, _event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
+        left()
         if self._failure:
             raise self._failure
 
@@ -602,12 +603,12 @@ def test_a_recorded_source_is_the_source(tmp_path: Path) -> None:
     path, failure = tmp_path / "rec", Retryable("timeout", "too slow")
     with recording(path) as recorder:
         bad = Recorded(_Source(failure), recorder, lambda: at(0))
-        for ask in (bad.fetch, lambda: bad.approve("A", lambda: None)):
+        for ask in (bad.fetch, lambda: bad.approve("A", lambda: None, lambda: None)):
             with pytest.raises(Retryable) as caught:
                 ask()
             assert caught.value is failure
         recorder.posted(at(0), "A", None, failure.reason)
-        Recorded(_Source(None), recorder, lambda: at(1)).approve("B", lambda: None)
+        Recorded(_Source(None), recorder, lambda: at(1)).approve("B", lambda: None, lambda: None)
         recorder.posted(at(1), "B", 200)
         with pytest.raises(Retryable):
             Recorded(_Source(Retryable("aborted")), recorder, lambda: at(2), lambda: True).fetch()

@@ -109,6 +109,8 @@ class Source:
     """Seconds until the POST of an event has a connection; from five on there is none. As `hangs`, on threads."""
     disconnected: Failure | None = None
     """Why POSTs get no connection."""
+    cut_off: Failure | None = None
+    """Why no byte of a POST that may leave is written."""
     failures: int = 0
     asked: Callable[[], None] = lambda: None
     """Called when a POST arrives."""
@@ -137,11 +139,14 @@ class Source:
     def close(self) -> None:
         """Nothing is open."""
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         self.hang(self.connects(event_id) if self.connects else 0.0)
         if self.disconnected is not None:
             raise self.disconnected
         leave()
+        if self.cut_off is not None:
+            raise self.cut_off
+        left()
         self.posts.append((self.clock.wall, event_id))
         self.asked()
         self.hang(self.hangs(event_id) if self.hangs else 0.0)

@@ -126,8 +126,9 @@ class Source:
             raise MetadataError("timeout", "no answer")
         return Answer(body, self._clock.mono, 0.01)
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
+        left()
         with closing(sqlite3.connect(self._files.folder / "outbox.db")) as db:
             bodies = [Record.from_json(body) for (body,) in db.execute("SELECT body FROM records")]
         known = [record.kind for record in bodies if record.subject == event_id]

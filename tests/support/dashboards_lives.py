@@ -97,8 +97,9 @@ class _Metadata:
         self._clock.wall += 0.006
         return Answer(body, self._clock.mono(), 0.006)
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         leave()
+        left()
         if self._clock.wall - self._end >= self._life.approvals_fail_since:
             raise MetadataError("server-error", "not now", status_code=500)
         if not self._play.approve([event_id], self._clock.utc()):

@@ -187,12 +187,13 @@ class Source:
         member.lingers()
         return Answer(body, read, 0.01)
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         member = self._member
         member.cross("post")
         if member.answer == "refused":
             raise MetadataError("connect")
         leave()
+        left()
         member.posts(event_id)
         member.cross("posted")
         if member.answer == "lost":

@@ -56,9 +56,9 @@ class Watched(Source):
         self.sheet.reads(answer.body, self.number, self.clock.wall, self.clock.mono, self.world.who.vm.name)
         return answer
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
         """A POST, noted on the sheet where it was taken."""
-        super().approve(event_id, leave)
+        super().approve(event_id, leave, left)
         self.sheet.is_accepted(event_id, self.clock.wall)
 
 

@@ -32,8 +32,8 @@ class Wire(Source):
         answer = self.client.fetch()
         return Answer(answer.body, self.clock.mono, 0.01)
 
-    def approve(self, event_id: str, leave: Callable[[], None]) -> None:
-        self.client.approve(event_id, leave)
+    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
+        self.client.approve(event_id, leave, left)
 
     def close(self) -> None:
         self.client.close()
