@@ -254,7 +254,7 @@ def decision_context(context: Context, state: State) -> DecisionContext:
         conflict=identity.conflict,
         confirmed=identity.confirmed,
         files=context.files,
-        writable=context.writable and not memory_full(state, context.history_bytes),
+        writable=context.writable and not memory_full(state, context.now.wall, context.history_bytes),
         now=context.now.wall,
     )
 

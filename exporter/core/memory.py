@@ -3,17 +3,22 @@
 Three stores, each bounded by bytes. The histories of events with published records: if the id returns, its record
 numbers continue. The approvals that were sent: Azure may show a past event again, and an approval is never sent twice.
 The ids that were seen Started: there is nothing left to approve, whatever the document holds later.
+
+Approvals and ids are kept for 30 days, and longer until their space is needed: the clock that their age is read from
+may be wrong for a while. If there is no space for 30 days of them, nothing is approved.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from exporter.core.state import Approval, State, Tracked
+
+T = TypeVar("T")
 
 CLOSED_KEPT: Final = 32
 """Histories, which are written with every commit. What must be remembered for longer, what was sent and what Started,
@@ -22,6 +27,7 @@ SENT_KEPT: Final = timedelta(days=30)
 _HISTORY_BYTES: Final = 1024  # of a history beside Azure's own object
 _SENT_BYTES: Final = 320  # of an approval, beside the id
 _STARTED_BYTES: Final = 64
+_LONGEST_ID_BYTES: Final = 400
 
 
 def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> State:
@@ -52,10 +58,17 @@ def without_histories(state: State, now: datetime, budget: int) -> State:
     return _forget(replace(state, closed={}), state.closed.values(), now, budget)
 
 
-def memory_full(state: State, budget: int) -> bool:
-    """Whether one more approval might be evicted before its 30 days are over. `budget` is as for `close`."""
-    known = sum(1 for tracked in (*state.tracked.values(), *state.closed.values()) if tracked.approval.attempts)
-    return _sent_bytes(state.sent) + known * _SENT_BYTES > budget // 2
+def memory_full(state: State, now: datetime, budget: int) -> bool:
+    """Whether one more approval or Started id might make one be forgotten before its 30 days are over, or has done so.
+
+    `budget` is as for `close`.
+    """
+    known = (*state.tracked.values(), *state.closed.values())
+    sent = _SENT_BYTES * sum(1 for tracked in known if tracked.approval.attempts)
+    started = _STARTED_BYTES * sum(1 for tracked in known if tracked.was_started)
+    return _is_full(state.sent, _sent_at, now, _SENT_BYTES, budget // 2 - sent) or _is_full(
+        state.started_ids, _started_at, now, _STARTED_BYTES, budget // 4 - started - _LONGEST_ID_BYTES - _STARTED_BYTES
+    )
 
 
 def _recorded(tracked: Tracked) -> bool:
@@ -74,48 +87,76 @@ def _forget(state: State, forgotten: Iterable[Tracked], now: datetime, budget: i
     evicted = sum(1 for tracked in gone if _recorded(tracked))
     return replace(
         state,
-        sent=_sent(state.sent, [tracked for tracked in gone if tracked.approval.attempts], now),
-        started_ids=_started(state.started_ids, [tracked.key for tracked in gone if tracked.was_started], now, budget),
+        sent=_sent(state.sent, [tracked for tracked in gone if tracked.approval.attempts], now, budget // 2),
+        started_ids=_started(
+            state.started_ids, [tracked.key for tracked in gone if tracked.was_started], now, budget // 4
+        ),
         evictions=state.evictions + evicted,
     )
 
 
-def _sent(before: Mapping[str, Approval], gone: Sequence[Tracked], now: datetime) -> Mapping[str, Approval]:
-    """The oldest come first, so that only expired ones are looked at, and the first that is not."""
-    expired = []
-    for key, approval in before.items():
-        if _lasts(approval.last_attempt_at, now):
-            break
-        expired.append(key)
-    if not gone and not expired:
+def _sent(
+    before: Mapping[str, Approval], gone: Sequence[Tracked], now: datetime, budget: int
+) -> Mapping[str, Approval]:
+    if not gone:
         return before
     after = {**before, **{tracked.key: tracked.approval for tracked in gone}}
-    for key in expired:
-        if key not in {tracked.key for tracked in gone}:
-            del after[key]
-    return after
+    return _without_expired(after, _sent_at, now, _SENT_BYTES, budget)
 
 
 def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime, budget: int) -> Mapping[str, datetime]:
+    """The oldest come first, which go first if there is no space for 30 days: `memory_full` holds approvals then."""
     if not gone:
         return before
     again = set(gone)
-    kept = {key: at for key, at in before.items() if key not in again and _lasts(at, now)} | dict.fromkeys(gone, now)
-    excess = sum(len(key.encode()) + _STARTED_BYTES for key in kept) - budget // 4
+    after = {key: at for key, at in before.items() if key not in again} | dict.fromkeys(gone, now)
+    kept = _without_expired(after, _started_at, now, _STARTED_BYTES, budget)
+    excess = _bytes(kept, _STARTED_BYTES) - budget
     for key in list(kept):
         if excess <= 0:
             break
         del kept[key]
-        excess -= len(key.encode()) + _STARTED_BYTES
+        excess -= _bytes((key,), _STARTED_BYTES)
     return kept
+
+
+def _without_expired(
+    given: dict[str, T], time_of: Callable[[T], datetime | None], now: datetime, each: int, budget: int
+) -> dict[str, T]:
+    """All of them, or as many as fit of those whose 30 days are over."""
+    excess = _bytes(given, each) - budget
+    if excess <= 0:
+        return given
+    for key, at in [(key, time_of(value)) for key, value in given.items()]:
+        if excess > 0 and not _lasts(at, now):
+            del given[key]
+            excess -= _bytes((key,), each)
+    return given
+
+
+def _is_full(
+    store: Mapping[str, T], time_of: Callable[[T], datetime | None], now: datetime, each: int, budget: int
+) -> bool:
+    """Whether what must be kept takes more than the budget."""
+    if _bytes(store, each) <= budget:
+        return False
+    return _bytes([key for key, value in store.items() if _lasts(time_of(value), now)], each) > budget
+
+
+def _bytes(keys: Collection[str], each: int) -> int:
+    return len("".join(keys).encode()) + len(keys) * each
 
 
 def _lasts(since: datetime | None, now: datetime) -> bool:
     return since is not None and now - since <= SENT_KEPT
 
 
-def _sent_bytes(sent: Mapping[str, object]) -> int:
-    return len("".join(sent).encode()) + len(sent) * _SENT_BYTES
+def _sent_at(approval: Approval) -> datetime | None:
+    return approval.last_attempt_at
+
+
+def _started_at(at: datetime) -> datetime:
+    return at
 
 
 def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:

@@ -411,7 +411,7 @@ def test_histories_go_before_records_that_still_wait(tmp_path: Path) -> None:
 
 
 def test_what_was_sent_is_remembered_for_thirty_days(tmp_path: Path) -> None:
-    """An id that comes back after 29 days is not sent again; what is older than that makes room."""
+    """An id that comes back after 29 days is not sent again; what is older is kept while there is space for it."""
     with World(tmp_path) as world:
         for days in (0, 29):
             world.clock.go(days * 86_400.0)
@@ -425,7 +425,38 @@ def test_what_was_sent_is_remembered_for_thirty_days(tmp_path: Path) -> None:
         world.clock.go(31 * 86_400.0)
         world.see(document(999, *(event(name) for name in ids(9, "later"))), 2)
         world.see(document(1000), 2)
-        assert 0 < len(world.agent.status.state.sent) < 10 < kept
+        assert len(world.agent.status.state.sent) > kept
+
+
+MONTH = 31 * 86_400.0
+LATE = {"NotBefore": "Fri, 01 Jan 2100 00:00:00 GMT"}
+
+
+@pytest.mark.parametrize("was_started", [False, True])
+@pytest.mark.parametrize(("at_first", "in_between"), [(0.0, MONTH), (-MONTH, 0.0)], ids=["ahead", "behind"])
+def test_wrong_clock_makes_nothing_be_forgotten(
+    tmp_path: Path, at_first: float, in_between: float, was_started: bool
+) -> None:
+    """The clock is a month wrong while events go, or was when the event was approved or seen Started."""
+    with World(tmp_path) as world:
+        right = world.clock.wall
+        world.clock.wall = right + at_first
+        world.see(document(2, started(event()) if was_started else event(**LATE)), 3)
+        world.see(document(3), 2)
+        sent = len(world.source.posts)
+        world.see(document(4, *(event(name, EventSource="Platform") for name in ids(CLOSED_KEPT + 1))), 2)
+        world.see(document(5), 2)
+        assert REBOOT.lower() not in world.agent.status.state.closed
+        world.clock.wall = right + in_between
+        shown = [event("other", **LATE), started(event("another"))]
+        for number, name in enumerate(("one", "two"), 6):
+            more = [event(f"{name}-{other}", EventSource="Platform") for other in ids(CLOSED_KEPT)]
+            world.see(document(2 * number, *shown, *more), 3)
+            world.see(document(2 * number + 1), 2)
+        world.clock.wall = right
+        world.restart()
+        world.see(document(20, event(**LATE)), 15)
+        assert [event_id for _, event_id in world.source.posts].count(REBOOT) == sent == (0 if was_started else 1)
 
 
 def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
@@ -444,6 +475,27 @@ def test_what_could_not_be_remembered_is_not_sent(tmp_path: Path) -> None:
             world.see(document(number, *(event(name) for name in sent)), 1)
             world.see(document(number + 1), 1)
         assert [event_id for _, event_id in world.source.posts] == sent
+
+
+def test_id_whose_start_could_not_be_remembered_is_not_approved(tmp_path: Path) -> None:
+    """With no space for one more Started id, approvals are held, until the ids that are kept are 30 days old."""
+    with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=32_768)
+        world.start()
+        world.see(document(2, started(event())), 1)
+        for number in range(3, 13, 2):
+            world.see(document(number), 1)
+            world.see(document(number + 1, *(started(event(name)) for name in ids(30, f"other-{number}"))), 1)
+        assert REBOOT.lower() not in {**world.agent.status.state.started_ids, **world.agent.status.state.closed}
+        world.see(document(13), 1)
+        world.see(document(14, event()), 15)
+        assert world.source.posts == []
+        assert world.reasons()[-1] == "outbox-unwritable"
+        world.see(document(15), 1)
+        world.clock.go(MONTH)
+        world.see(document(16, event("new", **LATE)), 15)
+        assert [event_id for _, event_id in world.source.posts] == ["new"]
 
 
 def test_an_id_that_a_twin_showed_as_started_is_not_approved(tmp_path: Path) -> None:
