@@ -180,17 +180,17 @@ class Approvals:
         """Make the request, and report what became of it to the agent's thread."""
         failure: Exception | None = None
         try:
-            self._source.approve(event_id, lambda: self._leave(key), lambda: self._left(key))
+            self._source.approve(event_id, lambda: self._leave(key, event_id), lambda: self._left(key))
         except Exception as error:  # a bug in the client must also reach the loop, which logs it
             failure = error
         self._reports.put((key, _Ended(failure)))
         self._environment.wake()
 
-    def _leave(self, key: str) -> None:
+    def _leave(self, key: str, event_id: str) -> None:
         """Let the POST go, so that no document takes it back, if the rules would send it now, by the newest state and
-        files. Otherwise raises `NotWanted`."""
+        files, and under this spelling of its id. Otherwise raises `NotWanted`."""
         due = self._connecting.get(key)
-        if due is None:
+        if due is None or due.decision.event.event_id != event_id:
             raise NotWanted("decided-anew")
         self._ask_again(due.decision)
         with self._lock:

@@ -140,6 +140,22 @@ def test_post_leaves_when_it_has_a_connection(tmp_path: Path) -> None:
         assert accepted.data["attempt"] == 1
 
 
+def test_post_has_the_newest_spelling_of_the_id(tmp_path: Path) -> None:
+    """The document spells it otherwise while the POST waits: the file of the newest spelling is what was checked."""
+    rule = Rule("mine", ("Reboot",), require_file=str(tmp_path / "ready" / "{event_id}"))
+    (tmp_path / "ready").mkdir()
+    for spelling in ("E-Abc", "e-ABC"):
+        (tmp_path / "ready" / spelling).touch()
+    with World(tmp_path, policy(rules=(rule,))) as world:
+        world.source.connects = lambda event_id: CONNECTING if event_id == "E-Abc" else 0.0
+        world.see(document(2, event("E-Abc")), WAITING)
+        (tmp_path / "ready" / "E-Abc").unlink()
+        world.see(document(3, event("e-ABC")), 5)
+        assert [event_id for _, event_id in world.source.posts] == ["e-ABC"]
+        assert "reason=decided-anew" in world.said("approval.postponed")[0]
+        assert world.value("approval_requests_total") == 1
+
+
 def test_post_does_not_leave_on_an_old_document(tmp_path: Path) -> None:
     """The service stopped answering polls while the connection was made."""
     with World(tmp_path) as world:
