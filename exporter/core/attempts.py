@@ -22,20 +22,14 @@ def retry_delay(attempts: int) -> float:
 def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     """Whether an approvable event may be POSTed now: the backoff and Azure's `Retry-After` are over.
 
-    Within one process the monotonic clock decides. Across a restart only the wall clock is left. If it was set back, or
-    if the process ended while a POST was in flight, so that the end of that attempt is not known, the wait begins again
-    with the process.
+    Within one process the monotonic clock decides. Across a restart only the wall clock is left, which may have been
+    set in between: the wait begins again with the process.
     """
     last = tracked.approval.last_attempt
     if last is None:
         return True
-    wait = max(retry_delay(tracked.approval.attempts), tracked.approval.asked_to_wait)
-    if last.mono is not None and now.mono is not None:
-        return now.mono - last.mono >= wait
-    elapsed = (now.wall - last.wall).total_seconds()
-    if elapsed >= 0 and not tracked.approval.in_flight:
-        return elapsed >= wait
-    return now.monotonic - process_start.monotonic >= wait
+    since = now.minus(last) if last.mono is not None else now.minus(process_start)
+    return since >= max(retry_delay(tracked.approval.attempts), tracked.approval.asked_to_wait)
 
 
 def attempting(before: Approval, now: Instant, rule: str) -> Approval:

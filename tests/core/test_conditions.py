@@ -295,13 +295,16 @@ START = Instant(NOON, 100.0)
         (1, (0, 100.0), (3600, 101.0), False),
         (1, (0, 100.0), (-3600, 105.0), True),
         (1, (-3, None), (0, 100.0), False),
-        (1, (-5, None), (0, 100.0), True),
+        (1, (-3600, None), (0, 104.0), False),
+        (1, (-3600, None), (0, 105.0), True),
+        (3, (-3600, None), (0, 119.0), False),
+        (3, (-3600, None), (0, 120.0), True),
         (1, (3600, None), (0, 104.0), False),
         (1, (3600, None), (0, 105.0), True),
     ],
 )
 def test_an_attempt_is_due_only_after_its_wait(attempts: int, last: Any, now: Any, due: bool) -> None:
-    """By the monotonic clock; across a restart by the wall clock, and if that went back by our own waiting."""
+    """By the monotonic clock; across a restart the wait begins again, whatever the wall clock shows."""
 
     def moment(given: Any) -> Instant | None:
         if given is None or isinstance(given, Instant):
