@@ -11,7 +11,7 @@ may be wrong for a while. If there is no space for 30 days of them, nothing is a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
@@ -27,7 +27,7 @@ SENT_KEPT: Final = timedelta(days=30)
 _HISTORY_BYTES: Final = 1024  # of a history beside Azure's own object
 _SENT_BYTES: Final = 320  # of an approval, beside the id
 _STARTED_BYTES: Final = 64
-_LONGEST_ID_BYTES: Final = 400
+_LONGEST_STARTED_BYTES: Final = 400 + _STARTED_BYTES
 
 
 def close(state: State, gone: Iterable[Tracked], now: datetime, budget: int) -> State:
@@ -64,10 +64,11 @@ def memory_full(state: State, now: datetime, budget: int) -> bool:
     `budget` is as for `close`.
     """
     known = (*state.tracked.values(), *state.closed.values())
-    sent = _SENT_BYTES * sum(1 for tracked in known if tracked.approval.attempts)
-    started = _STARTED_BYTES * sum(1 for tracked in known if tracked.was_started)
-    return _is_full(state.sent, _sent_at, now, _SENT_BYTES, budget // 2 - sent) or _is_full(
-        state.started_ids, _started_at, now, _STARTED_BYTES, budget // 4 - started - _LONGEST_ID_BYTES - _STARTED_BYTES
+    sent = {key: approval.last_attempt_at for key, approval in state.sent.items()}
+    sent_budget = budget // 2 - _SENT_BYTES * sum(1 for tracked in known if tracked.approval.attempts)
+    started_budget = budget // 4 - _STARTED_BYTES * sum(1 for tracked in known if tracked.was_started)
+    return _is_full(sent, now, _SENT_BYTES, sent_budget) or _is_full(
+        state.started_ids, now, _STARTED_BYTES, started_budget - _LONGEST_STARTED_BYTES
     )
 
 
@@ -101,46 +102,35 @@ def _sent(
     if not gone:
         return before
     after = {**before, **{tracked.key: tracked.approval for tracked in gone}}
-    return _without_expired(after, _sent_at, now, _SENT_BYTES, budget)
+    expired = [key for key, approval in after.items() if not _lasts(approval.last_attempt_at, now)]
+    return _fitting(after, expired, _SENT_BYTES, budget)
 
 
 def _started(before: Mapping[str, datetime], gone: Sequence[str], now: datetime, budget: int) -> Mapping[str, datetime]:
-    """The oldest come first, which go first if there is no space for 30 days: `memory_full` holds approvals then."""
+    """If there is no space for 30 days, the oldest go, which come first: `memory_full` holds approvals then."""
     if not gone:
         return before
     again = set(gone)
     after = {key: at for key, at in before.items() if key not in again} | dict.fromkeys(gone, now)
-    kept = _without_expired(after, _started_at, now, _STARTED_BYTES, budget)
-    excess = _bytes(kept, _STARTED_BYTES) - budget
-    for key in list(kept):
+    return _fitting(after, sorted(after, key=lambda key: _lasts(after[key], now)), _STARTED_BYTES, budget)
+
+
+def _fitting(given: dict[str, T], droppable: Iterable[str], each: int, budget: int) -> dict[str, T]:
+    """What is left after as many were dropped as is needed."""
+    excess = _bytes(given, each) - budget
+    for key in droppable:
         if excess <= 0:
             break
-        del kept[key]
-        excess -= _bytes((key,), _STARTED_BYTES)
-    return kept
-
-
-def _without_expired(
-    given: dict[str, T], time_of: Callable[[T], datetime | None], now: datetime, each: int, budget: int
-) -> dict[str, T]:
-    """All of them, or as many as fit of those whose 30 days are over."""
-    excess = _bytes(given, each) - budget
-    if excess <= 0:
-        return given
-    for key, at in [(key, time_of(value)) for key, value in given.items()]:
-        if excess > 0 and not _lasts(at, now):
-            del given[key]
-            excess -= _bytes((key,), each)
+        del given[key]
+        excess -= _bytes((key,), each)
     return given
 
 
-def _is_full(
-    store: Mapping[str, T], time_of: Callable[[T], datetime | None], now: datetime, each: int, budget: int
-) -> bool:
-    """Whether what must be kept takes more than the budget."""
-    if _bytes(store, each) <= budget:
+def _is_full(times: Mapping[str, datetime | None], now: datetime, each: int, budget: int) -> bool:
+    """Whether the ids that must be kept take more than the budget."""
+    if _bytes(times, each) <= budget:
         return False
-    return _bytes([key for key, value in store.items() if _lasts(time_of(value), now)], each) > budget
+    return _bytes([key for key, at in times.items() if _lasts(at, now)], each) > budget
 
 
 def _bytes(keys: Collection[str], each: int) -> int:
@@ -149,14 +139,6 @@ def _bytes(keys: Collection[str], each: int) -> int:
 
 def _lasts(since: datetime | None, now: datetime) -> bool:
     return since is not None and now - since <= SENT_KEPT
-
-
-def _sent_at(approval: Approval) -> datetime | None:
-    return approval.last_attempt_at
-
-
-def _started_at(at: datetime) -> datetime:
-    return at
 
 
 def number(tracked: Tracked, kind: str, first: int = 1) -> tuple[int, Tracked]:
