@@ -12,6 +12,7 @@ import linecache
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +83,9 @@ def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
     """A maintenance with its polls, decisions, records, a failure of the source and a scrape: the line of the agent."""
     numbers = itertools.count(1)
     with World(tmp_path) as world:
+        world.outbox.close()
+        world.options = replace(world.options, history_bytes=1 << 16)  # full before anything is counted
+        world.start()
 
         def story() -> None:
             mine = [event(f"event-{next(numbers)}") for _ in range(EVENTS)]
@@ -93,7 +97,7 @@ def test_polls_and_maintenance_leave_nothing_behind(tmp_path: Path) -> None:
             for name in ("event_hubs", "otlp"):
                 while waiting := world.outbox.next(name, 100):
                     world.outbox.delivered(name, [queued.seq for queued in waiting])
-            world.clock.go(31 * 86_400.0)  # for so long ids are remembered that were sent or were Started
+            world.clock.go(31 * 86_400.0)  # what was sent or Started may be forgotten then, if its space is needed
             # What the test's own world remembers.
             world.kept.clear()
             world.source.posts.clear()
