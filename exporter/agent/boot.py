@@ -4,6 +4,7 @@ by itself is none."""
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 from exporter.windows import boot
 
 LINUX_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+RANDOM: Final = 4
+"""The version of a UUID that is drawn at random [RFC 9562, 5.4]."""
 
 
 def boot_id(
@@ -26,3 +29,14 @@ def boot_id(
         return file.read_text(encoding="ascii").strip()[:64]
     except (OSError, ValueError):
         return ""
+
+
+def is_same_boot(one: str, other: str) -> bool:
+    """Whether two boot ids prove the same boot of the same machine.
+
+    Linux draws a random UUID at each boot. Windows counts its boots, and another machine can be at the same number.
+    """
+    try:
+        return one == other and uuid.UUID(one).version == RANDOM
+    except ValueError:
+        return False

@@ -8,6 +8,7 @@ and log lines come last, so that neither a commit nor a POST waits for them.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -48,7 +49,8 @@ class Agent:
         self._last: tuple[bytes, Document] | None = None
         self._random_key = str(uuid.uuid4())
         self._facts: list[Fact] = []
-        self._records: list[Record] = []
+        self._records: list[tuple[Record, bool]] = []
+        """Records to log, and whether their ids stand: not before the stored state is loaded, which may drop them."""
         self._persistence = StatePersistence(store, log, environment, options.history_bytes)
         self._approvals = Approvals(options.policy, source, self._persistence, log, environment)
         self._run(cycle.AgentStarted(options.boot_id), self._started)
@@ -169,12 +171,12 @@ class Agent:
             persistence.keep(outcome)
         self._environment.record_outbox(now.wall, context.writable and committed)
         self._facts += outcome.facts
-        self._records += outcome.records
+        self._records += ((record, persistence.loaded) for record in outcome.records)
         return outcome
 
     def _settle_owner(self, identity: VmIdentity, now: Instant, observation: Observation, boot_id: str) -> None:
         """Use the stored state once it may be, and set that of another VM aside: record ids depend on its owner."""
-        is_adopted = self._persistence.load_once(identity, now.minus(self._started))
+        is_adopted = self._persistence.load_once(identity, now.minus(self._started), self._options.boot_id)
         if is_adopted and not isinstance(observation, cycle.AgentStarted):
             self._run(cycle.AgentStarted(self._options.boot_id), now)
         if self._persistence.disown_if_of_another_vm(identity.vm.id, now, boot_id):
@@ -228,8 +230,8 @@ class Agent:
         for fact in facts:
             self._metrics.observe(fact)
             self._log_fact(fact)
-        for record in records:
-            self._log_record(record)
+        for record, id_stands in records:
+            self._log_record(record, {"id": record.id} if id_stands else {})
         self._environment.publish_status(self._status)
 
     def _shown(self) -> State:
@@ -262,15 +264,14 @@ class Agent:
         event_type, due = (tracked.event_type, tracked.not_before) if tracked else (None, None)
         return {"event_id": event_id, **fields_of(event_type, self._environment.identity().vm.name, due)}
 
-    def _log_record(self, record: Record) -> None:
+    def _log_record(self, record: Record, known_id: Mapping[str, str]) -> None:
         if record.kind == APPROVAL_FAILED:
             return  # each attempt has its own line, the fact's
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
         decision = record.data.get("decision") or {}
         fields = {name: decision[name] for name in ("verdict", "reason", "rule", "finding") if decision.get(name)}
-        write(
-            record.kind, subject=record.subject, **about(record), message=record.data["message"], **fields, id=record.id
-        )
+        message = record.data["message"]
+        write(record.kind, subject=record.subject, **about(record), message=message, **fields, **known_id)
 
     def stop(self) -> None:
         """Take the last results of approvals and record that the agent stops."""

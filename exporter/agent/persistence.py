@@ -1,8 +1,8 @@
 """The state in memory and, if the outbox can be written, on disk with the records: the one place that assigns it.
 
-The stored state is used as soon as it can be read and is known to be of this VM, whose identity the metadata service
-gives: a copied disk has the state of another one. It then replaces the observed state, as at a restart, and the next
-document is compared with it.
+The stored state is used as soon as it can be read and is known to be of this VM: a copied disk has the state of another
+one. It is known at once if this boot of the machine wrote it, else by the identity that the metadata service returns.
+The stored state then replaces the observed one, as at a restart, and the next document is compared with it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from exporter.agent.boot import is_same_boot
 from exporter.agent.ports import Environment, Store
 from exporter.core.cycle import Outcome, adopted_state, fresh_state
 from exporter.core.facts import Fact, RecordsDropped
@@ -31,7 +32,8 @@ UNSAVED_RECORDS: Final = 10_000
 UNSAVED_BYTES: Final = 16 << 20
 """Of unsaved records, or a quarter of the outbox if that is less."""
 OWNER_SECONDS: Final = 60.0
-"""How long after its start the agent waits for this VM's identity before it uses a stored state that has a vmId."""
+"""How long after its start the agent waits for this VM's identity before it uses a stored state that has a vmId and was
+written in another boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class StatePersistence:
         self._heartbeat: Instant | None = None
         self._undelivered = False
         self._facts: list[Fact] = []
-        self._loaded = False
+        self.loaded = False
         """The stored state was adopted, or there is none. Until then nothing is written over it."""
         self.withheld: State | None = None
         """The stored state while it isn't known to be of this VM."""
@@ -73,13 +75,13 @@ class StatePersistence:
         self.destinations: tuple[DestinationStatus, ...] = ()
         self.state = State(birth=environment.clock().wall)
 
-    def load_once(self, identity: VmIdentity, waited: float) -> bool:
+    def load_once(self, identity: VmIdentity, waited: float, boot_id: str) -> bool:
         """Adopt the stored state as soon as it can be read and is known to be of this VM.
 
         Return whether it replaced the observed one: then the process begins anew for it. `waited` is the number of
-        seconds since the start of the process. A state of another VM is set aside.
+        seconds since the start of the process, `boot_id` is of this boot. A state of another VM is set aside.
         """
-        if self._loaded:
+        if self.loaded:
             return False
         try:
             stored, vm_id = self._store.load(), identity.vm.id
@@ -87,13 +89,14 @@ class StatePersistence:
                 self._log.warn("outbox.of_another_vm", vm_id=vm_id, was=stored.vm_id)
                 self._store.renew("other-vm")
                 stored = None
-            if stored is not None and stored.vm_id and not (vm_id or identity.confirmed or waited >= OWNER_SECONDS):
+            known = vm_id or identity.confirmed or waited >= OWNER_SECONDS
+            if stored is not None and stored.vm_id and not (known or is_same_boot(stored.boot_id, boot_id)):
                 self.withheld = stored
                 return False
         except Failure as failure:
             self._disk_failed(failure)
             return False
-        self._loaded, self.withheld = True, None
+        self.loaded, self.withheld = True, None
         self._store.release()
         if stored is None:
             return False
@@ -124,7 +127,7 @@ class StatePersistence:
         if not (outcome.changed or self._unsaved or not self.writable):
             self.state = outcome.state
             return True
-        if not self._loaded:
+        if not self.loaded:
             return False
         state = outcome.state
         records: Sequence[Storable] = (*self._unsaved, *outcome.records)

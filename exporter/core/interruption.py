@@ -31,16 +31,18 @@ def attribute(
     that started last where there are several. None for a step backwards.
 
     `unobserved` is how many seconds before the current document were not observed. An event that started in that gap
-    may have started at its beginning, so the window reaches as far back, but at most 30 s.
+    may have started at its beginning, so the window reaches as far back, but at most 30 s. While the name of this VM is
+    not known, an event is of this VM if it was when the name was last known.
     """
-    if interruption.seconds <= 0 or not vm.name:
+    if interruption.seconds <= 0:
         return None
     polls = WINDOW_POLLS * poll_interval
     early = max(polls, min(unobserved, WINDOW_BEFORE_LONGEST))
     late = polls if interruption.kind is InterruptionKind.STALL else max(polls, CORRECTED_LATE_SECONDS)
     fitting: list[tuple[bool, float, int, Tracked]] = []
     for place, tracked in enumerate((*state.tracked.values(), *state.closed.values())):
-        if tracked.started is None or EventNow(tracked, vm.name).ownership is not Whose.OURS:
+        ownership = EventNow(tracked, vm.name).ownership if vm.name else tracked.whose
+        if tracked.started is None or ownership is not Whose.OURS:
             continue
         into = interruption.at.minus(tracked.started)
         if into >= -early and (tracked.closed is None or _since_end(interruption, tracked.closed) <= late):

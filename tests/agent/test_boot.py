@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.agent.boot import boot_id
+from exporter.agent.boot import boot_id, is_same_boot
 from exporter.windows.boot import shared_page
 
 LENGTH = 0x2C8
@@ -71,6 +71,16 @@ def test_linux_has_it_in_a_file(tmp_path: Path) -> None:
 def test_this_boot_has_one_id() -> None:
     """Read twice it is the same, whatever system this is."""
     assert boot_id() == boot_id()
+
+
+@pytest.mark.parametrize("boot", ["", "windows-7", "boot", "00000000-0000-0000-0000-000000000000"])
+def test_only_a_random_id_proves_the_same_boot(boot: str) -> None:
+    """Two machines can have the same count, and the same nothing."""
+    drawn = "0b2c7b5f-5d5b-4b39-9d38-dd3b8f6a1f4e"
+    assert is_same_boot(drawn, drawn)
+    assert not is_same_boot(boot, boot)
+    assert not is_same_boot(drawn, boot)
+    assert not is_same_boot(drawn, "57fb6e2e-93e5-4ba6-9a4c-3b9c9e3d4b0d")
 
 
 @pytest.mark.windows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import pytest
 
 from exporter.agent.persistence import OWNER_SECONDS
-from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.records import KINDS, Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
 from tests.support.agent_world import (
     FREEZE,
@@ -29,6 +30,10 @@ SILENT: Final = VmIdentity(Vm(name=NAME), confirmed=False)
 """The configured name, while the metadata service does not return the identity."""
 NO_ID: Final = VmIdentity(Vm(name=NAME))
 """The same after a 404."""
+NAMELESS: Final = VmIdentity(confirmed=False)
+"""No name is configured, and the metadata service does not return the identity."""
+BOOT: Final = "0b2c7b5f-5d5b-4b39-9d38-dd3b8f6a1f4e"
+NEXT_BOOT: Final = "57fb6e2e-93e5-4ba6-9a4c-3b9c9e3d4b0d"
 
 
 def taken(world: World) -> list[Record]:
@@ -38,6 +43,11 @@ def taken(world: World) -> list[Record]:
         found += [queued.record for queued in batch]
         world.outbox.delivered("otlp", [queued.seq for queued in batch])
     return found
+
+
+def logged_ids(world: World) -> set[str]:
+    """The ids of the records that the log has."""
+    return {found for kind in KINDS for line in world.said(kind) for found in re.findall(r" id=(\S+)", line)}
 
 
 def begins_again(world: World, who: VmIdentity) -> None:
@@ -127,3 +137,62 @@ def test_what_was_read_just_before_a_restart_is_shown_until_it_is_read_again(tmp
         assert not world.agent.status.decisions
         world.live(40)
         assert world.value("events", event_type="Reboot", event_status="Started") == 0
+
+
+@pytest.mark.parametrize("who", [SILENT, NAMELESS], ids=["a configured name", "no name"])
+def test_state_of_the_same_boot_is_used_without_the_identity(tmp_path: Path, who: VmIdentity) -> None:
+    """No copied disk is in the same boot. So an event that comes and goes before the identity is known is recorded."""
+    with World(tmp_path, boot_id=BOOT) as world:
+        world.see(document(2), 3)
+        begins_again(world, who)
+        world.see(document(3, event()), 2)
+        world.see(document(4, started(event())), 2)
+        world.see(document(5), 2)
+        world.who = VmIdentity(VM)
+        world.live(3)
+        kinds = [record.kind for record in world.records() if record.subject == REBOOT]
+        assert [kind for kind in kinds if kind != "approval.decided"] == ["scheduled", "started", "completed"]
+        assert not world.source.posts
+        assert world.kinds().count("agent.started") == 2
+        assert len(world.said("agent.started")) == 2
+        assert logged_ids(world) == {record.id for record in world.records()}
+
+
+def test_interruption_in_the_same_boot_is_on_disk_and_in_the_summary_without_the_identity(tmp_path: Path) -> None:
+    """The metadata service is silent on both paths: a stall of a Started event is written within two polls and a
+    second, and a kill does not lose it."""
+    with World(tmp_path, policy(mode="dry-run"), boot_id=BOOT) as world:
+        world.see(document(2, started(event())), 3)
+        begins_again(world, NAMELESS)
+        world.see(TIMEOUT, 4)
+        world.felt.append(Interruption(InterruptionKind.STALL, 2.0, world.clock.instant()))
+        world.live(4)
+        (interruption,) = world.records("interruption.observed")
+        assert interruption.subject == REBOOT
+        begins_again(world, NAMELESS)
+        world.live(12)
+        assert len(world.records("source.unavailable")) == 1
+        world.see(document(2, started(event())), 3)
+        assert len(world.records("source.recovered")) == 1
+        world.who = VmIdentity(VM)
+        world.see(document(3), 3)
+        (completed,) = world.records("completed")
+        assert completed.data["account"]["interruptions_observed"] == 1
+        assert len(world.records("interruption.observed")) == 1
+
+
+@pytest.mark.parametrize("boots", [(BOOT, NEXT_BOOT), ("windows-7", "windows-7"), ("", "")])
+def test_state_of_another_or_unproven_boot_waits_for_the_identity(tmp_path: Path, boots: tuple[str, str]) -> None:
+    """What the log then has before it is no record yet, and has no id."""
+    with World(tmp_path, boot_id=boots[0]) as world:
+        world.see(document(2), 3)
+        world.who = NAMELESS
+        world.restart(boot_id=boots[1])
+        world.see(document(3, event()), 2)
+        world.see(document(4), 2)
+        assert world.records("scheduled") == []
+        world.who = VmIdentity(VM)
+        world.live(3)
+        assert world.said("scheduled")
+        assert logged_ids(world) <= {record.id for record in world.records()}
+        assert len([line for line in world.said("agent.started") if " id=" in line]) == 2
