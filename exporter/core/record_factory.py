@@ -233,9 +233,9 @@ class RecordFactory:
         data = {"fault": rejection.fault}
         if rejection.key and rejection.key in state.tracked:
             tracked = state.tracked[rejection.key]
-            message = (
-                f"Event {tracked.event.event_id} is not wholly understood and will not be approved: {rejection.fault}"
-            )
+            # Of other fields it depends on the rules, and the decision's record says it.
+            held = " and can't be approved until it is" if tracked.event.faulty else ""
+            message = f"Event {tracked.event.event_id} is not wholly understood{held}: {rejection.fault}"
             return self.about_event(state, tracked, EVENT_REJECTED, "WARN", message, data)
         message = f"An element of the document can't be tracked: {rejection.fault}"
         return self.about_vm(state, EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import DecisionContext, Mode, Policy, Rule
+from exporter.core.policy import DecisionContext, Mode, Policy, Rule, Verdict
 from exporter.core.record_factory import NAMESPACE, RecordFactory, account
 from exporter.core.records import DEPTH, KINDS, Record, Vm, timestamp
 from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, Rejection, State
@@ -231,6 +231,28 @@ def test_a_rejection_names_the_event_as_azure_does() -> None:
     step = Watcher.fresh().step(event(EventId="AbC-1", Resources=5))
     record = WRITER.rejection(step.state, step.rejections[0])[1]
     assert record.data["message"].startswith("Event AbC-1 is not wholly understood")
+
+
+@pytest.mark.parametrize(
+    ("fields", "approved"),
+    [
+        ({"Description": None}, True),
+        ({"DurationInSeconds": "9"}, True),
+        ({"EventType": 7}, False),
+        ({"Resources": None}, False),
+        ({"NotBefore": "soon"}, False),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
+)
+def test_rejection_rules_an_approval_out_only_if_the_decision_does(fields: dict[str, Any], approved: bool) -> None:
+    """An event with an unreadable description is approved by the default rules, right after this record."""
+    watcher = Watcher.fresh()
+    step = watcher.step(event(**fields))
+    (decision,) = decide(Policy(Mode.ENFORCE), step.state, DecisionContext("vm-0"))
+    assert (decision.verdict is Verdict.APPROVE) is approved
+    _, record = WRITER.rejection(step.state, step.rejections[0])
+    assert ("can't be approved" in record.data["message"]) is not approved
+    assert record.data["message"].endswith(f": {next(iter(fields))}")
 
 
 def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
