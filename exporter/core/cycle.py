@@ -489,7 +489,7 @@ class _Cycle:
             malformed=process.malformed + bool(observed.document_fault),
         )
         before = self._state.outage
-        outage = outages.failed(before, observed.began, observed.reason)
+        outage = outages.failed(before, observed.began, self._now, observed.reason)
         self._state = replace(self._state, outage=outage)
         self._changed = self._changed or not outages.is_noted(before, outage)
         fault = observed.document_fault

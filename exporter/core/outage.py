@@ -13,13 +13,14 @@ SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
 NOTED_SECONDS: Final = 10.0
 
 
-def failed(outage: Outage | None, at: Instant, reason: str) -> Outage:
-    """The outage after a poll that began `at` has failed."""
+def failed(outage: Outage | None, began: Instant, ended: Instant, reason: str) -> Outage:
+    """The outage after a poll has failed, which took from `began` to `ended`."""
     if outage is None:
-        return Outage(at, reason, at)
-    if outage.last_failure.mono is None:  # of an earlier process
-        return replace(outage, last_failure=at, absent=absent_until(outage, at), first_failure_here=at)
-    return replace(outage, last_failure=at, silent=outage.silent + at.minus(outage.last_failure))
+        outage = Outage(began, reason, began)
+    elif outage.last_failure.mono is None:  # of an earlier process
+        absent = absent_until(outage, began)
+        outage = replace(outage, last_failure=began, absent=absent, first_failure_here=began)
+    return replace(outage, last_failure=ended, silent=outage.silent + ended.minus(outage.last_failure))
 
 
 def is_noted(before: Outage | None, after: Outage) -> bool:

@@ -204,18 +204,19 @@ class RecordFactory:
         return factory.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
-        """`source.unavailable`: the source has failed for `lasted` seconds, the last time for this reason."""
-        message = f"The metadata service has not answered properly for {lasted:.0f} s: {reason}"
+        """`source.unavailable`: polls fail since `lasted` seconds ago, the last one for this reason."""
+        message = f"No document from the metadata service for {lasted:.0f} s: {reason}"
         data = {"reason": reason, "since": timestamp(outage.since.wall)}
         return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", message, data)
 
     def recovered(self, state: State, outage: Outage, absent: float | None) -> tuple[State, Record]:
-        """`source.recovered`, after the service was silent for `outage.silent` seconds, and no agent polled for
-        `absent` seconds; None where that is not known."""
+        """`source.recovered`, after polls failed for `outage.silent` seconds, and no agent polled for `absent` seconds;
+        None where that is not known."""
+        failed = f"{outage.silent:.0f} s" if outage.silent >= 1 else "less than a second"
         away = f"; the agent did not run for {absent:.0f} s in between" if absent else ""
         if absent is None:
             away = "; the agent did not run in between, for a time that is not known: the clock was set back"
-        message = f"The metadata service answers again, after {outage.silent:.0f} s without an answer{away}"
+        message = f"The metadata service returns documents again; its polls failed for {failed}{away}"
         data = {
             "reason": outage.reason,
             "since": timestamp(outage.since.wall),

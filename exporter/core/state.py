@@ -276,7 +276,7 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The source has failed from the poll at `since` to the poll at `last_failure`.
+    """The source has failed from `since`, the beginning of a poll, to `last_failure`, the end of one.
 
     `recorded`: `source.unavailable` was written; `warned`: the anomaly `switch-off-near` was.
     """
@@ -287,7 +287,7 @@ class Outage:
     recorded: bool = False
     warned: bool = False
     silent: float = 0.0
-    """Seconds between failed polls of one process each."""
+    """Seconds from the beginning of the first failed poll to the end of the last one, of each process."""
     absent: float | None = 0.0
     """Seconds between the last failed poll of one process and the first poll of the next. None where it is not known:
     the clock was set back in between."""

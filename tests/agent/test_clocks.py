@@ -121,7 +121,7 @@ def test_an_outage_is_as_long_as_it_was(tmp_path: Path, step: float) -> None:
         found = only(world, "source.recovered")
         assert found["gap_seconds"] == pytest.approx(40, abs=4)
         (said,) = [record.data["message"] for record in world.records("source.unavailable")]
-        assert said.startswith("The metadata service has not answered properly for 1")
+        assert said.startswith("No document from the metadata service for 1")
 
 
 def test_absence_over_a_clock_that_was_set_back_is_not_known(tmp_path: Path) -> None:

@@ -68,6 +68,41 @@ def test_an_outage_is_told_once_and_its_end(tmp_path: Path) -> None:
         assert world.value("up") == 1
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_time_of_a_poll_that_hangs_and_fails_is_time_without_the_source(tmp_path: Path, restarts: bool) -> None:
+    """The first poll of the outage takes 30 s, in this process or again in the next one: the source was asked that
+    long, each time."""
+    with World(tmp_path) as world:
+        world.live(3)
+        for process in range(1 + restarts):
+            if process:
+                world.restart(100)
+            world.source.polling = lambda: world.clock.go(30)
+            world.see(TIMEOUT, 30)
+            world.source.polling = lambda: None
+        world.see(document(1), 4)
+        (unavailable,) = world.records("source.unavailable")
+        assert "for 30 s" in unavailable.data["message"]
+        (recovered,) = world.records("source.recovered")
+        assert recovered.data["gap_seconds"] == 30 * (1 + restarts)
+        assert f"failed for {30 * (1 + restarts)} s" in recovered.data["message"]
+        assert recovered.data["absent_seconds"] == pytest.approx(100 * restarts, abs=3)
+        assert datetime.fromisoformat(recovered.data["since"]) < unavailable.time - timedelta(seconds=29)
+
+
+def test_single_refusal_is_not_an_outage_of_seconds(tmp_path: Path) -> None:
+    """After a 403 nothing is asked for 30 s. The record says that there was no document, not that polls failed."""
+    with World(tmp_path) as world:
+        world.live(3)
+        world.see(MetadataError("forbidden", "HTTP 403"), 2)
+        world.see(document(1), 40)
+        (unavailable,) = world.records("source.unavailable")
+        assert unavailable.data["message"] == "No document from the metadata service for 10 s: forbidden"
+        (recovered,) = world.records("source.recovered")
+        assert recovered.data["message"].endswith("its polls failed for less than a second")
+        assert recovered.data["gap_seconds"] == 0
+
+
 @pytest.mark.parametrize("bad", [TIMEOUT, b"<html>"], ids=["no answer", "no document"])
 def test_after_a_bad_answer_the_next_poll_comes_soon(tmp_path: Path, bad: bytes | MetadataError) -> None:
     """Within 2 s, also where polls are a minute apart: an end of the outage is not waited for so long."""
