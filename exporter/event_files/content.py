@@ -38,11 +38,7 @@ _EVENT_OPENING: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"azure_scheduled_even
 
 
 def file_name(event_id: str) -> str:
-    """The name of an event's file: its id as received, or the SHA-256 of an id that is no safe name.
-
-    Ids are told apart without regard to case, and so may the folder's file system do: two files never differ in case
-    alone unless the id itself changed its spelling.
-    """
+    """The name of a new event's file: its id as received, or the SHA-256 of an id that is no safe name."""
     if _PLAIN_ID.fullmatch(event_id) and not _NOT_A_NAME.fullmatch(event_id):
         return event_id + SUFFIX
     return hashlib.sha256(event_id.encode("utf-8", "replace")).hexdigest() + SUFFIX
@@ -79,7 +75,7 @@ def _has_type(content: bytes, word: str) -> bool:
 
 
 def named_files(status: Status) -> dict[str, EventNow]:
-    """The events that have a file, by its name, the most urgent first."""
+    """The events that have a file, by the name of a new one, the most urgent first."""
     most_urgent = sorted(status.named_events, key=urgency)[:MAX_FILES]
     return {file_name(now.history.event.event_id): now for now in most_urgent}
 

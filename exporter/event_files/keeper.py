@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from exporter.core.event_now import EventNow
+from exporter.core.folding import folded
 from exporter.core.policy import Rule
 from exporter.core.snapshot import Status
 from exporter.event_files.content import (
     STATUS_NAME,
+    SUFFIX,
     event_fields,
     event_file,
     named_files,
@@ -115,10 +118,9 @@ class Keeper:
 
     def _settle(self, status: Status) -> bool:
         """Remove the files of events that are over, then write those that are to be written. Whether any was."""
-        wanted = named_files(status)
+        wanted = self._wanted(status)
         over = [name for name in {**self._leftovers, **self._written} if name not in wanted]
-        # First, so that a full disk has room, and so that an id whose case changed is written with its new name also
-        # where the file system does not tell the two apart.
+        # First, so that a full disk has room.
         done = [self._tried(self._remove_over, name) for name in over]
         self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, event in wanted.items():
@@ -126,6 +128,13 @@ class Keeper:
             fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)
+
+    def _wanted(self, status: Status) -> dict[str, EventNow]:
+        """The events that have a file, by its name. The name stays when the id changes its case, so that no reader
+        takes the event for over."""
+        there = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
+        there |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
+        return {there.get(event.key, name): event for name, event in named_files(status).items()}
 
     def _remove_over(self, name: str) -> bool:
         """Remove an event's file; what an earlier process wrote may be somebody else's by now, and is left then."""

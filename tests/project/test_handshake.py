@@ -187,10 +187,11 @@ def test_several_events_and_their_changes_are_prepared_for_once(handshake: Hands
         {"EventType": None},
         {"Resources": "shop-web_3"},
         {"EventType": None, "Resources": None, "EventStatus": None, "NotBefore": None},
+        {"EventId": REBOOT["EventId"].swapcase()},
     ],
     ids=str,
 )
-def test_a_document_with_fields_that_can_not_be_read_resumes_nothing(
+def test_fields_that_can_not_be_read_and_an_id_in_another_case_resume_nothing(
     handshake: Handshake, fields: dict[str, Any]
 ) -> None:
     """The event's file stays until the event is over, and so does the preparation."""
