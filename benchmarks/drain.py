@@ -66,6 +66,7 @@ def backlog(count: int) -> Iterator[Record]:
         kind = KINDS[number % PER_EVENT]
         data = {
             "event": about,
+            "event_id": str(about["EventId"]).lower(),
             "vm": vm,
             "transition": None,
             "document_incarnation": number,

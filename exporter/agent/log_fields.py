@@ -16,8 +16,8 @@ def fields_of(event_type: str | None, vm: str, not_before: datetime | None) -> d
 
 def about(record: Record) -> dict[str, str]:
     """The same of a record; nothing for one that is about no event."""
-    event, vm = record.data.get("event"), record.data.get("vm")
-    if not isinstance(event, dict):
+    event, vm = record.readable_event, record.data.get("vm")
+    if not event:
         return {}
     found: dict[str, Any] = {
         "event_type": event.get("EventType"),

@@ -272,7 +272,7 @@ def _decisions(records: list[Record]) -> list[str]:
     for record in records:
         if record.kind != APPROVAL_DECIDED:
             continue
-        decision, event = record.data["decision"], record.data["event"]
+        decision, event = record.data["decision"], record.readable_event
         reason = f"rule {decision['rule']}" if decision["verdict"] == "approve" else decision["reason"]
         if decision["verdict"] != "approve" and decision["rule"]:
             reason += f" (rule {decision['rule']})"

@@ -10,8 +10,9 @@ the document. Nothing is approved on such a value: for that a decision reads the
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from exporter.core.document import FIELDS
 from exporter.core.folding import folded
 from exporter.core.lifecycle import phase_of
 from exporter.core.state import Phase, Tracked, Whose
@@ -37,6 +38,16 @@ class EventNow(NamedTuple):
     def resources(self) -> tuple[str, ...] | None:
         """The last Resources that could be read; None if there were none."""
         return self.history.resources
+
+    @property
+    def last_readable(self) -> dict[str, Any]:
+        """The last readable value, or None, of each of Azure's fields that can't be read in the document, or that it
+        holds twice. Not of NotBefore, for which there is `not_before`."""
+        event = self.history.event
+        names = {*event.faults, *event.disputed} & {*FIELDS} - {"EventId", "NotBefore"}
+        resources = list(self.resources) if self.resources is not None else None
+        earlier = {"EventType": self.event_type, "Resources": resources, "EventStatus": self.history.status}
+        return {name: earlier.get(name) for name in sorted(names)}
 
     @property
     def ownership(self) -> Whose:

@@ -64,11 +64,13 @@ class RecordFactory:
         """A record about one event; the event's history in the returned state holds its number."""
         first = 1 if kind in _TRANSITIONS else 1 + int(state.birth.timestamp() * 1000)
         count, numbered = number(state.history(tracked.key) or tracked, kind, first)
-        event = tracked.event
+        event, event_now = tracked.event, EventNow(tracked, self.vm.name)
+        last_readable = event_now.last_readable
         data = {
             "event": event.raw,
+            **({"last_readable": last_readable} if last_readable else {}),
             "transition": kind if kind in _TRANSITIONS else None,
-            "affects_self": EventNow(tracked, self.vm.name).names_this_vm,
+            "affects_self": event_now.names_this_vm,
             "not_before": optional_timestamp(tracked.not_before),
             **specific,
         }

@@ -159,6 +159,15 @@ class Record:
         """The CloudEvents `type`."""
         return f"azure_scheduled_event.{self.kind}.v{SCHEMA_VERSION}"
 
+    @property
+    def readable_event(self) -> Mapping[str, Any]:
+        """Azure's object with the last readable value of each field that can't be read in it; empty for a record that
+        is about no event, also if it holds an element of the document."""
+        event, earlier = self.data.get("event"), self.data.get("last_readable")
+        if not self.data.get("event_id") or not isinstance(event, Mapping):
+            return {}
+        return {**event, **earlier} if isinstance(earlier, Mapping) else event
+
     def to_cloudevent(self) -> dict[str, Any]:
         """The record as a CloudEvents 1.0 event, in its JSON form."""
         return {

@@ -78,7 +78,7 @@ def record_lines(record: Record, colour: bool = False, note: str = "") -> list[s
     if record.kind not in {kind.value for kind in CLOSING} or not isinstance(account, Mapping):
         return first
     data = record.data
-    event, evidence = _mapping(data.get("event")), _mapping(data.get("evidence"))
+    event, evidence = record.readable_event, _mapping(data.get("evidence"))
     own = data.get("affects_self") is not False
     return first + account_lines(account, event, evidence, own=own, colour=colour)
 
@@ -86,7 +86,7 @@ def record_lines(record: Record, colour: bool = False, note: str = "") -> list[s
 def line(record: Record, colour: bool = False) -> str:
     """One line: time in UTC, severity (`!` a warning, `X` an error), VM, kind, short id of the event, sentence."""
     data = record.data
-    vm, event = _mapping(data.get("vm")), _mapping(data.get("event"))
+    vm, event = _mapping(data.get("vm")), record.readable_event
     mark, kind = MARKS.get(record.severity, "?"), _pad(record.kind, KIND_WIDTH)
     if colour:
         paint = _GREEN if record.kind == "completed" else _COLOURS.get(record.severity, "")

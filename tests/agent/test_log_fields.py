@@ -76,7 +76,6 @@ def test_what_a_record_holds_is_not_trusted() -> None:
     """Fields of another type than they should have are left out; a line with neither event nor VM has none."""
     assert about(a_record(event={"EventType": ["x"]}, vm="web_0", not_before=7)) == {}
     assert about(a_record(event=None, vm={"name": "web_0"})) == {}
-    assert about(a_record(event={"EventType": "Freeze"}, vm={"name": "web_0"}, not_before=None)) == {
-        "event_type": "Freeze",
-        "vm": "web_0",
-    }
+    freeze = {"event": {"EventType": "Freeze"}, "vm": {"name": "web_0"}, "not_before": None}
+    assert about(a_record(**freeze, event_id="a")) == {"event_type": "Freeze", "vm": "web_0"}
+    assert about(a_record(**freeze, event_id=None)) == {}

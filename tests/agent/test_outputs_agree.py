@@ -25,8 +25,10 @@ from exporter.event_files.folder import Folder
 from exporter.event_files.keeper import Keeper
 from exporter.log.protocol import NullLogger
 from exporter.page.view import render_page
+from exporter.sinks.event_hubs.messages import message
+from exporter.sinks.otlp.attributes import log_attributes
 from tests.support import oracle
-from tests.support.agent_world import NAME, VM, World, event, policy
+from tests.support.agent_world import NAME, REBOOT, VM, World, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples
 from tests.support.event_files import events as event_files
 from tests.support.gauges_reading import Life, Sheet
@@ -300,3 +302,57 @@ def test_every_output_says_the_same_of_an_event(
                 shown.lives(seconds)
         finally:
             shown.world.outbox.close()
+
+
+# -- records
+
+
+UNREADABLE: Final[tuple[Mapping[str, Any], ...]] = (
+    {"EventType": Twice("Freeze")},
+    {"EventType": 7},
+    {"EventType": ...},
+    {"EventStatus": Twice("Scheduled")},
+    {"Resources": Twice(["web-9"])},
+    {"EventSource": Twice("Platform"), "DurationInSeconds": "9", "Description": None},
+)
+
+
+@pytest.mark.parametrize("fields", UNREADABLE, ids=str)
+def test_no_output_of_a_record_has_a_value_that_cannot_be_read(tmp_path: Path, fields: Mapping[str, Any]) -> None:
+    """The attributes, the properties and the log have the last value that could be read, in the closing record too."""
+    readable = started(event())
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(body(2, [readable]), 2)
+        world.see(body(3, [{**readable, **fields}]), 2)
+        world.see(body(4, []), 2)
+        (rejected,) = world.records("event.rejected")
+        (completed,) = world.records("completed")
+        assert all("last_readable" not in record.data for record in world.records("started", "agent.started"))
+        lines = [*world.said("event.rejected"), *world.said("completed")]
+        assert all(" event_type=Reboot " in line for line in lines)
+    kept = {"EventType", "EventStatus", "Resources"}
+    expected = {name: readable[name] if name in kept else None for name in fields}
+    for record in (rejected, completed):
+        assert record.data["last_readable"] == expected
+        attributes = log_attributes(record)
+        assert attributes["azure_scheduled_event.id"] == REBOOT
+        assert attributes["azure_scheduled_event.type"] == "Reboot"
+        assert attributes["azure_scheduled_event.status"] == "Started"
+        assert attributes["azure_scheduled_event.resources"] == (NAME,)
+        assert attributes.get("azure_scheduled_event.source") == (None if "EventSource" in fields else "User")
+        properties = message(record, "cloudevents").properties
+        assert (properties["event_type"], properties["event_status"]) == ("Reboot", "Started")
+        assert properties.get("event_source") == (None if "EventSource" in fields else "User")
+
+
+def test_fields_of_an_element_that_cannot_be_tracked_are_in_no_output(tmp_path: Path) -> None:
+    """Of a second event with the same id, the record is about the VM."""
+    with World(tmp_path, policy(mode="dry-run")) as world:
+        world.see(body(2, [event(), event(kind="Freeze")]), 2)
+        elements = [record for record in world.records("event.rejected") if record.data["event_id"] is None]
+        (line,) = [line for line in world.said("event.rejected") if f"subject={NAME} " in line]
+    (record,) = elements
+    names = {name.removeprefix("azure_scheduled_event.") for name in log_attributes(record)}
+    assert names.isdisjoint({"id", "type", "status", "source", "resources", "resource_type", "duration"})
+    assert set(message(record, "cloudevents").properties) == {"kind", "vm"}
+    assert "event_type=" not in line

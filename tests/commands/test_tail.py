@@ -57,7 +57,8 @@ def a_record(number: int, *, vm: str = "vm-1", kind: str = "scheduled", event_id
         "Resources": [vm, "vm-9"],
         "NotBefore": "Mon, 02 Mar 2026 09:15:20 GMT",
     }
-    data = {"event": event, "vm": {"name": vm}, "severity": "WARN", "message": f"Reboot number {number}", **more}
+    about = {"event": event, "event_id": subject.lower()}
+    data = {**about, "vm": {"name": vm}, "severity": "WARN", "message": f"Reboot number {number}", **more}
     return Record(
         id=f"00000000-0000-5000-8000-{number:012}",
         kind=kind,

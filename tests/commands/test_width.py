@@ -140,7 +140,8 @@ def test_simulate_and_demo_of_long_names_fit(capsys: pytest.CaptureFixture[str],
 def test_tail_of_long_names_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """With the destinations that a record waits for, and why one was given up."""
     event = an_event(LONG_ID)
-    data = {"event": event, "vm": {"name": WIDE_VM}, "severity": "WARN", "message": f"Freeze of {LONG_VM} is " * 5}
+    about = {"event": event, "event_id": LONG_ID.lower()}
+    data = {**about, "vm": {"name": WIDE_VM}, "severity": "WARN", "message": f"Freeze of {LONG_VM} is " * 5}
     outbox = Outbox(str(tmp_path / "outbox.db"), 1 << 26, ("event_hubs", "otlp"), lambda: AT)
     kinds = ("scheduled", "interruption.observed", "started")
     records = [Record(f"id-{n}", kind, "urn:x", LONG_ID, AT, "WARN", data) for n, kind in enumerate(kinds)]

@@ -46,7 +46,13 @@ def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, mes
         subject=subject,
         time=AT,
         severity="WARN",
-        data={"event": event, "vm": {"name": "web-1"}, "severity": "WARN", "message": message},
+        data={
+            "event": event,
+            "event_id": subject.lower(),
+            "vm": {"name": "web-1"},
+            "severity": "WARN",
+            "message": message,
+        },
     )
 
 

@@ -96,7 +96,8 @@ def outbox(tmp_path: Path) -> str:
 
 def a_record() -> Record:
     """A record as the outbox keeps it."""
-    data = {"event": SCENARIO_EVENT, "vm": {"name": NAME}, "severity": "WARN", "message": DESCRIPTION}
+    about = {"event": SCENARIO_EVENT, "event_id": EVENT_ID.lower()}
+    data = {**about, "vm": {"name": NAME}, "severity": "WARN", "message": DESCRIPTION}
     return Record("1", "scheduled", f"urn:azure-vm:{NAME}", EVENT_ID, AT, "WARN", data)
 
 

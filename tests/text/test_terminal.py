@@ -122,6 +122,7 @@ def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
 def a_record(subject: str) -> Record:
     data = {
         "event": dict(EVENT),
+        "event_id": subject.lower(),
         "vm": {"name": ATTACK},
         "severity": "WARN",
         "message": ATTACK,

@@ -18,6 +18,7 @@ EVENT_ID = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"
 def a_record(kind: str = "scheduled", severity: str = "WARN", **data: Any) -> Record:
     whole = {
         "event": {"EventId": EVENT_ID, "EventType": "Reboot"},
+        "event_id": EVENT_ID,
         "vm": {"name": "vm-1"},
         "severity": severity,
         "message": "Reboot of this VM is scheduled, not before 2026-03-02T09:15:20.000000Z",
@@ -60,7 +61,8 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07\r\nnext\u202eleft\u2028 \x9b31m"
 def test_no_control_character_from_outside_reaches_the_terminal() -> None:
     """Escape sequences, line breaks and direction marks come out as text, on one line."""
     data = {"message": HOSTILE, "vm": {"name": HOSTILE}, "changed": {HOSTILE: {"from": HOSTILE, "to": [HOSTILE]}}}
-    record = Record("id", "updated", HOSTILE, HOSTILE, AT, "WARN", {"event": {"EventId": HOSTILE}, **data})
+    about = {"event": {"EventId": HOSTILE}, "event_id": HOSTILE}
+    record = Record("id", "updated", HOSTILE, HOSTILE, AT, "WARN", {**about, **data})
     shown = line(record)
     assert shown.isprintable()
     assert "\\x1b[31mred" in shown

@@ -31,7 +31,7 @@ class Message:
 
 def message(record: Record, message_format: MessageFormat) -> Message:
     """The message of a record. Raises ValueError for a record that cannot be encoded."""
-    event = _mapping(record.data.get("event"))
+    event = record.readable_event
     properties = {
         "kind": record.kind,
         "event_type": event.get("EventType"),
@@ -41,7 +41,7 @@ def message(record: Record, message_format: MessageFormat) -> Message:
     }
     sample = message_format == "azure-sample"
     return Message(
-        body=_sample(record, event) if sample else record.to_json(),
+        body=_sample(record) if sample else record.to_json(),
         content_type="application/json" if sample else CONTENT_TYPE,
         message_id=record.id,
         properties={name: text for name, value in properties.items() if (text := _property(value))},
@@ -61,13 +61,14 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _sample(record: Record, event: Mapping[str, Any]) -> bytes:
+def _sample(record: Record) -> bytes:
     """For consumers of Microsoft's sample "virtual-machines-python-scheduled-events-central-logging", as JSON.
 
     Like there: Azure's fields as they are, but the resources as one text (the sample drops all but the first, here they
     are joined by commas) and NotBefore without spaces; and where there is no event, only the last four fields. `Time`
     is UTC.
     """
+    event = _mapping(record.data.get("event"))
     resources = event.get("Resources")
     not_before = event.get("NotBefore")
     fields = {name: value for name, value in event.items() if value is not None}

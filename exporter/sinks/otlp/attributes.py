@@ -77,7 +77,7 @@ _RESOURCE_FIELDS: Final = (
 
 def log_attributes(record: Record) -> dict[str, AttributeValue]:
     """The attributes of `record`; what it does not know is left out."""
-    event = _mapping(record.data.get("event"))
+    event = record.readable_event
     values: dict[str, Any] = {f"{ROOT}.{name}": event.get(field) for name, field in _EVENT_FIELDS}
     values |= {f"{ROOT}.{name}": record.data.get(key) for name, key in _DATA_FIELDS}
     values[f"{ROOT}.changed"] = list(_mapping(record.data.get("changed"))) or None

@@ -54,6 +54,7 @@ AT = datetime(2022, 4, 11, 22, 11, 58, 123456, tzinfo=UTC)
 def a_record(kind: str = "scheduled", *, event: Any = EVENT, vm: Any = VM, **fields: Any) -> Record:
     data = {
         "event": event,
+        "event_id": str(EVENT["EventId"]).lower(),
         "vm": vm,
         "transition": kind,
         "document_incarnation": 7,
