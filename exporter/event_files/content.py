@@ -26,7 +26,10 @@ SUFFIX: Final = ".json"
 MAX_FILES: Final = 50
 """How many events of this VM, the most urgent ones, have a file."""
 MAX_BYTES: Final = 256 << 10
-"""Of one event's file; in one that would be larger `event` is null."""
+"""Of one file; in an event's file that would be larger, `event` is null."""
+MAX_TEXT: Final = 1000
+"""Characters of one text from outside. An event's file without `event`, and `status.json`, are smaller than `MAX_BYTES`
+then, also if each character is escaped."""
 
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 _NOT_A_NAME: Final = re.compile(r"(?i)status|con|prn|aux|nul|(com|lpt)[0-9]")
@@ -87,10 +90,10 @@ def event_fields(
     tracked, event = now.history, now.history.event
     rule = match(rules, event)[0]
     return {
-        "vm": vm_data(vm),
+        "vm": _cut(vm_data(vm)),
         "event_id": event.event_id,
         "event": event.raw,
-        "event_type": now.event_type,
+        "event_type": _cut(now.event_type),
         "status": now.phase.value,
         "not_before": optional_timestamp(now.not_before),
         "first_seen_at": timestamp(tracked.first_seen),
@@ -117,7 +120,7 @@ def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
 def status_fields(status: Status, files: Sequence[str], *, version: str, running: bool) -> dict[str, Any]:
     """The members of `status.json`, but for `type` and `written_at`. `files` are the names of the events' files."""
     return {
-        "vm": vm_data(status.vm),
+        "vm": _cut(vm_data(status.vm)),
         "up": status.source.up,
         "last_read_at": optional_timestamp(status.last_read),
         "failure": status.source.failure or None,
@@ -132,6 +135,13 @@ def status_fields(status: Status, files: Sequence[str], *, version: str, running
 def status_file(fields: Mapping[str, Any], now: datetime) -> bytes:
     """The content of `status.json`."""
     return _encoded({"type": STATUS_TYPE, "written_at": timestamp(now), **fields})
+
+
+def _cut(value: Any) -> Any:
+    """The same with each text in it cut to `MAX_TEXT`."""
+    if isinstance(value, Mapping):
+        return {name: _cut(item) for name, item in value.items()}
+    return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
 def _encoded(value: Mapping[str, Any]) -> bytes:

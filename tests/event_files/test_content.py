@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 
 from exporter.core.document import document_from
 from exporter.core.policy import DEFAULT_RULES, Mode, Rule
-from exporter.core.records import Vm
+from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.snapshot import Status
+from exporter.core.tags import MAX_TAG_NAME, MAX_TAG_VALUE, MAX_TAGS
 from exporter.event_files.content import (
     EVENT_TYPE,
     MAX_BYTES,
     MAX_FILES,
+    MAX_TEXT,
     event_fields,
     event_file,
     file_name,
@@ -186,6 +189,24 @@ def test_what_has_no_room_is_left_out_and_said(text: Any) -> None:
     assert found["event"] is None
     assert found["event_omitted_bytes"] == len(json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode())
     assert found["status"] == "Scheduled"
+
+
+@pytest.mark.parametrize("character", ["x", "🔥", "\x01"], ids=["letter", "emoji", "escaped"])
+def test_no_text_from_outside_makes_a_file_too_large(character: str) -> None:
+    """The next process would neither read such a file nor remove it. Each text is cut, and its beginning stays."""
+    long = character * 400_000
+    texts: dict[str, Any] = dict.fromkeys(VM_TEXTS[1:], long)
+    tags = tuple((f"{character * (MAX_TAG_NAME - 2)}{number:02}", long[:MAX_TAG_VALUE]) for number in range(MAX_TAGS))
+    story = Story()
+    story.read({**FREEZE, "EventType": long})
+    status = story.status(vm=replace(VM, **texts, tags=tags))
+    ((_, found),) = contents(status).items()
+    assert found["event"] is None
+    assert found["event_type"] == found["vm"]["id"] == character * MAX_TEXT
+    assert found["vm"]["name"] == VM.name
+    content = status_file(status_fields(status, list(named_files(status)), version="1", running=True), NOON)
+    assert len(content) <= MAX_BYTES
+    STATUS_FILE.validate(json.loads(content))
 
 
 JSON: Final = st.recursive(

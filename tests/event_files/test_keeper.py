@@ -306,6 +306,18 @@ def test_files_that_a_power_failure_blanked_go(world: World) -> None:
     assert names(world.path) == {STATUS, FREEZE_FILE, REBOOT_FILE}
 
 
+def test_file_of_an_endless_type_goes_with_its_event_after_a_kill(world: World) -> None:
+    """The next process knows it as one of ours, since no file of ours is too large to be read."""
+    story = Story()
+    story.read({**FREEZE, "EventType": "x" * 400_000})
+    world.bring(story.status())
+    assert (world.path / FREEZE_FILE).stat().st_size <= MAX_BYTES
+    world.restart()
+    story.read()
+    world.bring(story.status())
+    assert names(world.path) == {STATUS}
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_event_keeps_its_file_when_its_id_changes_case(world: World, restarts: bool) -> None:
     """It is the same event. A reader that knows the file's name doesn't take it for over."""
