@@ -218,6 +218,22 @@ def test_both_consumers_agree_on_every_record(tmp_path: Path) -> None:
     agree(good, found[: len(good)])
 
 
+def test_event_type_is_the_last_readable_one_and_none_for_a_record_about_the_vm(tmp_path: Path) -> None:
+    """As in the agent's other outputs."""
+    sent = json.loads(recorded()[1])
+    event = {**(sent["data"]["event"] or {}), "EventType": "Freeze"}
+    given: list[dict[str, Any]] = [
+        {"event_id": "e-1", "last_readable": {"EventType": "Reboot"}},
+        {"event_id": "e-1", "last_readable": {"EventType": None}},
+        {"event_id": "e-1", "last_readable": "x"},
+        {"event_id": None},
+    ]
+    bodies = [json.dumps({**sent, "data": {**sent["data"], "event": event, **more}}).encode() for more in given]
+    bodies = [body.replace(sent["id"].encode(), b"id-%d" % number) for number, body in enumerate(bodies)]
+    found = javascript(bodies, tmp_path)
+    assert [json.loads(one["line"])["event_type"] for one in found] == ["Reboot", None, "Freeze", None]
+
+
 def agree(bodies: Sequence[bytes], found: Sequence[Mapping[str, Any]]) -> None:
     """Each line that JavaScript wrote has what Python took out of the same message."""
     for body, one in zip(bodies, found, strict=True):

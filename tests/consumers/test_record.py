@@ -138,6 +138,19 @@ def test_azures_own_object_may_be_anything() -> None:
     assert (event.event_type, event.resources, event.duration) == (None, ("a",), None)
 
 
+def test_last_readable_value_is_in_place_of_one_that_cannot_be_read() -> None:
+    """As in the agent's other outputs; null is a value that was never readable."""
+    twice = {"EventId": EVENT_ID, "EventType": "Freeze", "EventSource": "User", "Resources": ["a"]}
+    event = read(with_data(event=twice, last_readable={"EventType": "Reboot", "EventSource": None})).event
+    assert event is not None
+    assert (event.event_type, event.event_source, event.resources) == ("Reboot", None, ("a",))
+    odd: tuple[Any, ...] = (None, 7, [], "x")
+    for earlier in odd:
+        event = read(with_data(event=twice, last_readable=earlier)).event
+        assert event is not None
+        assert event.event_type == "Freeze"
+
+
 def test_a_lone_surrogate_does_no_harm() -> None:
     """JSON can write half a character; no file can hold it."""
     fact = read(with_data(vm={"name": "web-\ud800"}))

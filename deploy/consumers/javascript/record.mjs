@@ -83,13 +83,15 @@ function checked(content, kind) {
   if (![data.vm.name, data.event_id].every((value) => value == null || value === "" || isKey(value))) return null;
   const summary = CLOSING.includes(kind) ? summaryOf(data.account) : null;
   if (summary === undefined) return null;
+  const [azure, earlier] = [data.event, data.last_readable].map((value) => (isObject(value) ? value : {}));
+  const { EventType: type } = data.event_id ? { ...azure, ...earlier } : {}; // the latter in place of what can't be read
   return {
     id,
     source,
     kind,
     time,
     event_id: data.event_id ? lower(data.event_id) : null,
-    event_type: isKey(data.event?.EventType) ? data.event.EventType : null,
+    event_type: isKey(type) ? type : null,
     vm: data.vm.name || source,
     severity: data.severity,
     message: data.message,

@@ -170,7 +170,9 @@ def _fact(content: dict[str, Any], kind: str) -> Fact:
     data = _Members(_Members(content).mapping("data"))
     envelope, vm = _Members(content), _Members(data.mapping("vm"))
     source, record_id, _ = (envelope.key(name) for name in ("source", "id", "subject"))
-    raw = data.values.get("event")
+    raw, earlier = data.values.get("event"), data.values.get("last_readable")
+    if isinstance(raw, dict) and isinstance(earlier, dict):  # in place of what can't be read
+        raw = {**raw, **earlier}
     event_id = _event_id(data, kind)
     name = vm.text("name") or source
     if event_id is None:
