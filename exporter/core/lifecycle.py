@@ -7,14 +7,11 @@ transition follows from the last phase seen and from the continuity of the polls
     last phase     Scheduled      Started     other status     gone
     ----------     ---------      -------     ------------     ----
     (absent)       scheduled      started     rejected         -
-    SCHEDULED      updated*       started**   updated          canceled or ended
+    SCHEDULED      updated*       started     updated          canceled or ended
     STARTED        updated        updated*    updated          completed
-    UNKNOWN        scheduled      started**   updated*         ended
+    UNKNOWN        scheduled      started     updated*         ended
 
-    * only when a field changed
-    ** `updated` if it was Started before: an event starts once
-
-The table is `MOVES`; a test walks every pair.
+    * only when a field changed. The table is `MOVES`; a test walks every pair.
 
 Source: Azure's documentation of Scheduled Events, section "High level overview".
 """
@@ -178,11 +175,9 @@ _NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed_at=_
 def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Tracked, Transition | None]:
     """The history of one event of the new document, and its transition if there is one."""
     present = before.closed_at is None
-    phase = phase_of(event)
+    phase = _shown(event)
     changed = changes(before.event, event) if present else {}
     kind = MOVES[before.phase if present else None, phase]
-    if phase is Phase.STARTED or event.started_twin:  # it starts once, whatever its status is in between
-        kind = Kind.UPDATED if present and before.started_at is not None else Kind.STARTED
     if present and not changed and before.event.status == event.status and kind is not Kind.STARTED:
         kind = None
     elif kind is None and changed:
@@ -219,8 +214,8 @@ def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracke
 
 def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, continuity: Continuity) -> Tracked:
     """`before` with the event of the new document. An unknown status leaves the phase unchanged."""
-    phase = phase_of(event)
-    starting = kind is Kind.STARTED
+    phase = _shown(event)
+    starting = before.started_at is None and kind is Kind.STARTED
     return replace(
         before,
         event=event,
@@ -307,6 +302,11 @@ def phase_of(event: Event | Tracked) -> Phase:
         return Phase.UNKNOWN
 
 
+def _shown(event: Event) -> Phase:
+    """The phase that a document shows: STARTED also if the id is there a second time, as Started."""
+    return Phase.STARTED if event.started_twin else phase_of(event)
+
+
 def likeness(event: Event | Tracked) -> Likeness | None:
     """What two ids of one event have in common, by which one can replace the other; None where that is not known."""
     if event.event_type is None or event.resources is None:
@@ -318,8 +318,7 @@ def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likenes
     """The ids that are new and Started, by their likeness. Some stand-ins for the service give each status a new id."""
     ids: dict[Likeness, str] = {}
     for event in events:
-        is_started = event.started_twin or phase_of(event) is Phase.STARTED
-        like = likeness(event) if is_started and event.key not in known else None
+        like = likeness(event) if _shown(event) is Phase.STARTED and event.key not in known else None
         if like is not None:
             ids.setdefault(like, event.event_id)
     return ids

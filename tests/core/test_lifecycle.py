@@ -109,12 +109,12 @@ def test_a_host_failure_is_first_seen_started() -> None:
 
 
 def test_started_that_goes_back_to_scheduled_is_an_unexpected_update() -> None:
-    """It cannot happen, and when it does it is said. An event starts once: the way back is an update too."""
+    """It cannot happen, and when it does it is said; the next start is a second `started`."""
     watcher = Watcher.fresh()
     watcher.sees(started())
     found = only(watcher.sees(event()))
     assert (found.kind, found.unexpected) == (Kind.UPDATED, True)
-    assert kinds(watcher.sees(started())) == ["updated"]
+    assert kinds(watcher.sees(started())) == ["started"]
     assert only(watcher.sees()).tracked.started_at == found.tracked.started_at
 
 
