@@ -101,7 +101,7 @@ class Seen:
 
     def line(self, found: dict[str, Any]) -> None:
         """A line of the agent's log: those with an id are records."""
-        if "id" in found and "subject" in found:
+        if "id" in found and ("subject" in found or found["event"] == "approval.failed"):
             self.told.add(found["id"])
             self.kinds[found["event"]] += 1
         elif found.get("event") == weighed.WEIGHED:

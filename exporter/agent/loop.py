@@ -253,7 +253,7 @@ class Agent:
                 detail = {"detail": fact.detail} if fact.detail else {}
                 self._log.info("approval.postponed", **self._about(fact.event_id), reason=fact.reason, **detail)
             case ApprovalFailed():
-                answer = {"status_code": fact.status_code, "detail": fact.detail}
+                answer = {"status_code": fact.status_code, "detail": fact.detail, "id": fact.record_id}
                 known = {name: value for name, value in answer.items() if value not in (None, "")}
                 about, attempt = self._about(fact.event_id), fact.attempt
                 self._log.warn("approval.failed", **about, attempt=attempt, reason=fact.reason, **known)

@@ -472,11 +472,13 @@ class _Cycle:
         last_attempt = observed.sent if failure.status_code is None else self._now
         after = replace(tracked, approval=replace(approval, last_attempt=last_attempt))
         self._history(after)
+        record_id, status = "", failure.status_code
         if approval.failures[failure.reason] == 1:
-            record = self._factory.failed(self._state, after, failure.reason, failure.status_code, failure.detail)
-            self._record(record)
-        event_id, status = after.event.event_id, failure.status_code
-        self._facts.append(ApprovalFailed(failure.reason, event_id, approval.attempts, status, failure.detail))
+            state, record = self._factory.failed(self._state, after, failure.reason, status, failure.detail)
+            self._record((state, record))
+            record_id = record.id
+        event_id, attempt = after.event.event_id, approval.attempts
+        self._facts.append(ApprovalFailed(failure.reason, event_id, attempt, status, failure.detail, record_id))
 
     # -- the source
 

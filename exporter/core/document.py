@@ -82,8 +82,8 @@ class Event:
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether the id is there a second time, or is unread."""
-        return "EventId" in self.faults
+        """Whether it is not known what the document says of the event."""
+        return self.is_unread or bool(self.disputed)
 
     @property
     def announced_seconds(self) -> int | None:

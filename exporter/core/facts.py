@@ -64,13 +64,14 @@ class ApprovalRequested:
 @dataclass(frozen=True, slots=True)
 class ApprovalFailed:
     """A POST was not answered 200. `reason` is a closed word, `attempt` the number of the POST for this event, and
-    `status_code` Azure's answer, None for none."""
+    `status_code` Azure's answer, None for none. `record_id` is of the record, which only the first for a reason has."""
 
     reason: str
     event_id: str
     attempt: int
     status_code: int | None = None
     detail: str = ""
+    record_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

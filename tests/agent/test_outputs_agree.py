@@ -95,7 +95,7 @@ class Shown:
         self.world = World(folder, policy(coordination=Coordination.ANY), source=Judged, all_events=all_events)
         assert isinstance(self.world.source, Judged)
         self.source = self.world.source
-        self.source.sheet = self.sheet = Sheet(TIMES)
+        self.source.sheet = self.sheet = Sheet(TIMES, all_events)
         self.source.world = self.world
         self.items: list[dict[str, Any]] = []
         self.keeper = self.new_keeper()

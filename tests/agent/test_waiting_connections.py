@@ -334,6 +334,10 @@ def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) ->
             ("status-400", 1),
             ("server-error", 1),
         ]
+        for record in failed:
+            (line,) = [line for line in lines if f" id={record.id}" in line]
+            assert f"attempt={record.data['attempt']} " in line
+        assert sum(" id=" in line for line in lines) == len(failed)
         world.see(document(3), 2)
         (closed,) = world.records("ended")
         counts = {each["reason"]: each["count"] for each in closed.data["account"]["approval_failures"]}

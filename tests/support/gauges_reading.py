@@ -93,6 +93,8 @@ class Sheet:
     """What was read so far. `times` says what each text of a NotBefore stands for."""
 
     times: Mapping[str, float]
+    everything: bool = False
+    """Records of other VMs' events are published: an event that comes to name this VM was seen before."""
     items: list[Any] | None = None
     number: int = 0
     first_answer: float | None = None
@@ -132,7 +134,7 @@ class Sheet:
             if "Started" in statuses and life.started is None:
                 life.started = wall
             self.whose[key] = self._whose(known, life.names, life.names != names, vm_name)
-            if known == "theirs" != self.whose[key]:  # first seen now, as what it is now
+            if known == "theirs" != self.whose[key] and not self.everything:  # first seen now, as what it is now
                 life.first = wall
                 life.started = None if life.started is None else wall
             self.lives[key] = life
