@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
+import html
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -291,7 +293,8 @@ class Sieve:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Patterns of a secret: as it is, and percent-encoded."""
+    """Patterns of a secret: as it is, as another program quotes it in JSON or HTML, and percent-encoded."""
     bounds = ("", "") if len(value) >= _SHORTEST_INSIDE else (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
     encoded = re.sub(r"%..", r"(?i:\g<0>)", re.escape(quote(value, safe="")))
-    yield from (form.join(bounds) for form in (re.escape(value), encoded))
+    quoted = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], html.escape(value)}
+    yield from (form.join(bounds) for form in (*map(re.escape, sorted(quoted, key=len, reverse=True)), encoded))

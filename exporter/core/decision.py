@@ -225,13 +225,14 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     Only the event's content counts. Conditions that held when it was approved (status and NotBefore, settling, files,
     hours) are not checked again.
     """
-    event = as_scheduled = tracked.event
+    event = tracked.event
+    as_scheduled = replace(event, faults=tuple(name for name in event.faults if name != "EventId"))
     if phase_of(event) is not Phase.SCHEDULED:
         as_scheduled = replace(
             event,
             status="Scheduled",
             not_before=event.not_before or tracked.not_before or tracked.first_seen,  # it has passed, whenever it was
-            faults=tuple(name for name in event.faults if name not in ("EventStatus", "NotBefore")),
+            faults=tuple(name for name in as_scheduled.faults if name not in ("EventStatus", "NotBefore")),
         )
     unsent = replace(tracked.approval, accepted_at=None)
     as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
@@ -248,9 +249,9 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
 
 def reconsidered(policy: Policy, tracked: Tracked, vm_name: str) -> tuple[Tracked, Reason] | None:
     """The history of an approved event whose approval has become outdated, and why, or is outdated no more (`NONE`);
-    None when neither has changed."""
+    None when neither has changed, or the document does not say what the event is now."""
     approval = tracked.approval
-    if approval.accepted_at is None:
+    if approval.accepted_at is None or tracked.event.is_ambiguous:
         return None
     reason = outdated(policy, tracked, vm_name)
     stale = reason is not Reason.NONE

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -117,20 +118,28 @@ def advance(
 def _maybe_there(state: State, document: Document) -> Iterator[Tracked]:
     """The events that are missing in the document but may be in it, beyond its bound or with an id that can't be read.
 
-    The type and resources of such an element are those of the event. An element that was there before, next to the
-    event, is another one. A hidden event stays so while there is one.
+    The type and resources of such an element are those of the event. It hides one event at most, and none if it was
+    there before, next to the event. A hidden event stays so while there is an element for it.
     """
-    present = {event.key for event in document.events} if document.rejected else set()
     beyond = {folded(item.raw["EventId"]) for item in document.rejected if item.fault == "too-many-events"}
-    hiding: dict[Likeness, bool] = {}
-    for item in document.rejected:
-        if like := item.likeness:
-            hiding[like] = hiding.get(like, False) or _fingerprint(item) not in state.rejected
-    for key, tracked in state.tracked.items() if hiding or beyond else ():
+    hiding = _likenesses(document)
+    if not (beyond or hiding):
+        return
+    others = _likenesses(state.document)
+    others.subtract(likeness(tracked) for tracked in state.tracked.values() if tracked.event.is_unread)
+    hiding -= +others
+    present = {event.key for event in document.events}
+    missing = [tracked for key, tracked in state.tracked.items() if key not in present]
+    for tracked in sorted(missing, key=lambda tracked: not tracked.event.is_unread):
         like = likeness(tracked)
-        is_new = hiding.get(like) if like else None
-        if key not in present and (key in beyond or is_new or (is_new is not None and tracked.event.is_unread)):
+        if tracked.key in beyond or hiding[like] > 0:
+            hiding[like] -= 1
             yield tracked
+
+
+def _likenesses(document: Document | None) -> Counter[Likeness | None]:
+    """How many elements without a readable id there are, by what they are like."""
+    return Counter(item.likeness for item in (document.rejected if document else ()) if item.likeness)
 
 
 def _warming(state: State, document: Document, now: Instant, *, again: bool) -> State:

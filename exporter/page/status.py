@@ -140,13 +140,14 @@ def _source(status: Status, now: Instant) -> Value:
 
 
 def _document(status: Status, own: int) -> Value | None:
-    document, events = status.state.document, len(status.state.tracked)
+    document = status.state.document
     if document is None:
         return None
+    events = sum(not event.is_unread for event in document.events)
     return {
         "incarnation": document.incarnation,
         "events": events,
-        "events_of_other_vms": events - own,
+        "events_of_other_vms": max(0, events - own),
         "unreadable": len(document.rejected),
     }
 

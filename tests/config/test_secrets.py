@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import pickle
 import re
 import time
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -305,3 +307,12 @@ def test_redaction_takes_time_in_proportion_to_the_text() -> None:
     ):
         assert len(redact(seed * 50_000)) > 0
     assert time.process_time() - began < 60  # minutes, if it grew with the square of the text
+
+
+@pytest.mark.parametrize("quote", [json.dumps, html.escape, lambda text: json.dumps(text, ensure_ascii=False)])
+def test_a_secret_is_hidden_as_another_program_quotes_it(quote: Callable[[str], str]) -> None:
+    """A collector answers in JSON, in HTML, or with a text quoted by its language."""
+    secret = 'Tr0ub"4dor&<Räst>\\99'
+    shown = Sieve([Secret(secret)])(f"invalid password {quote(secret)}")
+    assert "4dor" not in shown
+    assert "99" not in shown

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from exporter.core.decision import decide
+from exporter.core.decision import decide, reconsidered
 from exporter.core.document import MAX_EVENTS
 from exporter.core.event_now import EventNow
 from exporter.core.lifecycle import HISTORY_BYTES
@@ -94,6 +94,36 @@ def test_an_event_beyond_the_bound_of_a_document_is_still_there() -> None:
     watcher.sees(*many[1:], started())
     assert kinds(watcher.sees(*many, started())) == ["scheduled"]
     assert EventNow(watcher.state.tracked[KEY], "vm-0").phase is Phase.STARTED
+
+
+def test_each_element_hides_one_event() -> None:
+    """Two that are equal hide two; a third event is over, and those that are hidden stay before others."""
+    element = event(EventId=None)
+    watcher = Watcher.fresh()
+    watcher.sees(event("a"), event("b"), event("c"))
+    assert kinds(watcher.sees(event("a"), event("c"), element)) == []
+    assert kinds(watcher.sees(event("c"), element, element)) == []
+    restarted(watcher)
+    gone = only(watcher.sees(element, element))
+    assert gone.tracked.event.event_id == "c"
+    assert kinds(watcher.sees(event("a"), event("b"))) == []
+
+
+def test_an_element_that_changes_next_to_an_event_hides_it_not() -> None:
+    """It is another event, whatever its text becomes."""
+    watcher = Watcher.fresh()
+    watcher.sees(event(), event(EventId=None))
+    assert only(watcher.sees(started(EventId=None))).kind is Kind.CANCELED
+
+
+@pytest.mark.parametrize("shown", [(event(EventId=None),), (event(), event()), (event(), event(Resources=["vm-1"]))])
+def test_an_approved_event_whose_id_can_not_be_told_has_not_changed(shown: tuple[dict[str, Any], ...]) -> None:
+    """Nothing says that the rules would hold it now."""
+    watcher = Watcher.fresh()
+    watcher.sees(event())
+    approved(watcher, accepted_at=NOON)
+    watcher.sees(*shown)
+    assert reconsidered(replace(ENFORCE, coordination=Coordination.ANY), watcher.state.tracked[KEY], "vm-0") is None
 
 
 @pytest.mark.parametrize("element", HIDING.values(), ids=HIDING)

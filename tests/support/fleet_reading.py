@@ -142,8 +142,11 @@ class Reading:
         self._last = self._pending = None
 
     def finds(self) -> None:
-        """The disk has a state: it is what is known now, whatever was read before, as at a restart."""
+        """The disk has a state: it is what is known now, whatever was read before, as at a restart. What was seen
+        Started without it stays so."""
+        begun = self.lived.begun
         self.lived = deepcopy(self.durable)
+        self.lived.begun |= begun
         self._pending = (self._pending[0], 0.0) if self._pending is not None else None
 
     def is_served(self, body: bytes, true: float, touched: int) -> None:
@@ -209,8 +212,11 @@ class Reading:
     def ought_to_be_accepted(self, house: oracle.House) -> set[str]:
         """After a long and peaceful time: what is to be approved by this VM."""
         found = set()
+        busy = self.lived.begun | self.lived.accepted
         for place, item in enumerate(self.events):
-            ripe = oracle.Past(False, 1e9, 1e9, folded(item["EventId"]) in self.lived.begun)
+            key = folded(item["EventId"])
+            others = any(folded(other["EventId"]) in busy - {key} for other in self.events)
+            ripe = oracle.Past(False, 1e9, 1e9, key in self.lived.begun, others=others)
             if oracle.judge(self.events, place, house, ripe) == ("approve", ""):
-                found.add(folded(item["EventId"]))
+                found.add(key)
         return found
