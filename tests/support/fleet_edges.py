@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from exporter.core.document import Document
 from exporter.core.records import Record, Storable
 from exporter.core.state import State
 from exporter.errors import Permanent, Retryable
@@ -98,17 +99,20 @@ class Disk(Outbox):
 
     def __init__(self, member: Member) -> None:
         self._member = member
+        self._stored: Document | None = None
         super().__init__(member.folder / "outbox.db", CAPACITY, DESTINATIONS, now=member.utc)
 
     def load(self) -> State | None:
         state = super().load()
         if state is not None:
+            self._stored = state.document
             self._member.reading.finds()
         return state
 
     def commit(self, state: State, records: Sequence[Storable]) -> Mapping[str, int]:
         self._member.cross("commit")
-        self._member.reading.is_read(self._member.name_known)
+        if state.document is not self._stored:  # else a process begins with it, and has not worked through another yet
+            self._member.reading.is_read(self._member.name_known)
         self._full(OutboxUnwritable("full"))
         done = super().commit(state, records)
         self._member.reading.is_kept()
