@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import pty
 import re
 import select
 import shutil
@@ -433,7 +432,7 @@ def test_a_real_bash_completes(tmp_path: Path) -> None:
     """On a terminal the tabulator brings a flag, its value behind a sign, and the name of a file."""
     (tmp_path / "recording.jsonl").touch()
     (tmp_path / "completion").write_text(completion.bash(), encoding="utf-8")
-    leader, terminal = pty.openpty()
+    leader, terminal = os.openpty()
     environ = {"PATH": os.environ["PATH"], "TERM": "dumb", "PS1": "", "INPUTRC": "/dev/null", "COLUMNS": "500"}
     command = [need("bash"), "--norc", "--noprofile", "-i"]
     shell = subprocess.Popen(

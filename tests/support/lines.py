@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import Final
 
-_GOES_ON: Final = re.compile(r"\n(?: {9,}| (?=\S))(?=\S)")
+_GOES_ON: Final = re.compile(r"\r?\n(?: {9,}| (?=\S))(?=\S)")
 """Behind the label of a line of `check`, below the VM's name in the timeline, within a note in brackets."""
 
 

@@ -190,6 +190,7 @@ def test_prometheus_of_the_compose_file_sends_to_its_alertmanager() -> None:
     assert told["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
 
 
+@pytest.mark.linux("runs the documented line in a shell")
 def test_another_tag_is_carried_by_the_line_in_the_docs(tmp_path: Path) -> None:
     """The documented sed adds a tag to every list that carries the VM's labels, and promtool takes what comes of it."""
     line = re.search(r"^sed .*tag_cost_centre.*$", PAGE.read_text(encoding="utf-8"), flags=re.M)
