@@ -228,11 +228,10 @@ class App:
             record_post_answer=self._recorder.posted,
             spawn=spawn,
             wake=self._wake.set,
+            publish_status=self._status_published,
         )
         if (event_files := self._event_files) is not None:
-            environment = replace(
-                environment, publish_status=event_files.publish, event_files=lambda: event_files.state
-            )
+            environment = replace(environment, event_files=lambda: event_files.state)
         reading = _Reading(self._client, self._loop)
         source = Recorded(reading, self._recorder, lambda: self._clock().wall, self._stopping.is_set)
         return Agent(options, source, self._outbox, self.sink, log=self._log, environment=environment)
@@ -256,6 +255,11 @@ class App:
         folder = Folder(settings.path, settings.mode_bits, owner.user, owner.group)
         rules = self._settings.approval.rules
         return EventFiles(folder, rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
+
+    def _status_published(self, status: Status) -> None:
+        self.web.renew_pages()
+        if self._event_files is not None:
+            self._event_files.publish(status)
 
     def _while_polling(self) -> None:
         if self._agent is not None:

@@ -1,4 +1,5 @@
-"""What is answered: the application's pages, each rendered at most five times a second, however many clients ask.
+"""What is answered: the application's pages, each rendered once for each published status, and else at most five times a
+second, however many clients ask.
 
 A storm of scrapes then costs bytes, not rendering. Rendering runs on a short-lived thread of its own, so that an
 application that hangs does not stop the loop that closes hostile connections; there is at most one such thread for
@@ -62,7 +63,7 @@ class Application(Protocol):
     """The agent, as far as the server knows it: something that renders pages."""
 
     def respond(self, path: str, accept: Accept) -> Response:
-        """Render a page. Called on a thread of the server's, at most five times a second per (path, accept).
+        """Render a page. Called on a thread of the server's, as rarely as `PageCache` allows per (path, accept).
 
         `path` is one of `ROUTES`; `accept` matters for `/metrics` alone and is "text" for the others. An exception
         becomes a 500 that says nothing of it, at `GATE` a 200; it is logged once until the page works again.
@@ -147,7 +148,8 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
 
 @dataclass(slots=True)
 class PageCache:
-    """The application's pages, each at most `fresh_seconds` old. Used on the server's loop only."""
+    """The application's pages, each at most `fresh_seconds` old and none older than the last `renew`. Used on the
+    server's loop only, except for `renew`."""
 
     application: Application
     log: Logger
@@ -156,33 +158,44 @@ class PageCache:
     clock: Callable[[], float] = time.monotonic
     failures: int = 0
     """How often the application raised instead of giving a page."""
-    _rendered: dict[tuple[str, Accept], tuple[float, Response]] = field(default_factory=dict)
-    _rendering: dict[tuple[str, Accept], asyncio.Future[Response]] = field(default_factory=dict)
+    _version: int = 0
+    _rendered: dict[tuple[str, Accept], tuple[int, float, Response]] = field(default_factory=dict)
+    _rendering: dict[tuple[str, Accept], tuple[int, asyncio.Future[Response]]] = field(default_factory=dict)
+
+    def renew(self) -> None:
+        """Render each page anew for requests from now on. To be called on one thread, whichever it is."""
+        self._version += 1
 
     async def get(self, path: str, accept: Accept) -> Response:
         """The page, perhaps rendered for another client a moment ago; 503 if the application takes too long."""
-        key = (path, accept if path == "/metrics" else "text")
+        key, wanted = (path, accept if path == "/metrics" else "text"), self._version
         cached = self._rendered.get(key)
-        if cached is not None and self.clock() - cached[0] < self.fresh_seconds:
-            return cached[1]
-        if key not in self._rendering:
-            try:
-                self._rendering[key] = in_thread(lambda: self._render(*key), f"web{path}")
-            except RuntimeError as error:  # no thread can be started
-                return self._failed(path, error)
-            self._rendering[key].add_done_callback(lambda done: self._store(key, done))
+        if cached is not None and cached[0] >= wanted and self.clock() - cached[1] < self.fresh_seconds:
+            return cached[2]
         try:
             # Not `wait_for`: cancelled at the wrong moment, it goes on (in Python 3.11).
             async with asyncio.timeout(self.render_seconds):
-                return await asyncio.shield(self._rendering[key])
+                while key in self._rendering and self._rendering[key][0] < wanted:
+                    await asyncio.wait((self._rendering[key][1],))
+                if key not in self._rendering:
+                    self._start(key)
+                return await asyncio.shield(self._rendering[key][1])
         except TimeoutError:
             late = plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
             return FAILED_OPEN if path == GATE else late
+        except RuntimeError as error:  # no thread can be started
+            return self._failed(path, error)
 
-    def _store(self, key: tuple[str, Accept], done: asyncio.Future[Response]) -> None:
-        del self._rendering[key]
-        if not done.cancelled() and done.exception() is None:
-            self._rendered[key] = (self.clock(), done.result())
+    def _start(self, key: tuple[str, Accept]) -> None:
+        version, rendering = self._version, in_thread(lambda: self._render(*key), f"web{key[0]}")
+
+        def store(done: asyncio.Future[Response]) -> None:
+            del self._rendering[key]
+            if not done.cancelled() and done.exception() is None:
+                self._rendered[key] = (version, self.clock(), done.result())
+
+        self._rendering[key] = (version, rendering)
+        rendering.add_done_callback(store)
 
     def _render(self, path: str, accept: Accept) -> Response:
         try:

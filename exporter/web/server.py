@@ -107,6 +107,10 @@ class WebServer:
         """How often the application raised instead of giving a page."""
         return self._pages.failures
 
+    def renew_pages(self) -> None:
+        """Render each page anew for requests from now on. To be called on one thread, whichever it is."""
+        self._pages.renew()
+
     @property
     def _settings(self) -> WebSettings:
         return self._config.current if self._config is not None else OPEN_TO_ALL

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -154,6 +155,52 @@ def test_a_page_is_rendered_again_when_it_is_no_longer_fresh(pages: Pages) -> No
         for _ in range(3):
             assert httpx.get(f"http://{host}:{port}/metrics").status_code == 200
     assert len(pages.asked) == 3
+
+
+def test_a_published_change_is_on_the_next_page_at_once(pages: Pages) -> None:
+    """A page that is still fresh is rendered again once the server is asked to renew it."""
+    server = WebServer("127.0.0.1:0", pages, limits=Limits(fresh_seconds=600))
+    server.start()
+    url = "http://{}:{}/metrics".format(*server.address)
+    for _ in range(3):
+        httpx.get(url)
+    assert len(pages.asked) == 1
+    server.renew_pages()
+    for _ in range(3):
+        httpx.get(url)
+    server.stop()
+    assert len(pages.asked) == 2
+
+
+def test_a_page_that_is_being_rendered_from_older_facts_is_not_given_to_a_later_request() -> None:
+    """The later request waits for a rendering that began after the change."""
+    application = Numbered()
+    server = WebServer("127.0.0.1:0", application, limits=Limits(fresh_seconds=600, render_seconds=30))
+    server.start()
+    url = "http://{}:{}/metrics".format(*server.address)
+    with ThreadPoolExecutor(2) as clients:
+        earlier = clients.submit(httpx.get, url, timeout=30)
+        assert application.begun.wait(30)
+        server.renew_pages()
+        later = clients.submit(httpx.get, url, timeout=30)
+        until(lambda: httpx.get(url.replace("metrics", "-/healthy")).status_code == 200)
+        application.released.set()
+        assert (earlier.result().text, later.result().text) == ("1", "2")
+    server.stop()
+
+
+class Numbered:
+    """Numbers its answers for `/metrics`; the first one waits to be released."""
+
+    def __init__(self) -> None:
+        self.begun, self.released, self.number = threading.Event(), threading.Event(), 0
+
+    def respond(self, path: str, accept: Accept) -> Response:  # noqa: ARG002  # the protocol's signature
+        if path == "/metrics":
+            self.number += 1
+            self.begun.set()
+            self.released.wait(30)
+        return Response(200, "text/plain", str(self.number).encode())
 
 
 class Failing:
