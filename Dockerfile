@@ -1,6 +1,6 @@
 # The agent as an image: non-root, meant for a read-only root file system, one writable folder.
 #   docker build --tag azure-scheduled-events-exporter .                              (this machine's architecture)
-#   docker buildx build --platform linux/amd64,linux/arm64 --tag … .                  (all wheels exist for both: make platforms)
+#   docker buildx build --platform linux/amd64,linux/arm64 --tag … .                  (all wheels exist for both: make -C deploy platforms)
 #   docker run --network host --read-only --cap-drop ALL --volume azse:/var/lib/azure-scheduled-events-exporter …
 # Settings come by environment (SCHEDULED_EVENTS_…) or --config.file. Host network: the metadata service answers 169.254.169.254
 # only for requests that come from the VM's own address.

@@ -1,8 +1,8 @@
 """What a fleet costs: one agent and one Prometheus are measured, fleets of 1 to 10,000 VMs are calculated from it.
 
-`python -m benchmarks.costs` measures for about half an hour and keeps what it found in `costs.json`; the tables of
-docs/fleet.md are made of that file (`make costs` does both). CPU is counted as the time that the scheduler gave a
-process, not by the clock on the wall, so that a busy machine disturbs it little.
+`make bench WHAT=costs` measures for about half an hour and keeps what it found in `costs.json`, of which
+`make generate` makes the tables of docs/fleet.md. CPU is counted as the time that the scheduler gave a process, not by
+the clock on the wall, so that a busy machine disturbs it little.
 """
 
 from __future__ import annotations

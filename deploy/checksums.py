@@ -1,6 +1,6 @@
-"""What a release consists of, and its SHA256SUMS: `python -m deploy.checksums [--release]` (`make checksums`).
+"""What a release consists of, and its SHA256SUMS: `make -C deploy checksums [RELEASE=1]`.
 
-SHA256SUMS names every file of dist/, as `sha256sum --check` reads it. With `--release` (`make checksums RELEASE=1`)
+SHA256SUMS names every file of dist/, as `sha256sum --check` reads it. With `RELEASE=1`
 dist/ must hold each artefact of this version and nothing else; folders, as builds leave them, are not looked at.
 """
 

@@ -3,8 +3,8 @@
 What git tracks is copied with one mode and one time, so that neither the builder's umask nor what lies about in their
 checkout gets in; setuptools makes the sdist of it, which is packed anew without the builder's name and clock, and the
 wheel is built from that sdist alone. The time is SOURCE_DATE_EPOCH ([reproducible-builds.org]) or that of the last
-commit. `make dist` calls it, `make reproducible` proves it. Links of the README lead to the files of the version's tag,
-since PyPI shows it without them.
+commit. `make -C deploy dist` calls it, `make -C deploy reproducible` proves it. Links of the README lead to the files
+of the version's tag, since PyPI shows it without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The licences of all that ships: `python -m deploy.licences` writes dist/THIRD-PARTY-LICENCES.txt (`make licences`).
+"""The licences of all that ships: `make -C deploy licences` writes dist/THIRD-PARTY-LICENCES.txt.
 
 By default of the wheels that deploy/constraints.txt names, for Linux and for Windows: each is downloaded, held by its
 hash, and read. With `--folder FOLDER`, run by the Python that the self-contained folder was made with: of what that

@@ -98,7 +98,7 @@ def prometheus_rule(rules: str) -> str:
     spec = "\n".join(f"  {line}".rstrip() for line in lines)
     spec = re.sub(r"\n{2,}", "\n", spec)
     return f"""\
-# Made of rules.yml by `make rules`; why each rule is as it is stands there. A Prometheus loads this object when its
+# Made of rules.yml by `make generate`; why each rule is as it is stands there. A Prometheus loads this object when its
 # ruleSelector takes the object's labels and its ruleNamespaceSelector the namespace that it is put into.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -117,7 +117,7 @@ def azure_monitor(rules: str) -> str:
     template = {
         "$schema": _SCHEMA,
         "contentVersion": "1.0.0.0",
-        "metadata": {"description": "Made of rules.yml by `make rules`; why each rule is as it is stands there."},
+        "metadata": {"description": "Made of rules.yml by `make generate`; why each rule is as it is stands there."},
         "parameters": _PARAMETERS,
         "variables": _VARIABLES,
         "resources": [_azure_group(group) for group in yaml.safe_load(rules)["groups"]],

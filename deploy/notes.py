@@ -1,4 +1,4 @@
-"""The notes of a release: `python -m deploy.notes` (`make notes`) prints the version's section of CHANGELOG.md.
+"""The notes of a release: `make -C deploy notes` prints the version's section of CHANGELOG.md.
 
 The version is that of `exporter/__init__.py`. Nothing is printed unless it can be released: three numbers, exactly one
 section with a date and with text, no text in a section above it or under `[Unreleased]`, which no release would ever

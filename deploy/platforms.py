@@ -1,4 +1,4 @@
-"""Whether the locks hold everywhere: `python -m deploy.platforms [--python VERSION…]` (`make platforms`).
+"""Whether the locks hold everywhere: `python -m deploy.platforms [--python VERSION…]` (`make -C deploy platforms`).
 
 For Linux on amd64 and arm64 with glibc 2.28, for Windows on amd64, and for every Python that pyproject.toml names, uv
 acts as if it were there: each requirement of the locks has a wheel that fits and whose hash is in the lock, and what

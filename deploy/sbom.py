@@ -1,4 +1,4 @@
-"""What the agent is made of, as CycloneDX JSON: `python -m deploy.sbom` writes dist/….cdx.json (`make sbom`).
+"""What the agent is made of, as CycloneDX JSON: `python -m deploy.sbom` writes dist/….cdx.json (`make -C deploy sbom`).
 
 Of deploy/constraints.txt: each distribution with its version, its licence, the hashes of its files, and who asked for
 it, as uv noted it in the lock. Python itself and what a self-contained folder has beside it are not in there: their

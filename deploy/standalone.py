@@ -16,7 +16,7 @@ def keep_program() -> None:
     """
     archive = getattr(sys.modules.get("pyimod02_importers"), "pyz_archive", None)
     if archive is not None and os.path.exists(RUNNING):
-        archive._filename = RUNNING  # PyInstaller has no public way; `make packages-test` holds it to this
+        archive._filename = RUNNING  # PyInstaller has no public way; `make -C tests packages` holds it to this
 
 
 keep_program()

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 SKIPPED: Final = {
     "linux": "Linux alone:",
-    "windows": "runs on Windows alone: make windows",
+    "windows": "runs on Windows alone: make -C tests windows",
     "not_wine": "not judged under Wine:",
     "not_emulated": "not judged under QEMU's emulation:",
 }

@@ -1,4 +1,4 @@
-"""Writes what is generated: `python -m deploy.manifests`, which `make manifests` calls."""
+"""Writes what is generated: `python -m deploy.manifests`, which `make generate` calls."""
 
 from __future__ import annotations
 

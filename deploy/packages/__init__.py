@@ -1,4 +1,4 @@
-"""The deb and the rpm: `make deb`, `make rpm`. What is in them, what they need of the host, and how they are made.
+"""The deb and the rpm: `make -C deploy deb rpm`. What is in them, what they need of the host, and how they are made.
 
 build        makes a package of the self-contained folder, by nfpm
 contents     what goes where, as nfpm's configuration

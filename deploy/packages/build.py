@@ -1,4 +1,4 @@
-"""Make a deb or an rpm of the self-contained folder: `python -m deploy.packages.build deb|rpm`, `make deb`, `make rpm`.
+"""Make a deb or an rpm of the self-contained folder: `make -C deploy deb rpm`.
 
 The folder is dist/azure-scheduled-events-exporter, made anew by `deploy/standalone` where it is missing or older than
 the sources. The package needs the C library that the folder needs: an old interpreter makes it for old hosts, too.

@@ -176,7 +176,7 @@ def main() -> int:
         return 0
     print(
         f"{args.folder} needs glibc {needs.glibc}, more than {args.glibc_at_most}: "
-        'make standalone PYTHON="$(deploy/standalone-base)"',
+        'make -C deploy standalone PYTHON="$(deploy/standalone-base)"',
         file=sys.stderr,
     )
     return 1

@@ -1,7 +1,7 @@
 """Build the self-contained folder on a Windows with a CPython of python.org, try it, and pack it.
 
-`python -m deploy.windows.build` (or `make windows-zip`) leaves `dist/azure-scheduled-events-exporter/` and the zip.
-All that goes in is locked: versions and hashes, wheels only.
+`make -C deploy windows-zip` leaves `dist/azure-scheduled-events-exporter/` and the zip, without make
+`python -m deploy.windows.build`. All that goes in is locked: versions and hashes, wheels only.
 """
 
 from __future__ import annotations

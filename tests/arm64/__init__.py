@@ -1,1 +1,1 @@
-"""`make arm64`: the demo and the fast tests in a Debian for arm64, its programs run by QEMU's user emulation."""
+"""`make -C tests arm64`: the demo and the fast tests in an arm64 Debian, its programs run by QEMU's user emulation."""

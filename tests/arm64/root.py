@@ -108,7 +108,7 @@ def alone() -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SetUpError(f"another `make arm64` is under way: it holds {file.name}") from None
+            raise SetUpError(f"another `make -C tests arm64` is under way: it holds {file.name}") from None
         yield
 
 

@@ -1,10 +1,10 @@
-"""The deb and the rpm in fresh Debian roots without Python: `python -m tests.packages` (`make packages-test`).
+"""The deb and the rpm in fresh Debian roots without Python: `python -m tests.packages` (`make -C tests packages`).
 
 Builds both, and a later version of each; installs, runs and scrapes the agent, lets records pile up in its outbox,
 upgrades, tries to downgrade, removes, installs again and purges, and looks at what is there after each step. Also
 lintian, the manual page by mandoc and man, and the completions in zsh and fish. As root on a Debian; installs what it
-needs with apt. Takes some minutes. No systemd runs in these roots: `make systemd` is about that. The rpm is installed
-by Debian's rpm, which knows no packages of RHEL: what it needs is judged against the symbols of this C library.
+needs with apt. Takes some minutes. No systemd runs in these roots: `make -C tests systemd` is about that. The rpm is
+installed by Debian's rpm, which knows no packages of RHEL: what it needs is judged against this C library's symbols.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def main() -> int:
             _rpm_story(root, rpm, Path(work))
     _say(
         f"the packages install, run without Python, upgrade to {LATER} with settings and outbox kept, refuse to go "
-        "back, and leave nothing behind when purged. Not judged here: systemd (make systemd), RHEL's own rpm database, "
-        "SELinux"
+        "back, and leave nothing behind when purged. Not judged here: systemd (make -C tests systemd), RHEL's own rpm "
+        "database, SELinux"
     )
     return 0
 

@@ -66,7 +66,7 @@ SCHEMA: Final = {
     "additionalProperties": False,
 }
 """What the file uses of cloud-init, as every version from Ubuntu 20.04's and RHEL 8's on takes it. The whole schema is
-cloud-init's own, which `make cloud-init` asks."""
+cloud-init's own, which `make -C tests cloud-init` asks."""
 
 
 def filled_in(text: str, **others: str) -> str:

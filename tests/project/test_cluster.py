@@ -1,4 +1,4 @@
-"""`make cluster` judges by what the API server said and did: its reading of both."""
+"""`make -C tests cluster` judges by what the API server said and did: its reading of both."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from exporter.core.records import KINDS
 from exporter.sinks.prometheus.catalogue import BY_NAME, PREFIX
 from tests.support.documentation import (
     GENERATED,
+    MAKEFILES,
     PAGES,
     ROOT,
     Block,
@@ -34,9 +35,11 @@ from tests.support.documentation import (
     anchors,
     blocks,
     generated_part,
+    make_targets,
     name_of,
     prose,
     record_schema,
+    unknown_targets,
 )
 from tests.support.peers import need
 from tests.support.ports import reserved_port
@@ -59,7 +62,7 @@ SEPARATOR: Final = "---- end of the block at line"
 
 @pytest.mark.parametrize(("page", "part"), GENERATED)
 def test_a_generated_part_is_current(page: str, part: str) -> None:
-    """A page shows what the definitions say now (`make readme` writes it)."""
+    """A page shows what the definitions say now (`make generate` writes it)."""
     made = GENERATED[page, part]().rstrip() + "\n"
     if os.environ.get("UPDATE_README"):
         place = generated_part(page, part)
@@ -203,16 +206,24 @@ def test_every_flag_that_is_named_exists() -> None:
 
 
 def test_every_make_target_that_is_named_exists() -> None:
-    """`make TARGET` in the pages is a target of the Makefile."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = {name for line in re.findall(r"^([a-z][a-z0-9 -]*):", makefile, re.MULTILINE) for name in line.split()}
-    named = set()
-    for page in PAGES:
-        named |= set(re.findall(r"`make ([a-z0-9-]+)", prose(page)))
-        for block in blocks(page):
-            named |= set(re.findall(r"^make ([a-z0-9-]+)", block.text, re.MULTILINE))
-    assert {"demo", "test", "docs"} <= named
-    assert named - targets == set()
+    """`make TARGET` and `make -C FOLDER TARGET`, in the pages and in what is said in code, is a target there."""
+    code = [path for folder in ("exporter", "tests", "deploy", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    named = set().union(*(make_targets(path.read_text(encoding="utf-8"), "`") for path in (*PAGES, *code)))
+    named |= set().union(*(make_targets(block.text, "^") for page in PAGES for block in blocks(page)))
+    assert {(".", "demo"), (".", "test"), ("deploy", "deb"), ("tests", "packages")} <= named
+    assert unknown_targets(named) == set()
+
+
+def test_each_makefile_tells_of_its_targets() -> None:
+    """The whole of the root's help is ten lines; what else a target there is for, is for other targets and for CI."""
+    for folder, text in MAKEFILES.items():
+        command = ["make", "--no-print-directory", "-C", str(ROOT / folder), "help"]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
+        told = [line.split()[3 if folder != "." else 1] for line in done.stdout.splitlines()]
+        (declared,) = re.findall(r"^\.PHONY: (.*)", text, re.MULTILINE)
+        inner = {"help", *{".": ("test-all", "peers", "grafana", "pytest"), "deploy": ("locked",)}.get(folder, ())}
+        assert set(told) | inner == set(declared.split())
+        assert folder != "." or len(told) == 10
 
 
 def test_the_loop_of_contributors_exists() -> None:
@@ -291,12 +302,11 @@ def test_every_setting_that_is_named_exists() -> None:
 def test_the_checks_before_a_commit_need_no_network() -> None:
     """Each hook is local and calls a tool of .venv that `make lint` or `make types` calls as well."""
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [repo["repo"] for repo in hooks["repos"]] == ["local"]
     for hook in hooks["repos"][0]["hooks"]:
         assert hook["language"] == "system"
         tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
-        assert f"$(BIN)/{tool}" in makefile
+        assert f"$(BIN)/{tool}" in MAKEFILES["."]
 
 
 @pytest.mark.parametrize(

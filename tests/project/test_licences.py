@@ -1,4 +1,4 @@
-"""Under which licences all that ships is: `deploy/licences.py`, by `make licences` and each self-contained build."""
+"""Under which licences all that ships is: `make -C deploy licences`, and each self-contained build, judge."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def promtool_finds_nothing(groups: list[dict[str, Any]], folder: Path) -> None:
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
 def test_a_file_for_another_loader_is_current(path: Path) -> None:
-    """Each file is what `make rules` makes of the rules as they are now."""
+    """Each file is what `make generate` makes of the rules as they are now."""
     assert path.read_text(encoding="utf-8") == MADE[path](RULES)
 
 

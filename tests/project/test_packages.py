@@ -1,6 +1,6 @@
 """The deb and the rpm: what is in them, their scripts, what they need, and what is made of the commands for them.
 
-`make packages-test` installs them in fresh roots; here is what a change of settings, commands or paths would break.
+`make -C tests packages` installs them in fresh roots; here is what a change of settings, commands or paths would break.
 """
 
 from __future__ import annotations
@@ -420,7 +420,7 @@ def test_bash_completes_every_command_and_flag() -> None:
 
 
 def test_zsh_and_fish_know_every_flag() -> None:
-    """Their files name each flag of each command (`make packages-test` asks the shells themselves)."""
+    """Their files name each flag of each command (`make -C tests packages` asks the shells themselves)."""
     zsh, fish = completion.zsh(), completion.fish()
     for command in all_commands():
         for flag in command.flags:

@@ -1,4 +1,4 @@
-"""The locks on every platform, as far as it can be said without the network: `make platforms` asks for the wheels."""
+"""The locks on every platform, without the network: `make -C deploy platforms` asks it for the wheels."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def test_text_under_unreleased_below_the_version_stops_the_release() -> None:
 
 
 def checkout(folder: Path, changelog: str) -> Path:
-    """What `make notes` needs of a checkout, with this CHANGELOG."""
-    for name in ("Makefile", "deploy/__init__.py", "deploy/notes.py", "exporter/__init__.py"):
+    """What `make -C deploy notes` needs of a checkout, with this CHANGELOG."""
+    for name in (".ci/venv.mk", "deploy/Makefile", "deploy/__init__.py", "deploy/notes.py", "exporter/__init__.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((ROOT / name).read_bytes())
     (folder / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
@@ -106,7 +106,7 @@ def checkout(folder: Path, changelog: str) -> Path:
 
 def make_notes(folder: Path, tag: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "RELEASE_TAG": tag, "PYTHON": sys.executable}
-    command = ["make", "--silent", "notes"]
+    command = ["make", "--silent", "-C", "deploy", "notes"]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
 

@@ -15,6 +15,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from tests.support.documentation import make_targets, unknown_targets
 from tests.support.peers import need
 
 pytestmark = pytest.mark.linux("GitHub's files; the checkers are tools of Linux here")
@@ -204,7 +205,7 @@ def test_no_job_may_do_more_than_it_needs() -> None:
 
 def test_where_something_is_published_only_what_is_locked_is_installed() -> None:
     """In a job that may sign or push, every step could: it installs by hash or not at all, and so does what builds."""
-    allowed = {"make .venv/.locked"}
+    allowed = {"make -C deploy locked"}
     installing = re.compile(r"\b(?:make|pip3?|pipx|uvx?|npm|apt-get) ")
     said = [
         step.get("run", "")
@@ -214,12 +215,12 @@ def test_where_something_is_published_only_what_is_locked_is_installed() -> None
         if file == "release.yml"
     ]
     assert {script for script in said if installing.search(script)} <= allowed
-    rule = text("Makefile").partition("\n$(VENV)/.locked: $(LOCKS)\n")[2].partition("\n\n")[0]
+    rule = text(".ci/venv.mk").partition("\n$(VENV)/.locked: $(LOCKS)\n")[2].partition("\n\n")[0]
     assert re.findall(r"install.*", rule.replace("installing", "")) == [
         "install --require-hashes --only-binary :all: $(LOCKS:%=--requirement %)"
     ]
     for target in ("dist", "deb", "rpm", "chart", "sbom", "licences"):
-        assert f"\n{target}: $(VENV)/.locked\n" in text("Makefile"), target
+        assert f"\n{target}: $(VENV)/.locked ##" in text("deploy/Makefile"), target
 
 
 def test_the_locked_helm_is_the_one_that_the_tests_try() -> None:
@@ -246,19 +247,17 @@ def test_every_job_ends() -> None:
 
 
 def test_every_target_that_is_called_exists() -> None:
-    """`make TARGET` in a workflow is a target of the Makefile, and a script of ours that it names is there."""
-    targets = set(re.findall(r"^([\w$()./-]+):", text("Makefile"), re.MULTILINE))
+    """`make -C FOLDER TARGET` in a workflow is a target there, and a script of ours that it names is there."""
     called, scripts = set(), set()
     for _, _, step in steps():
         script = str(step.get("run", ""))
-        for words in re.findall(r"\bmake ([^\n|&;>#]+)", script):
-            called |= {word for word in re.findall(r"(?<!\S)[\w./-]+(?!\S)", words) if not word.startswith("-")}
+        called |= make_targets(script, "^")
         scripts |= set(re.findall(r"(?<![\w./-])(?:deploy|\.ci)/[\w./-]+", script))
     for _, _, job in jobs():
         rows = job.get("strategy", {}).get("matrix", {}).get("include", ())
-        called |= {row["target"] for row in rows if "target" in row}
-    assert {"deb", "rpm", "soak"} <= called
-    assert {name.replace(".venv", "$(VENV)") for name in called} - targets == set()
+        called |= {(row["folder"], row["target"]) for row in rows if "target" in row}
+    assert {("deploy", "deb"), ("deploy", "rpm"), ("deploy", "locked"), ("tests", "soak")} <= called
+    assert unknown_targets(called) == set()
     assert [script for script in sorted(scripts) if not (ROOT / script).is_file() and not script.endswith(".txt")] == []
 
 
@@ -275,7 +274,7 @@ def test_ci_runs_what_anybody_can_run() -> None:
 def test_the_night_has_the_long_proofs() -> None:
     """Each target that is not part of `make test` and proves something runs every night."""
     rows = loaded(GITHUB / "workflows" / "nightly.yml")["jobs"]["make"]["strategy"]["matrix"]["include"]
-    proofs = "properties soak fuzz audit pythons arm64 systemd cluster vm scale windows image-test"
+    proofs = "properties soak fuzz audit pythons arm64 systemd cluster vm bench windows image"
     assert {row["target"] for row in rows} == set(proofs.split())
 
 
@@ -285,9 +284,9 @@ def test_the_night_brings_what_its_container_lacks() -> None:
     job = loaded(GITHUB / "workflows" / "nightly.yml")["jobs"]["make"]
     settings = {row["target"]: row["setting"] for row in job["strategy"]["matrix"]["include"]}
     assert settings["systemd"] == "PYTHON=python3"
-    assert settings["image-test"] == "IMAGE_STORAGE=vfs"
+    assert settings["image"] == "IMAGE_STORAGE=vfs"
     assert "binutils" in job["steps"][0]["run"]
-    assert "\npythons: peers\n" in text("Makefile")
+    assert "-C .. peers\n" in text("tests/Makefile").partition("\npythons:")[2].partition("\n\n")[0]
 
 
 def test_each_python_that_is_promised_is_tried() -> None:

@@ -85,6 +85,27 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+MAKEFILES: Final = {
+    folder: (ROOT / folder / "Makefile").read_text(encoding="utf-8") for folder in (".", "deploy", "tests")
+}
+"""The text of each Makefile, by its folder."""
+
+
+def make_targets(text: str, before: str) -> set[tuple[str, str]]:
+    """Each folder and target of the `make` commands in the text that this pattern stands before."""
+    called = re.findall(rf"{before}make(?: --silent)?(?: -C ([\w.]+))?((?: (?!-)[\w.=$\"()/-]+)*)", text, re.MULTILINE)
+    return {(folder or ".", word) for folder, words in called for word in words.split() if word.islower()}
+
+
+def unknown_targets(called: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those that no Makefile of the folder declares."""
+    return {
+        (folder, target)
+        for folder, target in called
+        if not re.search(rf"^\.PHONY:.* {re.escape(target)}(?= |$)", MAKEFILES.get(folder, ""), re.MULTILINE)
+    }
+
+
 # -- generated parts
 
 
@@ -174,7 +195,7 @@ def layers() -> str:
 
 
 def costs_tables() -> str:
-    """What a fleet costs, by what `make costs` measured."""
+    """What a fleet costs, by what `make bench WHAT=costs` measured."""
     return written(Found.read(FOUND.read_text(encoding="utf-8")))
 
 

@@ -1,7 +1,7 @@
 """How hard the properties are tried, and where their files are: PROPERTIES_TIMES and HYPOTHESIS_PROFILE.
 
 `make test` tries the same examples every time, in seconds; `make test-fast` a quarter of them; HYPOTHESIS_PROFILE=long
-ever new ones, ten times as many. `make properties` goes on with new ones for as long as it is told to.
+ever new ones, ten times as many. `make -C tests properties` goes on with new ones for as long as it is told to.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import costs, dashboards, gate, rules, weighed
+from benchmarks import costs, gate, rules, weighed
+from benchmarks import panels as measured_panels
 from benchmarks.agent import Agent, metadata_service
 from benchmarks.drain import backlog, far, fill
 from benchmarks.fleet import ANNOUNCED_AFTER, Fleet, name, story
@@ -141,13 +142,13 @@ def test_the_agent_is_weighed_and_a_seeded_leak_seen(tmp_path: Path) -> None:
 @pytest.mark.peer("prometheus")
 def test_every_panel_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every panel of both dashboards is asked as often as said and has its line; so has what it is compared with."""
-    found = dashboards.report(20, 2, tmp_path, interval=1)
+    found = measured_panels.report(20, 2, tmp_path, interval=1)
     assert {len(times.seconds) for times in found} == {2}
     boards = {name: {panel["title"] for panel in panels(load(name))} for name in ("fleet", "vm")}
     for board, titles in boards.items():
         assert {times.panel for times in found if times.board.startswith(board)} == titles
     printed = capsys.readouterr().out
-    assert all(f"| {about} |" in printed for about in dashboards.WITHOUT_RULES)
+    assert all(f"| {about} |" in printed for about in measured_panels.WITHOUT_RULES)
     assert "| azure-scheduled-events-fleet.rules |" in printed
 
 

@@ -30,9 +30,9 @@ DROP_INS: Final = ("event-hubs.conf", "network.conf")
 
 def built() -> Path:
     """The package of this checkout, in dist/; one that is there may be of sources before these. Raises DiskError."""
-    print("== make deb", file=sys.stderr, flush=True)
-    if subprocess.run(["make", "deb"], cwd=ROOT, check=False).returncode:
-        raise DiskError("make deb failed")
+    print("== make -C deploy deb", file=sys.stderr, flush=True)
+    if subprocess.run(["make", "-C", "deploy", "deb"], cwd=ROOT, check=False).returncode:
+        raise DiskError("make -C deploy deb failed")
     found = sorted((ROOT / "dist").glob(f"{NAME}_*_amd64.deb"))
     if len(found) != 1:
         raise DiskError(f"expected one {NAME}_…_amd64.deb in dist/, found {len(found)}")
@@ -73,7 +73,7 @@ def run(deb: Path, folder: Path, accelerator: str, only: Sequence[str]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--deb", type=Path, help="The package. Default: what `make deb` makes.")
+    parser.add_argument("--deb", type=Path, help="The package. Default: what `make -C deploy deb` makes.")
     parser.add_argument("--only", metavar="PROOF", action="append", help="After the installation this proof alone.")
     parser.add_argument("--kvm", action="store_true", help="Use KVM. Default: emulate, which works everywhere.")
     args = parser.parse_args()

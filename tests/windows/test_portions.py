@@ -1,4 +1,4 @@
-"""What the driver of `make windows` makes of what a portion of the suite said."""
+"""What the driver of `make -C tests windows` makes of what a portion of the suite said."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long the dashboards' panels take on a real Prometheus at 10,000 VMs: `python -m benchmarks.dashboards`.
+"""How long the dashboards' panels take on a real Prometheus at 10,000 VMs: `python -m benchmarks.panels`.
 
-    python -m benchmarks.dashboards [--vms 10000] [--rounds 5]
+    python -m benchmarks.panels [--vms 10000] [--rounds 5]
 
 Every seventh VM has an event, one in seventy is not seen. Each VM has the series that rules and panels read, as a real
 agent shows them in that state, two scrapes of them; behind these lie six hours of what the rules count each minute, and
