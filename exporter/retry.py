@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
+
+from msgspec import Struct
 
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # a fraction is no RFC's, and some send one
 _DOUBLINGS: Final = 30  # more would only overflow
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """Waits that double from `first` up to `most`, both in seconds."""
 
     first: float

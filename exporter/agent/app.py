@@ -22,10 +22,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter import __version__
 from exporter.agent.boot import boot_id
@@ -84,8 +86,7 @@ def spawn(task: Callable[[], None], patience: float) -> None:
     thread.join(patience)
 
 
-@dataclass(slots=True)
-class _Loop:
+class _Loop(Struct):
     """When the poll loop last began a pass, on the monotonic clock, and whether it waits for a document."""
 
     turned: float

@@ -14,9 +14,10 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.agent.log_fields import fields_of
 from exporter.agent.persistence import StatePersistence
@@ -46,8 +47,7 @@ class NotWanted(Failure):
     """The rules would not send an approval any more. `reason` is a hold reason, or why the decision is out of date."""
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(Struct, frozen=True):
     """A POST that was let go at `sent`, right before its first byte. `tracked` is the event's history then."""
 
     due: DueApproval
@@ -55,8 +55,7 @@ class Post:
     sent: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(Struct, frozen=True):
     """The thread of a POST has ended. `error` is None for an answer of 200."""
 
     error: Exception | None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from exporter.core.folding import alike
 from exporter.core.records import Vm, VmIdentity

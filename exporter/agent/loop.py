@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.agent.approvals import Approvals
 from exporter.agent.log_fields import about, fields_of

@@ -17,9 +17,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from exporter.core.interruption import THRESHOLD_SECONDS
 from exporter.core.state import Instant, Interruption, InterruptionKind
@@ -48,8 +49,7 @@ _TFD_TIMER_CANCEL_ON_SET: Final = 2
 _FAR: Final = 2**33  # the year 2242
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """Both clocks at one moment, in nanoseconds. The wall clock was read at most `spread` after the monotonic one."""
 
     mono: int

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.agent.boot import is_same_boot
 from exporter.agent.ports import Environment, Store
@@ -36,8 +38,7 @@ OWNER_SECONDS: Final = 60.0
 written in another boot."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnsavedRecord:
+class UnsavedRecord(Struct, frozen=True):
     """A record that the outbox has not accepted: its JSON, and what the outbox needs besides. Azure's objects and the
     ones before them are not kept alive by it."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from exporter.core.facts import Fact
 from exporter.core.lifecycle import HISTORY_BYTES
@@ -88,11 +89,10 @@ class Metrics(Protocol):
         """Count a fact."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """The configuration of the agent."""
 
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = Policy()
     poll_interval: float = 1.0
     """Seconds."""
     all_events: bool = False
@@ -104,8 +104,7 @@ class Options:
     """The most bytes that the histories of events that are over may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """The agent's inputs and outputs besides source, store and metrics, each of them replaceable."""
 
     clock: Callable[[], Instant]

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+from msgspec import Struct
 
 CERTAIN: Final = 5
 """So many failures in a row are no accident."""
@@ -51,8 +52,7 @@ class Refused(Enum):
     PARK = auto()
 
 
-@dataclass(slots=True)
-class _Suspect:
+class _Suspect(Struct):
     passed: bool = False
     """Another record was accepted after this one was refused."""
     refusals: int = 0

@@ -12,12 +12,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 import httpx
+from msgspec import Struct, field
 
 from exporter.agent.app import App
 from exporter.commands.simulate import speed
@@ -159,16 +160,14 @@ def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
     raise AssertionError("one of the two addresses was taken or raised")
 
 
-@dataclass(slots=True)
-class _Received:
+class _Received(Struct):
     """What the consumer received: records by id, and how many further copies of them."""
 
     records: dict[str, Record] = field(default_factory=dict)
     copies: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _StandIns:
+class _StandIns(Struct, frozen=True):
     """The simulated Azure and collector."""
 
     service: MetadataService

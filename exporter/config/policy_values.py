@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.config.rules import read_rules, rule_table
 from exporter.config.schema import ApprovalSettings, Setting, settings_of

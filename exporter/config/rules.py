@@ -6,10 +6,12 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cache
 from typing import Any, Final
+
+from msgspec.structs import fields
 
 from exporter.config.types import Duration, Integer, file_path, is_absolute, refuse_escapes
 from exporter.core.document import KNOWN_SOURCES, KNOWN_TYPES

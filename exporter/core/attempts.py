@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.core.memory import with_tracked
 from exporter.core.state import Approval, Instant, State, Tracked

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.core.document import Document
 from exporter.core.state import Instant, Reset, Seen, State
@@ -30,8 +32,7 @@ EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
 """Those that are counted and not recorded: a change within one poll interval, or while the agent did not run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Continuity:
+class Continuity(Struct, frozen=True):
     """How the new document follows on the last good one."""
 
     now: Instant

@@ -13,9 +13,11 @@ For a document the steps are those of `_Cycle.document_read`, top to bottom.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.core import outage as outages
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted, taken_back
@@ -71,22 +73,19 @@ _HOUR: Final = 3600.0
 # -- what was observed
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStarted:
+class AgentStarted(Struct, frozen=True):
     """A process began. `boot_id` identifies this boot of the machine; empty where the system gives none."""
 
     boot_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStopped:
+class AgentStopped(Struct, frozen=True):
     """The process ends in good order."""
 
     interruptions: tuple[Interruption, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentRead:
+class DocumentRead(Struct, frozen=True):
     """A poll gave a whole document, after `duration` seconds. `context.now` is when its last byte was read."""
 
     document: Document
@@ -97,8 +96,7 @@ class DocumentRead:
     """Approvals that were due and were not sent: they are decided and marked again on this document."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollFailed:
+class PollFailed(Struct, frozen=True):
     """A poll that began at `began` gave no document. `reason` is a closed word, `detail` a sentence for a person.
 
     `document_fault` is set where the answer was a 200: one of `document.DOCUMENT_REASONS`.
@@ -112,24 +110,21 @@ class PollFailed:
     """Observed since the last observation that had some."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """Nothing was read. An outage may have become old enough to be recorded, or an interruption."""
 
     interruptions: tuple[Interruption, ...] = ()
     """As in `PollFailed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalSent:
+class ApprovalSent(Struct, frozen=True):
     """A POST was sent that is not from an outcome: `replay` reads it from the recording. `key` is the event's."""
 
     key: str
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalUnsent:
+class ApprovalUnsent(Struct, frozen=True):
     """A due approval has not left, and is no attempt: there was no connection, it broke before the first byte, or the
     rules would not send the approval any more. `failure` is the reason; None if it was not even begun."""
 
@@ -137,8 +132,7 @@ class ApprovalUnsent:
     failure: PostFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PostFailure:
+class PostFailure(Struct, frozen=True):
     """Why an approval was not accepted. `status_code` is Azure's answer, None for none; `retry_after` is in seconds."""
 
     reason: str
@@ -147,8 +141,7 @@ class PostFailure:
     retry_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PostAnswered:
+class PostAnswered(Struct, frozen=True):
     """The result of a POST that left at `sent`. `failure` is None for an answer of 200."""
 
     tracked: Tracked
@@ -162,14 +155,13 @@ Observation = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """The inputs of a run besides state, observation and policy, as the shell read them just before."""
 
     now: Instant
     process_start: Instant
-    identity: VmIdentity = field(default_factory=VmIdentity)
-    files: Mapping[str, Presence] = field(default_factory=lambda: EMPTY)
+    identity: VmIdentity = VmIdentity()
+    files: Mapping[str, Presence] = EMPTY
     """The presence of each file that the policy asks for (`decision.files_to_check`)."""
     writable: bool = True
     """The outbox accepts writes, so that decisions can be recorded."""
@@ -190,8 +182,7 @@ class Context:
     """The VM key of record ids where neither the id nor the name of the VM is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class DueApproval:
+class DueApproval(Struct, frozen=True):
     """An approval that may be sent once it is committed. `tracked` is the event's history before it was marked."""
 
     decision: Decision
@@ -203,8 +194,7 @@ class DueApproval:
         return self.tracked.approval
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of a run. `records` are published in this order, `facts` are counted and logged after the commit."""
 
     state: State

@@ -11,10 +11,12 @@ event; one may elect a leader, simply the first name in `Resources`; once Starte
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.core.continuity import RESET_DOCUMENTS, RESET_SECONDS
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, VITAL, Document, Event
@@ -172,8 +174,7 @@ def _after_a_rule(  # noqa: PLR0917  # the same arguments as `conditions`
     return unmet.reason, "" if unmet.reason in SAYS_ALL else unmet.finding
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """A decision and the checks behind it. `evaluations` is empty when the event was held before any rule was tried."""
 
     decision: Decision
@@ -268,8 +269,7 @@ class Outcome(StrEnum):
     UNREADABLE = "unreadable"
 
 
-@dataclass(frozen=True, slots=True)
-class RuleEvaluation:
+class RuleEvaluation(Struct, frozen=True):
     """One rule tried on one event. `field` is Azure's name of the field that did not match, if any."""
 
     rule: Rule
@@ -302,8 +302,7 @@ def match(rules: Iterable[Rule], event: Event) -> tuple[Rule | None, Reason, str
     return None, Reason.NO_RULE, ", ".join(differs) or "there are no rules"
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """A check after a rule matched. `reason` is the hold reason if it is not `met`; `finding` is what was found, as a
     clause."""
 

@@ -12,9 +12,11 @@ Protocol facts: Azure's documentation of Scheduled Events, sections "Query for e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.core.folding import folded
 from exporter.core.strict_json import Misfit, Object, encodable, loads, repeated_in
@@ -48,8 +50,7 @@ class DocumentError(Exception):
 DOCUMENT_REASONS = ("empty", "not-json", "not-a-document")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One scheduled event as the document of one moment shows it.
 
     A typed field is None when it is missing, mistyped or unparsable. `faults` names the fields that are mistyped,
@@ -101,8 +102,7 @@ Likeness = tuple[str, frozenset[str]]
 _NO_ID = ("no-event-id", "mistyped-event-id", "empty-event-id", "unreadable-event-id")
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """An element of `Events` that can't be tracked: `fault` is why, `raw` the element, `status` its own if readable."""
 
     fault: str
@@ -119,8 +119,7 @@ class Rejected:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """One answer of the metadata service. Two events never share a key."""
 
     incarnation: int
@@ -278,7 +277,7 @@ def _blank(event: Event, faults: set[str]) -> Event:
     if not faults:
         return event
     fields = {azure: ours for azure, ours in FIELDS.items() if azure in faults and ours != "event_id"}
-    return replace(event, faults=tuple(sorted(faults)), **dict.fromkeys(fields.values()))  # type: ignore[arg-type]  # every one of these fields may be None
+    return replace(event, faults=tuple(sorted(faults)), **dict.fromkeys(fields.values()))
 
 
 def unknown_words(event: Event) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ A run of the cycle returns its facts; the agent publishes them once the state is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from exporter.core.policy import Decision
 from exporter.core.state import Transition
 
 
-@dataclass(frozen=True, slots=True)
-class Polled:
+class Polled(Struct, frozen=True):
     """A poll has ended after `duration` seconds. `failure` is the reason of one that gave no document, else None;
     `detail` is a sentence about it for a person."""
 
@@ -21,48 +20,41 @@ class Polled:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentChanged:
+class DocumentChanged(Struct, frozen=True):
     """A good document differs from the one before."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnomalyObserved:
+class AnomalyObserved(Struct, frozen=True):
     """The source showed an anomaly, one of `continuity.ANOMALIES`."""
 
     anomaly: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownValueObserved:
+class UnknownValueObserved(Struct, frozen=True):
     """A field of an event has a value that this version does not know. `field` is Azure's name of it."""
 
     field: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventTransitioned:
+class EventTransitioned(Struct, frozen=True):
     """An event of this VM began, changed or ended."""
 
     transition: Transition
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionMade:
+class DecisionMade(Struct, frozen=True):
     """The decision on an event differs from its last one."""
 
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRequested:
+class ApprovalRequested(Struct, frozen=True):
     """A POST has left."""
 
     event_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalFailed:
+class ApprovalFailed(Struct, frozen=True):
     """A POST was not answered 200. `reason` is a closed word, `attempt` the number of the POST for this event, and
     `status_code` Azure's answer, None for none. `record_id` is of the record, which only the first for a reason has."""
 
@@ -74,13 +66,11 @@ class ApprovalFailed:
     record_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalOutdated:
+class ApprovalOutdated(Struct, frozen=True):
     """An event that was approved has changed so that the rules would hold it now."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalPostponed:
+class ApprovalPostponed(Struct, frozen=True):
     """An approval was due and was not sent. `reason` is a word: why the rules would not send it any more, or why there
     was no connection; `detail` says more, and may be empty."""
 
@@ -89,8 +79,7 @@ class ApprovalPostponed:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptionObserved:
+class InterruptionObserved(Struct, frozen=True):
     """The VM was interrupted for `seconds`. `event_id` is the event that it is attributed to, empty for none."""
 
     kind: str
@@ -103,8 +92,7 @@ class InterruptionObserved:
         return bool(self.event_id)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsDropped:
+class RecordsDropped(Struct, frozen=True):
     """Records that were dropped before a destination received them. `reason` is a closed word."""
 
     destination: str

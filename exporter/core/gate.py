@@ -11,10 +11,11 @@ policy, and one time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.core.event_now import EventNow
 from exporter.core.snapshot import Status, urgency
@@ -25,8 +26,7 @@ EVENT_TYPES: Final = ("Reboot", "Redeploy", "Preempt", "Terminate")
 """Types that end what runs on the VM. A Freeze is over before a load balancer has noticed it."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatePolicy:
+class GatePolicy(Struct, frozen=True):
     """When the gate closes: `lead` seconds before `NotBefore` of an event of these types; without types, never."""
 
     lead: float = LEAD_SECONDS
@@ -63,8 +63,7 @@ _SENTENCES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """The gate at one moment. `event_type` and `at` are of the event that closes it: when it was seen Started, when it
     was approved, or its `NotBefore`; None while the gate is open."""
 

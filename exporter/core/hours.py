@@ -8,10 +8,11 @@ hour that is left out does not open on that day, and one in the hour that comes 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """The days of the week as the settings write them, in the order of `datetime.weekday`."""
@@ -24,8 +25,7 @@ _FAR: Final = range(3, 16)
 """Days from today. A weekly window opens within eight, and within fifteen where a zone leaves its day out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hours:
+class Hours(Struct, frozen=True):
     """A window. `start` (0 to 1439) and `end` (0 to 1440) are minutes after local midnight, and differ.
 
     Start is within, end is not. With an end before its start the window goes over midnight. It belongs to the day on

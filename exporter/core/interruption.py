@@ -8,8 +8,9 @@ clock, a step has not. Where a pause shows as both, their sum is its length. `ag
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.core.event_now import EventNow
 from exporter.core.records import Vm

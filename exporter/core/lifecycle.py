@@ -22,9 +22,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.core.continuity import (
     Continuity,

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from exporter.core.state import Approval, State, Tracked
 

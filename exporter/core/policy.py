@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from exporter.core.document import Event
 from exporter.core.event_now import EventNow
@@ -94,8 +95,7 @@ NOT_PUBLISHED: Final = frozenset({Reason.NOT_SCHEDULED, Reason.ALREADY_APPROVED}
 """Reasons that the event's own records already show."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What an event must be to be approved, as the settings file has it: `[approval] rules`.
 
     Words match exactly and keep the order in which they were given; durations are seconds; None sets no condition.
@@ -152,8 +152,7 @@ DEFAULT_RULES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What may be approved. `takeover_after` is in seconds, None for never; `hold_file` is empty for none."""
 
     mode: Mode = Mode.DRY_RUN
@@ -163,8 +162,7 @@ class Policy:
     rules: tuple[Rule, ...] = DEFAULT_RULES
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionContext:
+class DecisionContext(Struct, frozen=True):
     """The inputs of a decision besides policy and state."""
 
     vm_name: str = ""
@@ -183,8 +181,7 @@ class DecisionContext:
     """Keys of the events that are approved on the same document, and are not marked in the state yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The decision on one event: verdict, reason, the name of the rule that matched, and the fields that were used.
 
     `key` is the event's; `finding` is what was found where the reason applies, a clause, empty if the reason says it

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.core.document import MINIMUM_NOTICE
 from exporter.core.event_now import EventNow
@@ -45,8 +47,7 @@ NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
 _TRANSITIONS: Final = frozenset(kind.value for kind in Kind)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFactory:
+class RecordFactory(Struct, frozen=True):
     """Makes the records of one moment. Each method returns `(State, Record)`: numbering a record changes the state."""
 
     vm: Vm

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from exporter.core.state import Kind
 from exporter.core.strict_json import encodable
@@ -52,8 +53,7 @@ KINDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
+class Vm(Struct, frozen=True):
     """The identity of this VM in records and on gauges. Empty strings for what is not known.
 
     `tags` are those of its tags that the configuration names, in that order.
@@ -109,8 +109,7 @@ def vm_data(vm: Vm) -> Mapping[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class VmIdentity:
+class VmIdentity(Struct, frozen=True):
     """The identity of this VM as far as it is known, and how far it can be trusted."""
 
     vm: Vm = Vm()
@@ -142,8 +141,7 @@ class Storable(Protocol):
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One published fact. `data` is JSON-shaped."""
 
     id: str

@@ -16,8 +16,10 @@ counted now:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.core.continuity import Continuity, continuity_of, gap_reasons
 from exporter.core.event_now import EventNow
@@ -39,8 +41,7 @@ from exporter.core.state import (
 _BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
 
 
-@dataclass(frozen=True, slots=True)
-class ScopedStep:
+class ScopedStep(Struct, frozen=True):
     """The part of a step that is in scope: transitions to publish, in this order, and transitions to count."""
 
     state: State

@@ -6,9 +6,10 @@ The agent replaces the whole value after each poll; a reader on another thread t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.event_now import EventNow
@@ -27,8 +28,7 @@ DOWN: Final = frozenset(KNOWN_TYPES) - HARMLESS
 """Event types that take the VM down, for a while or for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class DestinationStatus:
+class DestinationStatus(Struct, frozen=True):
     """One destination's queue. `error` is the reason of the last failure while it fails."""
 
     name: str
@@ -40,8 +40,7 @@ class DestinationStatus:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxStatus:
+class OutboxStatus(Struct, frozen=True):
     """The outbox: `bytes` used of `capacity`, and whether its last write succeeded."""
 
     bytes: int = 0
@@ -49,8 +48,7 @@ class OutboxStatus:
     writable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilesStatus:
+class EventFilesStatus(Struct, frozen=True):
     """The files for local software: their folder, "" where none is configured, and why they are not as they should be,
     a sentence."""
 
@@ -58,15 +56,14 @@ class EventFilesStatus:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The agent at one moment. `decisions` is by event key, for each event of the last good document."""
 
     started_at: datetime
     state: State
-    vm: Vm = field(default_factory=Vm)
+    vm: Vm = Vm()
     identity_conflict: bool = False
-    source: SourceStatus = field(default_factory=SourceStatus)
+    source: SourceStatus = SourceStatus()
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import Struct, field
+
 from exporter.core.document import Document, Event
 
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
-IN_MEMORY: Final[Mapping[str, bool]] = {"in_memory": True}
-"""Metadata of a field that means nothing to another process: it is not kept on disk and is loaded as its default."""
+IN_MEMORY: Final = frozenset(
+    {"mono", "first_seen_mono", "started_mono", "closed_mono", "first_failure_here", "first_answer_mono", "process"}
+)
+"""Fields that mean nothing to another process: they are not kept on disk and are loaded as their defaults."""
 
 
 class Phase(StrEnum):
@@ -69,12 +72,11 @@ class Whose(StrEnum):
     THEIRS = "theirs"
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(Struct, frozen=True):
     """An instant on both clocks. `mono`, in seconds, only has a meaning within one process; None after a restart."""
 
     wall: datetime
-    mono: float | None = field(default=None, metadata=IN_MEMORY)
+    mono: float | None = None
 
     @property
     def monotonic(self) -> float:
@@ -111,8 +113,7 @@ class InterruptionKind(StrEnum):
     STALL = "stall"
 
 
-@dataclass(frozen=True, slots=True)
-class Interruption:
+class Interruption(Struct, frozen=True):
     """One interruption, observed `at`. `seconds` is negative for a clock that was set back.
 
     A stall began up to one tick earlier than is known, so its seconds are a lower bound.
@@ -123,8 +124,7 @@ class Interruption:
     at: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """The approval of an event by this VM. `unanswered`: a POST had no clear answer, so Azure may have taken it."""
 
     attempts: int = 0
@@ -134,7 +134,7 @@ class Approval:
     in_flight: bool = False
     unanswered: bool = False
     last_failure: str = ""
-    failures: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    failures: Mapping[str, int] = EMPTY
     """How many POSTs were not answered 200, by reason."""
     outdated: bool = False
     asked_to_wait: float = 0.0
@@ -151,8 +151,7 @@ class Approval:
         return self.in_flight or self.unanswered
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptionTotals:
+class InterruptionTotals(Struct, frozen=True):
     """The interruptions attributed to an event: their number, and the seconds of all and of the longest."""
 
     count: int = 0
@@ -160,8 +159,7 @@ class InterruptionTotals:
     longest: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
+class Tracked(Struct, frozen=True):
     """One event and its history, from when it was first seen until some time after it is gone."""
 
     event: Event
@@ -198,15 +196,15 @@ class Tracked:
     started_gaps: int = 0
     """How many of the gaps were before it was first seen Started."""
     faults_recorded: tuple[str, ...] = ()
-    numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    numbers: Mapping[str, int] = EMPTY
     """The number of the last record of each kind about this event, which is an input of the record's id."""
     closed_at: datetime | None = None
     outcome: Kind | None = None
     weight: int = 0
     """About how many bytes this history takes on disk; known once the event is gone."""
-    first_seen_mono: float | None = field(default=None, metadata=IN_MEMORY)
-    started_mono: float | None = field(default=None, metadata=IN_MEMORY)
-    closed_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    first_seen_mono: float | None = None
+    started_mono: float | None = None
+    closed_mono: float | None = None
     in_scope: bool | None = None
     """Its beginning was recorded and its end was not yet (`core/scope.py`). None until that was determined."""
     whose: Whose | None = None
@@ -274,8 +272,7 @@ class Tracked:
         return self.started_mono is not None and self.gaps == self.started_gaps
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(Struct, frozen=True):
     """The source has failed from `since`, the beginning of a poll, to `last_failure`, the end of one.
 
     `recorded`: `source.unavailable` was written; `warned`: the anomaly `switch-off-near` was.
@@ -291,7 +288,7 @@ class Outage:
     absent: float | None = 0.0
     """Seconds between the last failed poll of one process and the first poll of the next. None where it is not known:
     the clock was set back in between."""
-    first_failure_here: Instant | None = field(default=None, metadata=IN_MEMORY)
+    first_failure_here: Instant | None = None
     """The first failure in this process, of an outage that began in an earlier one."""
 
     @property
@@ -300,16 +297,14 @@ class Outage:
         return self.first_failure_here or self.since
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """`DocumentIncarnation` went down: at that `State.observed_seconds`, and so many good documents ago."""
 
     observed_seconds: float
     documents: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
+class SourceStatus(Struct, frozen=True):
     """The status of the metadata service. `up` is about the last poll; the times are wall clock."""
 
     up: bool = False
@@ -332,13 +327,12 @@ class SourceStatus:
         return Instant(self.failing_since, self.failing_since_mono) if self.failing_since else None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
+class ProcessMemory(Struct, frozen=True):
     """The part of the state that only this process can use: it is not kept on disk."""
 
     announced: bool = True
     """Whether `agent.started` was recorded; True where it is not to be recorded."""
-    evidence: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    evidence: Mapping[str, Any] = EMPTY
     """Until the first good document: what is known about the time before this process (`rebooted`)."""
     previous_run: str = ""
     """How the process before this one ended: `PREVIOUS_RUN`; empty where there was none, or it is not known."""
@@ -354,12 +348,11 @@ class ProcessMemory:
     """Monotonic seconds of the last records of interruptions with an event."""
     unattributed_at: tuple[float, ...] = ()
     """The same for interruptions without an event."""
-    decisions: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    decisions: Mapping[str, Any] = EMPTY
     """The last decision on each event of the document (`policy.Decision`), by event key."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """All that must survive a crash, and `process`. Replaced as a whole, never changed."""
 
     birth: datetime
@@ -367,14 +360,14 @@ class State:
     """What record ids are derived from: vmId, else the VM's name, else a random one; fixed at first use."""
     vm_id: str = ""
     document: Document | None = None
-    tracked: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
-    closed: Mapping[str, Tracked] = field(default_factory=lambda: EMPTY)
-    sent: Mapping[str, Approval] = field(default_factory=lambda: EMPTY)
+    tracked: Mapping[str, Tracked] = EMPTY
+    closed: Mapping[str, Tracked] = EMPTY
+    sent: Mapping[str, Approval] = EMPTY
     """The approvals of ids whose histories were dropped: for 30 days none is sent twice."""
-    started_ids: Mapping[str, datetime] = field(default_factory=lambda: EMPTY)
+    started_ids: Mapping[str, datetime] = EMPTY
     """Ids that were seen Started and whose histories were dropped, with the time of that."""
     evictions: int = 0
-    numbers: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    numbers: Mapping[str, int] = EMPTY
     rejected: frozenset[str] = frozenset()
     stopped: bool = False
     """The process that wrote this ended in good order."""
@@ -383,7 +376,7 @@ class State:
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stops in a gap."""
     first_answer: datetime | None = None
     """When Azure first answered ever, or the number last started again: the service warms up after that."""
-    first_answer_mono: float | None = field(default=None, metadata=IN_MEMORY)
+    first_answer_mono: float | None = None
     flowing: bool = False
     """An event was seen since then, so that the service is warm."""
     outage: Outage | None = None
@@ -393,15 +386,14 @@ class State:
     """Set while a lower number is too recent to act on any document."""
     scoped_as: tuple[str, bool] | None = None
     """The VM's name, and whether all events are published, for which `in_scope` and `whose` were last determined."""
-    process: ProcessMemory = field(default=ProcessMemory(), metadata=IN_MEMORY)
+    process: ProcessMemory = ProcessMemory()
 
     def history(self, key: str) -> Tracked | None:
         """The history of an id: of an event in the document, or of one that is gone."""
         return self.tracked.get(key) or self.closed.get(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Struct, frozen=True):
     """One transition of one event. `tracked` is the event's history after it."""
 
     kind: Kind
@@ -421,8 +413,7 @@ class Transition:
     """The history as it was last told, of an event whose document was read and not told: it left the scope with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True):
     """An event that can't be tracked, or one that is tracked but not wholly understood (then `key` is set)."""
 
     fault: str
@@ -430,8 +421,7 @@ class Rejection:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The result of one good document."""
 
     state: State

@@ -1,9 +1,9 @@
 """The state as JSON text and back: what the outbox keeps.
 
-The dataclasses of `core.state` and `core.document` are the only description. From each of them a msgspec `Struct` is
+The types of `core.state` and `core.document` are the only description. From each of them another msgspec `Struct` is
 derived, which is its form on disk: the same fields, without those that mean nothing to another process
 (`IN_MEMORY`), closed to unknown fields, and with every time in a zone. msgspec encodes, decodes and checks these, and
-converts between them and the dataclasses.
+converts between the two.
 
 The text is `{"version": 1, "state": {...}}`. Three things differ from the plain form of a `State`:
 
@@ -18,15 +18,16 @@ import json
 import operator
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cache, reduce
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields, replace
 
 from exporter.core.document import Document, Rejected
-from exporter.core.state import EMPTY, State
+from exporter.core.state import EMPTY, IN_MEMORY, State
 from exporter.core.strict_json import constant
 
 STATE_VERSION: Final = 1
@@ -40,7 +41,7 @@ def _form(kind: Any) -> Any:
     """The type on disk for the type `kind` in memory."""
     if kind is datetime:
         return _TIME
-    if isinstance(kind, type) and is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         return _struct(kind)
     origin, arguments = get_origin(kind), tuple(_form(argument) for argument in get_args(kind))
     if origin in (Union, types.UnionType):
@@ -58,15 +59,15 @@ def _generic(origin: Any, arguments: tuple[Any, ...]) -> Any:
 
 @cache
 def _struct(kind: Any) -> Any:
-    """The form on disk of a dataclass."""
+    """The form on disk of a type of the state."""
     return _derive(kind)
 
 
 def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
-    """A `Struct` for a dataclass, `without` some of its fields. Those in `instead` have another type on disk and are
-    always written."""
+    """A `Struct` for a type of the state, `without` some of its fields. Those in `instead` have another type on disk
+    and are always written."""
     hints = get_type_hints(kind)
-    kept = [field for field in fields(kind) if not field.metadata.get("in_memory") and field.name not in without]
+    kept = [field for field in fields(kind) if field.name not in IN_MEMORY and field.name not in without]
     return msgspec.defstruct(
         f"{kind.__name__}OnDisk",
         [
@@ -82,11 +83,11 @@ def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
     )
 
 
-def _default(field: Field[Any], form: Any) -> Any:
+def _default(field: FieldInfo, form: Any) -> Any:
     """The value of a field that is not in the text."""
-    if field.default_factory is not MISSING:
+    if field.default_factory is not msgspec.NODEFAULT or field.default is EMPTY:
         return msgspec.field(default_factory=dict)  # only mappings have one
-    if field.default is MISSING:
+    if field.default is msgspec.NODEFAULT:
         return msgspec.NODEFAULT
     return msgspec.convert(field.default, form, from_attributes=True)
 
@@ -115,8 +116,7 @@ def _json(value: object) -> str:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
 
 
-@dataclass(slots=True)
-class _Written:
+class _Written(Struct):
     """One mapping of the state as it was last written, in whole and value by value."""
 
     form: Any

@@ -14,8 +14,9 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.event_files.content import MAX_BYTES, STATUS_NAME, is_event_file, is_status_file, may_be_ours
 from exporter.windows.places import is_in_use, is_link
@@ -48,8 +49,7 @@ def digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-@dataclass(slots=True)
-class Patience:
+class Patience(Struct):
     """Seconds, of one pass altogether, to wait for files that readers have open on Windows."""
 
     left: float
@@ -63,8 +63,7 @@ class Patience:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """The folder at `path`, and the mode of the files in it, their user and their group. All methods raise OSError."""
 
     path: str

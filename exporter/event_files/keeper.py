@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from exporter.core.event_now import EventNow
 from exporter.core.folding import folded
@@ -47,8 +48,7 @@ _READ_AT: Final[Mapping[str, Any]] = {"last_read_at": None}
 """What alone is no reason to write `status.json`: it changes with each poll."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """What this process wrote under a name: the members, without the time, and what the file is known by."""
 
     fields: Mapping[str, Any]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 
 class UnusableFile(Exception):
     """A CA, certificate or key file that cannot be read or used."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True):
     """Paths, "" for none. `authorities` is a file or a folder that replaces certifi's; without `key` the private key is
     in the file of `certificate`."""
 

@@ -27,11 +27,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, TextIO
+
+from msgspec import Struct, field
 
 from exporter.choices import LogFormat, LogLevel
 from exporter.log.writer import BackgroundWriter, LineWriter, Stream
@@ -55,8 +56,7 @@ _LONGEST_INTEGER: Final = 10**18
 _BARE: Final = re.compile(r"[A-Za-z0-9_.:/+@,-]+")
 
 
-@dataclass(slots=True)
-class _Failure:
+class _Failure(Struct):
     """A failure that goes on. Times are seconds of the monotonic clock."""
 
     began: float

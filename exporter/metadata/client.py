@@ -14,10 +14,10 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
+from msgspec import Struct
 
 from exporter.core.folding import folded
 from exporter.core.records import Vm
@@ -54,8 +54,7 @@ _HEADERS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A complete 200. `read_at_monotonic` is when its last byte was read, `duration` the seconds of the request."""
 
     body: bytes
@@ -113,8 +112,7 @@ def _tags(given: Any, names: Sequence[str]) -> Tags:
     return tuple((name, values[folded(name)]) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Channel:
+class _Channel(Struct, frozen=True):
     """An exchange and its transport, for one request at a time."""
 
     exchange: Exchange

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import struct
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
+
+from msgspec import Struct, field
 
 _HEADER: Final = 32
 _FRAME_HEADER: Final = 24
@@ -23,8 +24,7 @@ _MOST_BYTES: Final = 32 << 20
 _NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 
 
-@dataclass(slots=True)
-class Journal:
+class Journal(Struct):
     """What was committed to a journal."""
 
     path: Path

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import length_hint
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.core.folding import folded
 from exporter.core.records import Record, Storable
@@ -26,16 +27,14 @@ _WINDOW: Final = 50
 """Among so many of the oldest rows a subject is looked for, times the number of subjects that are wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(Struct, frozen=True):
     """A record that waits for one destination, with the number of its row."""
 
     seq: int
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Struct, frozen=True):
     """How one destination stands, for the gauges and the page."""
 
     records: int = 0
@@ -49,8 +48,7 @@ class Queue:
     last_success: datetime | None = None
 
 
-@dataclass(slots=True)
-class QueueState:
+class QueueState(Struct):
     """How one destination stands, kept in memory so that the file need not be asked. Both threads count."""
 
     waiting: int = 0

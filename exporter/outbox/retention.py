@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from exporter.outbox.file import PAGE, used_bytes
 
@@ -17,8 +18,7 @@ _ROW_BYTES: Final = 512  # what a record takes beside its body: its rows in the 
 _MARGIN_PAGES: Final = 8
 
 
-@dataclass(slots=True)
-class Dropped:
+class Dropped(Struct):
     """How many records were dropped, by destination: those that waited, and dead letters."""
 
     waiting: Counter[str] = field(default_factory=Counter)

@@ -14,10 +14,11 @@ import contextlib
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.core.records import Record, Storable
 from exporter.core.state import Instant, State

@@ -16,11 +16,12 @@ import base64
 import hashlib
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from exporter.core.state import Phase
 from exporter.page.sentences import (
@@ -68,16 +69,14 @@ PAGE_HEADERS: Final = (
 # --- the values of a page ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(Struct, frozen=True):
     """The page's own words, in the colour of a class of the style: `good` or `bad`."""
 
     text: str
     style: str
 
 
-@dataclass(frozen=True, slots=True)
-class Quoted:
+class Quoted(Struct, frozen=True):
     """Text that somebody else wrote, made by `quoted`: visible and cut, with the number of characters left out."""
 
     text: str
@@ -90,8 +89,7 @@ Value = Part | tuple[Part, ...]
 """What stands in one place of the page; "\\n" breaks the line. A row of terms whose value is empty is left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """One event that is not over."""
 
     tone: str

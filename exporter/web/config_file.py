@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import Struct
+
 from exporter.capped_file import read_trusted
 from exporter.config.sources import read_text
 from exporter.config.types import refuse_escapes
@@ -59,8 +61,7 @@ MOST_IN_GO: Final = (1 << 63) - 1
 GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimit:
+class RateLimit(Struct, frozen=True):
     """`rate_limit`: seconds between two requests, and how many may come at once."""
 
     interval: float

@@ -8,20 +8,19 @@ import enum
 import http
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Final
 from urllib.parse import urlsplit
 
 import h11
+from msgspec import Struct
 
 from exporter.web.eviction import Rank
 from exporter.web.responses import Response, plain, takes_gzip
 from exporter.web.stream import READ_BYTES, Stream, reset_on_close, unsent_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a client may take, in seconds, bytes and connections. The defaults are what is promised to operators."""
 
     head_seconds: float = 5.0
@@ -62,8 +61,7 @@ class State(enum.Enum):
     """Nothing more will be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What of a request's head decides the response."""
 
     method: bytes

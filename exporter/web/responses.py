@@ -15,8 +15,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.log.protocol import Logger
 
@@ -39,8 +41,7 @@ RETRY_AFTER: Final = ("Retry-After", "5")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """What a client gets. `content_type` includes its charset; `headers` are further ones, without Content-Length."""
 
     status: int
@@ -146,8 +147,7 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
     return future
 
 
-@dataclass(slots=True)
-class PageCache:
+class PageCache(Struct):
     """The application's pages, each at most `fresh_seconds` old and none older than the last `renew`. Used on the
     server's loop only, except for `renew`."""
 

@@ -18,8 +18,9 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from exporter.windows.places import is_link
 
@@ -85,8 +86,7 @@ _GROUPS_OF_ALL: Final = frozenset(
 _DOMAIN_USERS: Final = "-513"
 
 
-@dataclass(frozen=True, slots=True)
-class Ace:
+class Ace(Struct, frozen=True):
     """One entry of an access list: for whom, the access mask, its type and its flags [ACE_HEADER].
 
     `sid` is "" for an entry of a type that is not known here.
@@ -98,8 +98,7 @@ class Ace:
     flags: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AccessList:
+class AccessList(Struct, frozen=True):
     """Who owns a file, and who may do what with it. `entries` None, a NULL list, lets everybody do everything."""
 
     owner: str

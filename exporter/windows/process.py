@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessUsage:
+class ProcessUsage(Struct, frozen=True):
     """Seconds of CPU, user and system; bytes in memory and committed; POSIX seconds of its start."""
 
     cpu_seconds: float

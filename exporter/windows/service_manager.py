@@ -20,9 +20,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+
+from msgspec import Struct
 
 from exporter.windows.access import SERVICE_NAME
 
@@ -80,8 +81,7 @@ class ServiceManagerError(Exception):
         self.number = number
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStatus:
+class ServiceStatus(Struct, frozen=True):
     """What a service is doing, and what it last ended with."""
 
     state: int
@@ -100,8 +100,7 @@ class ServiceStatus:
         return self.win32_exit_code == SERVICE_SPECIFIC_ERROR and self.specific_exit_code == BAD_CONFIGURATION
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceDefinition:
+class ServiceDefinition(Struct, frozen=True):
     """What a service is made of. It starts with the machine, at once and not delayed, in a process of its own.
 
     `command` are the program and its arguments. `restart_after` are the delays, in seconds, before it is started again

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.memory import CLOSED_KEPT
 from exporter.core.policy import Coordination, Policy, Reason, Rule

@@ -9,6 +9,7 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 from exporter.config.rules import RulesRead, _zone_names, read_rules, read_zone, rule_table
 from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path, settings_table
@@ -288,7 +289,7 @@ def test_every_field_of_a_rule_can_be_set() -> None:
     asked = hours("22:00-05:00", "Mon", timezone="Asia/Kathmandu")
     assert rule == Rule("a", ("Reboot", "Freeze"), ("User",), 1, 9, 30.0, "C:/run/app/{event_id}", True, 2, asked)
     unset = Rule("", ())
-    assert all(getattr(rule, field.name) != getattr(unset, field.name) for field in dataclasses.fields(Rule))
+    assert all(getattr(rule, field.name) != getattr(unset, field.name) for field in fields(Rule))
 
 
 def test_what_a_rule_leaves_out_is_not_asked_for() -> None:

@@ -7,12 +7,13 @@ import gc
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import pytest
 from cloudevents.core.bindings.amqp import AMQPMessage, from_amqp_event
+from msgspec.structs import replace
 
 from deploy.consumers.python.accounts.consumer import body_of
 from exporter.core.record_factory import RecordFactory

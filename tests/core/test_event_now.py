@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.decision import decide, files_to_check, reconsidered
 from exporter.core.document import MAX_RESOURCES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.core.gate import CLOSED, STARTING, Gate, GatePolicy, GateReason, gate_of
 from exporter.core.memory import with_tracked

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import MAX_EVENTS

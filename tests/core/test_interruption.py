@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.agent.observer import TICK_SECONDS, Detector, Reading, own_rate, read_clocks
 from exporter.core.interruption import THRESHOLD_SECONDS, attribute, with_interruption

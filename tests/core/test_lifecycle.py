@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.lifecycle import MAX_REJECTIONS_RECORDED, MOVES, phase_of
 from exporter.core.memory import CLOSED_KEPT, number, with_tracked

@@ -6,7 +6,6 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.core.decision import decide
 from exporter.core.folding import folded

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from importlib.resources import files
 from typing import Any, Final
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from exporter.core import records as published
 from exporter.core.continuity import ANOMALIES

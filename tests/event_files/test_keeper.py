@@ -12,12 +12,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.policy import DEFAULT_RULES, Mode
 from exporter.core.records import Vm

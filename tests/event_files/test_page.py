@@ -8,11 +8,11 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.policy import Mode
 from exporter.core.records import Vm

@@ -74,10 +74,9 @@ def test_a_status_is_written_without_another_one(tmp_path: Path) -> None:
     files.stop(PATIENCE)
 
 
-class Hanging(Folder):
+class Hanging(Folder, frozen=True):
     """A folder of a file system that does not answer until it is told to."""
 
-    __slots__ = ()
     answers = threading.Event()
     asked = threading.Event()
 

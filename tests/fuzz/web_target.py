@@ -7,10 +7,10 @@ import base64
 import re
 import selectors
 import socket
-from dataclasses import replace
 from typing import Any, Final
 
 import bcrypt
+from msgspec.structs import replace
 
 from exporter.web.config_file import WebSettings
 from exporter.web.connection import Connection, Limits
@@ -65,7 +65,7 @@ class Guarded(WebServer):
 
     @property
     def _settings(self) -> WebSettings:
-        return replace(WebSettings(), users=USERS)
+        return WebSettings(users=USERS)
 
 
 class Marked(Pages):

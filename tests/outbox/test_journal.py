@@ -7,11 +7,11 @@ import random
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.state import State
 from exporter.outbox.file import META_PAGE, PAGE

@@ -13,12 +13,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.records import APPROVAL_ACCEPTED, Record
 from exporter.core.state import Kind, State

@@ -6,12 +6,12 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from html import escape, unescape
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.folding import folded
 from exporter.core.gate import Gate, GateReason

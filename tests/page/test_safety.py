@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.state import Instant
 from exporter.page.status import status_value

@@ -8,12 +8,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent

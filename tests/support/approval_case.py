@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 from zoneinfo import ZoneInfo
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.core.decision import decide
 from exporter.core.hours import DAYS, Hours
@@ -27,8 +29,7 @@ def hours(between: str = "00:00-24:00", *days: str, timezone: str = "UTC") -> Ho
     return Hours(start, end, numbers, timezone, ZoneInfo(timezone))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """An approvable event, its surroundings and its past, to be made unapprovable in one way or two."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)

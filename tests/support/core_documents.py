@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.core.document import Document, DocumentError, Event, parse_document
 from exporter.core.folding import folded

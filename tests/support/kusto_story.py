@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.core.decision import decide
 from exporter.core.folding import folded

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
+
+from msgspec import Struct
 
 MISSING = object()
 """Stands for a field that is not there, or there in a way in which nobody may use it."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-@dataclass(frozen=True)
-class House:
+class House(Struct, frozen=True):
     """The owner's wishes, in the words of the settings file, and what the machine looks like just now."""
 
     mode: str = "enforce"
@@ -36,8 +36,7 @@ class House:
     """What the clock of the machine shows; None where nobody can tell."""
 
 
-@dataclass(frozen=True)
-class Past:
+class Past(Struct, frozen=True):
     """What happened to one event so far. Seconds are those of good polling, without gaps."""
 
     approved: bool = False

@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from exporter.commands.service.command import add_arguments
 from exporter.commands.service.world import Lists, World

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.core.decision import decide
 from exporter.core.document import parse_document

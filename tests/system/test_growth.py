@@ -12,12 +12,12 @@ import linecache
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.peers import DROP, Peers
 from exporter.core.memory import CLOSED_KEPT

@@ -6,8 +6,9 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Final
+
+from msgspec.structs import asdict
 
 from exporter.commands.check.event_files import open_to_writers
 from exporter.commands.check.files import exposed_folders, file_errors, missing_packages, readable_secrets

@@ -10,9 +10,10 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
 from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, Verdict, fail, ok, warn
@@ -35,8 +36,7 @@ _MAX_QUOTED: Final = 120
 """Characters of an answer that is quoted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Generic[T]):
+class _Asked(Struct, Generic[T], frozen=True):
     """One question: its answer or its failure, and the headers that came."""
 
     value: T | None

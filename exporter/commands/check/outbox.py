@@ -11,9 +11,10 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
+
+from msgspec import Struct
 
 from exporter.agent.files import presence
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
@@ -153,8 +154,7 @@ def _space(path: Path, max_bytes: int) -> list[Finding]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
+class _Content(Struct, frozen=True):
     """What the outbox holds: `fault` as the agent would call it, the VM it belongs to, and its undelivered records."""
 
     fault: str = ""

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from exporter.config.places import MOUNTS
 
 
@@ -20,8 +22,7 @@ class Verdict(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One line of `check --probe`. `topic` is what was probed, `sentence` what was found and what to do about it."""
 
     verdict: Verdict
@@ -29,8 +30,7 @@ class Finding:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReading:
+class ClockReading(Struct, frozen=True):
     """How far the clock of `peer` is ahead of ours, in seconds, give or take `error` seconds."""
 
     peer: str
@@ -38,8 +38,7 @@ class ClockReading:
     error: float
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """All that one probe found.
 
     `vm_id` is that of this VM where the metadata service was probed, that of the outbox's owner where the outbox was.
@@ -50,8 +49,7 @@ class Report:
     vm_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Seconds for a connection, for an answer on it, and for all probes together."""
 
     connect: float = 3.0
@@ -71,7 +69,7 @@ class ProbeEnvironment:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     wall: Callable[[], float] = time.time
     credential: Callable[[], Any] | None = None
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = field(default_factory=Timeouts)
     chassis: Path = Path("/sys/class/dmi/id/chassis_asset_tag")
     processes: Path = Path("/proc")
     mounts: Path = MOUNTS

@@ -13,9 +13,10 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
+
+from msgspec import Struct
 
 from exporter import __version__
 from exporter.commands.check.report import Finding, ok, warn
@@ -52,8 +53,7 @@ class Kind(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
+class Occupant(Struct, frozen=True):
     """What answers at an address: `name` is what another program calls itself, `status` what an agent says; None for
     an agent that is just starting, or whose answer can't be read."""
 
@@ -169,8 +169,7 @@ def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ..
     return (first, warn(TOPIC, f"the agent that runs here has {'; '.join(differences)}: {restart}"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(Struct, frozen=True):
     """A status that may lack anything."""
 
     status: Mapping[str, Any]

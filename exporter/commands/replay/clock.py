@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from exporter.commands.replay.entries import (
     Entry,
@@ -54,8 +55,7 @@ class Clock:
         return (at - self._start).total_seconds() - stepped
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The clock was set forward (or back, if negative) by so many seconds, which was measured at `noticed`."""
 
     noticed: datetime

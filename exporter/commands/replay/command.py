@@ -11,9 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import BinaryIO, Final, TextIO
+
+from msgspec.structs import replace
 
 from exporter.agent.files import check_files
 from exporter.commands.replay.differences import Comparison, compare

@@ -6,11 +6,12 @@ Modes are not compared: what dry-run only records, enforce sends, and the event 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Final
+
+from msgspec import Struct
 
 from exporter.commands.replay.result import Moment, Post, ReplayResult
 from exporter.commands.replay.table import moment_value, rule_finding, verdict, what
@@ -48,8 +49,7 @@ class Kind(StrEnum):
     """What was decided then is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One event that is not decided alike. `then` and `now` are None where nothing was decided, or it is not known.
 
     `seconds` is by how much later it is approved now, negative for earlier; None unless both approve. `held` is, where
@@ -67,8 +67,7 @@ class Difference:
     assumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """All events that name this VM, or may: how many are decided alike, and the others one by one.
 
     `both_approve` counts the events that both approve, `others` those of other VMs, which are not compared.

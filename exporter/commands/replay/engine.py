@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.commands.replay.clock import Clock
 from exporter.commands.replay.entries import (
@@ -61,8 +63,7 @@ MOST_MARKS: Final = 1000
 time, and the hours of a rule open every day until then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """How to replay. `vm_name` is the VM's name whatever the recording holds; `configured` is that of the settings.
 
     `as_then`: decide by the policy that the recording holds, and by `policy` where it holds none.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.config.policy_values import PolicyRead
 from exporter.core.policy import Presence
@@ -16,8 +17,7 @@ MAX_BODY: Final = 4 << 20  # as the metadata client's
 EARLIEST, LATEST = 1970, 2200  # years; outside of them sums of times may not fit
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """A document was read. `at` is None if the input has no time; `where` names the file and line."""
 
     at: datetime | None
@@ -29,8 +29,7 @@ class Reading:
     """At the beginning of a file of a recording: the document that the file before it ended with, once more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steady:
+class Steady(Struct, frozen=True):
     """Until then the document was read repeatedly, without a gap, and had not changed.
 
     `times` is how often; None where the input does not say: once each poll interval.
@@ -40,16 +39,14 @@ class Steady:
     times: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """From then on no poll succeeded."""
 
     at: datetime
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(Struct, frozen=True):
     """A POST was answered. `status` is the HTTP status, None for no answer."""
 
     at: datetime
@@ -58,16 +55,14 @@ class Posted:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """The agent sent a POST, and had no answer yet."""
 
     at: datetime
     event_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """An interruption was observed; `seconds` is negative for a clock that was set back.
 
     `read_at` is when the document was read that the agent attributed it with; None where a recording does not say.
@@ -79,8 +74,7 @@ class Interrupted:
     read_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityKnown:
+class IdentityKnown(Struct, frozen=True):
     """The identity of the VM, as it was known from then on."""
 
     at: datetime
@@ -91,8 +85,7 @@ class IdentityKnown:
     """The metadata service had given the name, or had none to give."""
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(Struct, frozen=True):
     """The agent of this `version` started, with the `policy` in force from then on. `boot` identifies the boot of the
     machine; empty where it is not known."""
 
@@ -102,47 +95,41 @@ class Began:
     policy: PolicyRead
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyKnown:
+class PolicyKnown(Struct, frozen=True):
     """The policy in force, at the beginning of a further file of a recording."""
 
     at: datetime
     policy: PolicyRead
 
 
-@dataclass(frozen=True, slots=True)
-class FilesFound:
+class FilesFound(Struct, frozen=True):
     """What the agent found of the policy's files for the document that it read then, and for those after it."""
 
     at: datetime
     files: Mapping[str, Presence]
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxKnown:
+class OutboxKnown(Struct, frozen=True):
     """Whether the outbox could be written for what was read or observed then, and from then on."""
 
     at: datetime
     writable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """So many lines before this one, of that time or earlier, could not be written."""
 
     at: datetime
     lines: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The agent stopped in good order."""
 
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True):
     """A line that is none of the others."""
 
     where: str

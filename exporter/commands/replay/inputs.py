@@ -9,11 +9,13 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.capped_file import WrongEncoding, in_utf8
 from exporter.commands.replay.entries import (
@@ -62,8 +64,7 @@ class NoScenarioError(Exception):
     """An input that is no file, and nearly the name of a scenario. The text is a sentence, and a list below it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """The content of one input: entries, or a scenario."""
 
     entries: tuple[Entry, ...] = ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
+
+from msgspec import Struct, field
 
 from exporter.commands.replay import differences
 from exporter.commands.replay.differences import Comparison, Kind
@@ -28,8 +29,7 @@ LONGEST: Final = 500
 NOTE_HANG: Final = 1
 
 
-@dataclass(slots=True)
-class Told:
+class Told(Struct):
     """What is replayed, and by which policies.
 
     `then` are the policies in force then, and `given` are the settings that the policy given now is from, None where
@@ -76,8 +76,7 @@ class Told:
         return [f"no event names {clean(vm_name, LONGEST)}; the documents name {shown} (--vm)"]
 
 
-@dataclass(frozen=True, slots=True)
-class AsText:
+class AsText(Struct, frozen=True):
     """The timeline, then the table, then the comparison; the comparison `alone` where a policy is reviewed."""
 
     out: TextIO
@@ -169,8 +168,7 @@ def _caveats(told: Told, comparison: Comparison) -> Iterator[str]:
         yield "What would have followed an approval that was not sent then, or later, is not known."
 
 
-@dataclass(frozen=True, slots=True)
-class AsJson:
+class AsJson(Struct, frozen=True):
     """One JSON object a line."""
 
     out: TextIO

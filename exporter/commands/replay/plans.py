@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.commands.replay.entries import (
     ACCEPTED,
@@ -30,8 +32,7 @@ from exporter.text.format import counted
 LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
+class ReplayPlan(Struct, frozen=True):
     """Entries that belong together. `vm_name` is the scenario's own VM; `notes` are assumptions, for a person."""
 
     entries: tuple[Entry, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from exporter.commands.replay.entries import Began, PolicyKnown
 from exporter.commands.replay.plans import ReplayPlan
@@ -17,8 +18,7 @@ from exporter.text.format import moment
 POLICIES_SHOWN: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
+class InForce(Struct, frozen=True):
     """A policy and since when the agent decided by it. `since` is None for one that no recording holds: the settings'.
 
     With `faults` the recorded policy can't be read, and nothing is known of what it decided.

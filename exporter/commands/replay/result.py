@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.core.decision import Explanation
 from exporter.core.document import Document
@@ -15,8 +17,7 @@ MOMENTS_KEPT: Final = 100  # of one event: how often a decision may change befor
 NAMES_KEPT: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """A decision, valid from `at` until the next one about the same event."""
 
     at: datetime
@@ -37,8 +38,7 @@ class Moment:
         return ("" if self.approves else decision.reason.value, decision.rule)
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+class Post(Struct, frozen=True):
     """An approval that the agent really sent. `status` is the answer's, None while there is none, or none came."""
 
     at: datetime
@@ -47,8 +47,7 @@ class Post:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class ReplayResult:
+class ReplayResult(Struct):
     """Decisions by event key, and counts: `rejected` inputs and failed polls (`failures`) among them."""
 
     decisions: dict[str, list[Moment]] = field(default_factory=dict)

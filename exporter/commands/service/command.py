@@ -7,8 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from exporter.commands.service.world import Service, World, named_service, usual_service
 from exporter.config.command_line import FlagParser

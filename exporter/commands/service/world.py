@@ -10,8 +10,9 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 import exporter
 from exporter.windows import access, event_log, service_manager
@@ -49,8 +50,7 @@ def environment_command(python: str, packages: str) -> tuple[str, ...]:
     return (python, "-I", "-c", _IN_ENVIRONMENT.format(packages=packages))
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(Struct, frozen=True):
     """Access lists, as `windows.access` has them; each function raises OSError."""
 
     make_folder: Callable[[str], None] = access.make_folder
@@ -60,8 +60,7 @@ class Lists:
     user: Callable[[], str] = access.current_user
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """The machine and this process."""
 
     platform: str = sys.platform
@@ -70,7 +69,7 @@ class World:
     command: Sequence[str] = field(default_factory=own_command)
     open_manager: Callable[[bool], AbstractContextManager[Manager]] = service_manager.open_manager
     package: str = os.path.dirname(exporter.__file__)
-    lists: Lists = field(default_factory=Lists)
+    lists: Lists = Lists()
     add_event_source: Callable[[str], None] = event_log.add_source
     remove_event_source: Callable[[str], None] = event_log.remove_source
     report: Callable[[str, int, str], object] = event_log.report
@@ -78,8 +77,7 @@ class World:
     sleep: Callable[[float], None] = time.sleep
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """One service of this program: its name and its folder, with its settings, its outbox and its log."""
 
     name: str

@@ -7,9 +7,10 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.commands.tail.messages import record_in
 from exporter.core.records import Record
@@ -25,8 +26,7 @@ class OutboxUnreadable(Permanent):
     """The file can't be read; `detail` is a sentence that names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A record in the outbox, the destinations that it waits for, and those that gave it up, each with the reason."""
 
     record: Record

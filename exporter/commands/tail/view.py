@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, TextIO
+
+from msgspec import Struct, field
 
 from exporter.commands.tail.outbox import Entry
 from exporter.core.folding import alike, folded
@@ -23,8 +24,7 @@ NAMES_SHOWN: Final = 20
 """Names of VMs that are told where none has the one that was asked for."""
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """Prints to `out` what `args` ask for, and counts what it shows and what not."""
 
     out: TextIO

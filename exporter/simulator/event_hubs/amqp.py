@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 
 class CodecError(ValueError):
@@ -76,8 +77,7 @@ class Array(list[Any]):
     """array: any number of values of one type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """A value with a descriptor (mostly a `ULong` code) that says what it means."""
 
     descriptor: Any

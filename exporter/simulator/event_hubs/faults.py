@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 
 class Stage(Enum):
@@ -42,8 +43,7 @@ class FaultKind(Enum):
     ACCEPT = "accept"  # no fault: one send succeeds
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One fault; `condition` is an AMQP error condition where the kind takes one."""
 
     kind: FaultKind

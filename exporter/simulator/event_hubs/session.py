@@ -12,8 +12,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
 
 from exporter.simulator.event_hubs.amqp import CodecError, Described, UInt, ULong
 from exporter.simulator.event_hubs.faults import Fault, FaultKind, Faults, Stage
@@ -90,8 +91,7 @@ class SessionConnection(Protocol):
         """Detach the links to one event hub, or to all of them."""
 
 
-@dataclass(slots=True)
-class Namespace:
+class Namespace(Struct):
     """What all connections share. Only the broker's loop changes it; `store` and `faults` have locks of their own."""
 
     store: Store
@@ -123,8 +123,7 @@ class Namespace:
             self.changed.notify_all()
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """What a link's address names. `node` is "$cbs", "$management" or "" for an event hub."""
 
     node: str

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from msgspec import Struct
+
 from exporter.simulator.event_hubs.amqp import CodecError, Described, Symbol, Timestamp, ULong, decode, encode
 
 BATCH_FORMAT: Final = 0x80013700  # each data section of such a message is a message: Event Hubs' batch
@@ -42,8 +44,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """An AMQP message as it came. `bare` is what no intermediary may change: from the properties section to the end."""
 
     annotations: Mapping[Any, Any]

@@ -6,8 +6,9 @@ import base64
 import binascii
 import hashlib
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOL: Final = "AMQPWSB10"
@@ -22,8 +23,7 @@ class WebsocketError(ValueError):
     """The peer violated the protocol; the connection can't go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """The result of some input: AMQP bytes, bytes to reply with, and whether the peer has closed."""
 
     data: bytes = b""

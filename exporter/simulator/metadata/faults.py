@@ -13,8 +13,10 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.simulator.metadata.protocol import Response, as_json
 from exporter.text.format import parse_duration
@@ -82,8 +84,7 @@ KINDS: Mapping[str, Kind] = {
 HANGING = frozenset({"hang", "post-hang"})
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """One fault in force from `start` to `end` (seconds since it was set), for `count` answers more."""
 
     name: str

@@ -12,10 +12,12 @@ import itertools
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.core.folding import folded
 from exporter.simulator.metadata.story import Action, Phase, Scenario, Step
@@ -49,8 +51,7 @@ class Approval(NamedTuple):
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """From `at` on (aware UTC) the document has these events and this number; while `silent` nothing is answered."""
 
     at: datetime
@@ -69,8 +70,7 @@ class Change:
         return any(folded(str(event["EventId"])) == folded(event_id) for event in self.events)
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(Struct, frozen=True):
     """One play of a scenario from `start` (aware UTC) on, its time running `speed` times as fast as the wall's.
 
     `repetition` counts from 0: in each further one every EventId is another one, since an id never comes back.
@@ -131,8 +131,7 @@ def _as_published(event: Mapping[str, Any], api_version: str) -> dict[str, Any]:
     return known
 
 
-@dataclass(slots=True)
-class _Event:
+class _Event(Struct):
     """An event in the document: its fields, and how the platform treats it."""
 
     step: Step

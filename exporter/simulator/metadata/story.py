@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from exporter.core.folding import folded
 from exporter.text.values import unknown_word
@@ -39,8 +40,7 @@ class Phase(StrEnum):
     GONE = "gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
+class Vm(Struct, frozen=True):
     """A VM: its name as in `Resources`, fields of `compute` that differ from the default ones, and its tags."""
 
     name: str
@@ -48,8 +48,7 @@ class Vm:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One action at one time; the file's keys are explained in `scenario`.
 
     `delay` counts from the start or from `after`. It, `notice`, `lasts` and the approval times are seconds of platform
@@ -69,8 +68,7 @@ class Step:
     malformed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """A whole scenario, checked: every step refers to an event of an earlier step. `length` is in seconds."""
 
     name: str

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import queue
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from azure.eventhub import EventData
 from azure.eventhub.aio import EventHubConsumerClient
 from azure.eventhub.amqp import AmqpMessageBodyType
+from msgspec import Struct
 
 from exporter.config.schema import EventHubsSettings
 from exporter.errors import Failure, Retryable
@@ -31,8 +31,7 @@ FULL_SECONDS: Final = 0.05
 BALANCE_SECONDS: Final = 2.0  # after which the SDK takes up a partition that it has lost
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One message as plain values."""
 
     body: bytes

@@ -12,8 +12,9 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.reasons import Reason
@@ -24,8 +25,7 @@ _CONDITION: Final = re.compile(r"[a-z:-]{1,64}")
 """What a condition looks like. The other side may send anything as one, also the token that it was given."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Meaning(Struct, frozen=True):
     """What becomes of an error: the arguments of its `Failure`."""
 
     reason: Reason

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final
+
+from msgspec import Struct
 
 from exporter.choices import MessageFormat
 from exporter.core.records import CONTENT_TYPE, Record
@@ -18,8 +19,7 @@ MAX_PARTITION_KEY: Final = 128
 MAX_PROPERTY: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One message. Properties are strings only: a Python consumer and 32-bit numbers do not go together. One that is
     not known is left out."""
 

@@ -19,12 +19,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from azure.eventhub import EventData, EventDataBatch
 from azure.eventhub.aio import EventHubProducerClient
+from msgspec import Struct, field
 
 from exporter.choices import MessageFormat, Transport
 from exporter.core.folding import folded
@@ -53,8 +53,7 @@ had to connect, is not counted."""
 _OPENING: Final = 5.0  # seconds in which a further connection is made, or done without
 
 
-@dataclass(slots=True)
-class _Portion:
+class _Portion(Struct):
     """The records of one subject in a send: their ids, their messages by partition key, and these as batches."""
 
     ids: frozenset[str]
@@ -62,8 +61,7 @@ class _Portion:
     batches: list[EventDataBatch] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Pace:
+class _Pace(Struct):
     """How fast a backlog drains, and over how many lanes for that reason."""
 
     lanes: int = 1

@@ -17,13 +17,13 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import httpx
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # generated, without stubs
+from msgspec import Struct
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from exporter.errors import Failure, PartlyRejected, Permanent, Retryable
@@ -44,8 +44,7 @@ _TRANSIENT: Final[Mapping[int, Reason]] = {429: "throttled", 502: "unavailable",
 _NEEDS_OPERATOR: Final[Mapping[int, Reason]] = {401: "unauthorized", 403: "unauthorized", 404: "not-found"}
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorResponse:
+class CollectorResponse(Struct, frozen=True):
     """A whole HTTP answer. `media` is the bare content type in lower case."""
 
     status: int
@@ -54,8 +53,7 @@ class CollectorResponse:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
+class Success(Struct, frozen=True):
     """A true success: the headers of the answer and the collector's warning, "" mostly."""
 
     headers: Mapping[str, str]

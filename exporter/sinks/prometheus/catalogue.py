@@ -10,8 +10,9 @@ observation, and the rules in `alerts/` have an expression for that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_SOURCES, KNOWN_STATUSES, KNOWN_TYPES
 from exporter.core.policy import Mode, Verdict
@@ -48,8 +49,7 @@ SEND: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 Type = Literal["gauge", "counter", "histogram", "info"]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """One metric family. `name` is as a query writes it, without the prefix; `buckets` are upper bounds in seconds."""
 
     name: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from typing import Final, assert_never
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as text_format

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.commands.check.metadata import AZURE_CHASSIS, probe_metadata, unreachable
 from exporter.commands.check.network import Reach, clock_of, reach
@@ -53,7 +54,9 @@ def service() -> Iterator[MetadataService]:
 def test_a_good_service_is_ok_and_approves_nothing(service: MetadataService) -> None:
     """Azure that answers is ok, and a probe asks without ever approving."""
     settings = settings_for(service.url)
-    findings = findings_of(probe_metadata, settings, replace(ENVIRONMENT, environ={"HTTP_PROXY": "http://proxy:1"}))
+    findings = findings_of(
+        probe_metadata, settings, dataclasses.replace(ENVIRONMENT, environ={"HTTP_PROXY": "http://proxy:1"})
+    )
     sentence_of(findings, OK, "metadata", service.url, "answered in")
     sentence_of(findings, OK, "identity", "this VM is WestNO_0 of the scale set WestNO in westeurope")
     sentence_of(findings, OK, "proxy", "HTTP_PROXY is set and not used for the metadata service")
@@ -359,7 +362,7 @@ def test_a_probe_that_never_ends_or_that_breaks_is_a_finding() -> None:
     def broken(*_: object) -> Report:
         raise RuntimeError("oh")
 
-    environment = replace(ENVIRONMENT, timeouts=replace(SHORT_TIMEOUTS, total=1.0))
+    environment = dataclasses.replace(ENVIRONMENT, timeouts=replace(SHORT_TIMEOUTS, total=1.0))
     probes = {"late": late, "broken": broken, "good": lambda *_: Report((ok("good", "fine"),))}
     findings = run_probes(Settings(), environment, probes)
     assert not ended.is_set(), "the late probe was waited for"

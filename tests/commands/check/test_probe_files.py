@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.commands.check.files import exposed_folders, readable_secrets
 from exporter.commands.check.metadata import probe_metadata
@@ -390,12 +391,14 @@ def test_a_taken_port_names_who_has_it() -> None:
     """A taken port says by whom where its process can't be seen: what it calls itself."""
     with RawServer(answers(http_ok(b"hello", "Server: nginx/1.22"))) as server:
         settings = listening_on(f"127.0.0.1:{server.port}")
-        blind = replace(ENVIRONMENT, processes=Path("/nowhere"))
+        blind = dataclasses.replace(ENVIRONMENT, processes=Path("/nowhere"))
         sentence_of(
             findings_of(probe_web, settings, blind), FAIL, "web", "by another program that calls itself nginx/1.22"
         )
     with silent_port() as port:
-        blind = replace(ENVIRONMENT, processes=Path("/nowhere"), timeouts=replace(SHORT_TIMEOUTS, connect=0.2))
+        blind = dataclasses.replace(
+            ENVIRONMENT, processes=Path("/nowhere"), timeouts=replace(SHORT_TIMEOUTS, connect=0.2)
+        )
         sentence_of(
             findings_of(probe_web, listening_on(f"127.0.0.1:{port}"), blind),
             FAIL,

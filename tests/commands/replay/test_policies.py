@@ -7,12 +7,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.commands.replay.command import _replay, add_arguments
 from exporter.config.command_line import FlagParser

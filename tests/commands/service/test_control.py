@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.commands.service.command import service
 from exporter.commands.service.control import STOP_SECONDS

@@ -8,10 +8,10 @@ import re
 import sys
 import sysconfig
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import exporter
 from exporter.cli import main

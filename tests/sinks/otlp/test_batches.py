@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import tempfile
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from exporter.agent.suspects import CERTAIN
 from exporter.core.records import Record

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.facts import Polled, UnknownValueObserved
 from exporter.core.policy import DEFAULT_RULES, Mode
