@@ -1,5 +1,5 @@
-"""What is answered: the application's pages, each rendered once for each published status, and else at most five times a
-second, however many clients ask.
+"""What is answered: the application's pages, each rendered once for each published status, and else at most five
+times a second, however many clients ask.
 
 A storm of scrapes then costs bytes, not rendering. Rendering runs on a short-lived thread of its own, so that an
 application that hangs does not stop the loop that closes hostile connections; there is at most one such thread for
