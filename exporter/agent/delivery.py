@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from exporter.agent.log_fields import about
@@ -327,7 +327,7 @@ class Delivery:
             self.name, "destination.failed", destination=self.name, reason=failure.reason, detail=failure.detail
         )
         with suppress(Failure):  # the agent, whose records the disk refuses as well, logs that
-            self._outbox.failed(self.name, failure.reason, self._now() + timedelta(seconds=delay))
+            self._outbox.failed(self.name, failure.reason)
         return delay
 
     def retry_after_mistake(self, error: Exception) -> float:

@@ -198,12 +198,7 @@ class StatePersistence:
     def refresh(self) -> None:
         """Update the published status of the outbox and of its queues, and log its notes and losses."""
         try:
-            self.destinations = tuple(
-                DestinationStatus(
-                    name, True, queue.records, queue.oldest, queue.parked, queue.last_success, queue.error
-                )
-                for name, queue in self._store.queues().items()
-            )
+            self.destinations = tuple(self._store.queues().values())
             self.outbox = OutboxStatus(self._store.used(), self._store.capacity, self.writable)
         except Failure as failure:
             self._disk_failed(failure)

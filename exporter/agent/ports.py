@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from exporter.core.facts import Fact
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.policy import Policy, Presence
 from exporter.core.records import Storable, VmIdentity
-from exporter.core.snapshot import EventFilesStatus, Status
+from exporter.core.snapshot import DestinationStatus, EventFilesStatus, Status
 from exporter.core.state import Instant, Interruption, State
 
 
@@ -75,7 +75,7 @@ class Store(Protocol):
     def used(self) -> int:
         """The bytes in use."""
 
-    def queues(self) -> Mapping[str, Any]:
+    def queues(self) -> Mapping[str, DestinationStatus]:
         """The state of each destination's queue, by name."""
 
 

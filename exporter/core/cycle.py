@@ -13,7 +13,6 @@ For a document the steps are those of `_Cycle.document_read`, top to bottom.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final, assert_never
 
 from msgspec import Struct
@@ -278,10 +277,8 @@ def adopted_state(stored: State, observed: State) -> State:
     Of what was observed only this stays: what belongs to the process, and what approvals are held for (ids that were
     seen Started, a number that went down).
     """
-    begun: dict[str, datetime] = {}
-    if observed.last_good is not None:
-        seen = {**observed.closed, **observed.tracked}
-        begun = {key: observed.last_good.wall for key, tracked in seen.items() if tracked.was_started}
+    seen, last = {**observed.closed, **observed.tracked}, observed.last_good
+    begun = {key: last.wall for key, tracked in seen.items() if last is not None and tracked.was_started}
 
     def with_begun(histories: Mapping[str, Tracked]) -> Mapping[str, Tracked]:
         return {

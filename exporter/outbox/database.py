@@ -22,24 +22,23 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable, is_damage
+from exporter.core.snapshot import DestinationStatus
+from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable
 from exporter.outbox.file import (
     PAGE,
     connect,
     content_fault,
     examined,
     files_of,
-    is_blank,
     load_meta,
     remove_parts,
-    reunite,
     set_aside,
     size_of,
     stranger_at,
     transaction,
 )
 from exporter.outbox.lock import FileLock
-from exporter.outbox.queue import QueueState, queue_state_of
+from exporter.outbox.queue import Queue, queue_of
 from exporter.outbox.salvage import salvage
 from exporter.private_file import make_folder, make_private, narrow, open_folder
 from exporter.retry import Backoff
@@ -82,13 +81,11 @@ class Database:
         self._folder_seen = False
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
-        self._queues = {name: QueueState() for name in self._names}
+        self._queues = self._no_queues()
         self._files: tuple[object, object] = (None, None)
         """Which database and journal are open."""
         self._newest = 0
         """The largest number of a row, also of the files before this one."""
-        self._size_changed = True
-        """Something was written since the file was last asked for its size."""
         self._heartbeat_kept = True
         """There may be a heartbeat in the file that is older than its state."""
         self._aside = ""
@@ -111,6 +108,9 @@ class Database:
                 self._ready()
         except OutboxUnwritable as failure:
             self.notes.append(f"{path} can't be used yet ({failure}); it will be as soon as it can be opened")
+
+    def _no_queues(self) -> dict[str, Queue]:
+        return {name: Queue(DestinationStatus(name, True)) for name in self._names}
 
     def _doubt(self, reason: str) -> bool:
         """Put the file in doubt if this is a reason to. Return whether it is."""
@@ -144,10 +144,9 @@ class Database:
             os.close(os.open(self.path, os.O_RDWR))  # SQLite would be content with a file that it can only read
             self._look_at_folder()
             self.notes += filter(None, map(narrow, files_of(self.path)))
+            self._finish_replacing()
             if self._aside:
                 self._begin_anew()
-            self.notes += filter(None, [reunite(self.path, self._now())])
-            self._finish_replacing()
             return self._open()
 
     def _look_at_folder(self) -> None:
@@ -187,20 +186,20 @@ class Database:
             delivery = connect(self.path, self.capacity, "NORMAL")
             undo.callback(delivery.close)
             self._newest = self._count_on(agent)
-            queues = {name: queue_state_of(agent, name) for name in self._names}
+            queues = {name: queue_of(agent, name) for name in self._names}
             self._files = self._files_at_path()  # the journal is there since the first of these questions
             if not self._lock.is_held():
                 raise OutboxUnwritable("gone", f"{self.path} was replaced while it was opened")
             undo.pop_all()
         for name, queue in queues.items():
-            before = self._queues[name]
-            queue.settled = before.settled
-            missing = before.waiting + before.parked - queue.waiting - queue.parked
+            before, after = self._queues[name].status, queue.status
+            queue.settled = self._queues[name].settled
+            missing = before.records + before.parked - after.records - after.parked
             if (number := max(lost[name], missing)) > 0:
                 self.lost.append((name, number))
         self._queues = queues
         self._pruned = 0
-        self._size_changed = self._heartbeat_kept = True
+        self._heartbeat_kept = True
         self._agent, self._delivery = agent, delivery
         return agent
 
@@ -235,9 +234,8 @@ class Database:
                 with contextlib.suppress(*SQLITE_ERRORS):
                     db.close()
         self._delivery = self._agent = None
-        self._size_changed = True
         for queue in self._queues.values():
-            queue.changed = True
+            queue.has_changed = True
 
     def close(self) -> None:
         """Closes the file; what is committed stays. Safe to call twice."""
@@ -258,7 +256,7 @@ class Database:
                 return  # it was never read, so nothing is known against it
             self._shut()
             self._aside, self._birth = why, None
-            self._queues = {name: QueueState() for name in self._names}
+            self._queues = self._no_queues()
             self._ready()
 
     def release(self) -> None:
@@ -267,7 +265,7 @@ class Database:
 
     def _begin_anew(self) -> None:
         """Set aside what is at the path, for the reason in `_aside`, and make another file there."""
-        if size_of(self.path):
+        if size_of(self.path) or size_of(self._journal_path):
             copy = set_aside(self.path, self._aside, self._now())
             self.notes.append(f"{self.path} was {self._aside} and is now {copy.name}; a new outbox was begun")
         self._aside = ""
@@ -283,8 +281,8 @@ class Database:
             records, lost = salvage(self.path, new, self._names, self._now())
             if content_fault(new):  # then the damaged file stays, and no copy of it takes the place of an earlier one
                 raise OutboxUnwritable("corrupt", f"{self.path} is damaged, and what is readable of it can't be used")
-        copy = self._put_new("corrupt")
-        self.faults.append(f"{self.path} was damaged and is now {copy}; {records} records were carried over")
+        aside = self._put_new("corrupt")
+        self.faults.append(f"{self.path} was damaged; {records} records were carried over{aside}")
         self._birth = None
         return lost
 
@@ -294,50 +292,44 @@ class Database:
             return
         make_folder(self.path.parent)
         self._acquire()
-        with self._written_beside() as new:
-            self._agent.backup(new)
         with self._delivery_lock:
+            with self._written_beside() as new:
+                self._agent.backup(new)
             self._shut()
             if self._files_at_path()[0] != self._files[0] and inode(self._journal_path) == self._files[1]:
                 remove_parts(self.path, ("-wal", "-shm"))  # SQLite would read our own into another file
             copy = self._put_new(stranger_at(self.path) if size_of(self.path) else "")
-            aside = f"; what was there is now {copy}" if copy else ""
-            self.notes.append(f"{self.path} was removed or replaced while running; it was written anew{aside}")
+            self.notes.append(f"{self.path} was removed or replaced while running; it was written anew{copy}")
             self._open()
 
     @contextlib.contextmanager
     def _written_beside(self) -> Iterator[sqlite3.Connection]:
         remove_parts(self._new)
         make_private(self._new)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(remove_parts, self._new)
             with contextlib.closing(sqlite3.connect(self._new, isolation_level=None)) as new:
                 new.execute(f"PRAGMA page_size={PAGE}")
                 yield new
-        except BaseException:
-            with contextlib.suppress(OSError):
-                remove_parts(self._new)
-            raise
+            undo.pop_all()
 
     def _put_new(self, why: str) -> str:
-        """Put the new file at the path, after what is there was set aside. Return the name of that copy, if any."""
-        copy = set_aside(self.path, why, self._now()).name if why else ""
+        """Put the new file at the path, after what is there was set aside. Return the end of a sentence about that."""
+        aside = f"; what was there is now {set_aside(self.path, why, self._now()).name}" if why else ""
+        remove_parts(self.path, ("-wal", "-shm"))
         os.replace(self._new, self.path)
         self._acquire()
-        return copy
+        return aside
 
     def _finish_replacing(self) -> None:
-        """Put the new file at the path if a process was killed just before that; remove one that was never filled."""
-        if self._new.exists() and not size_of(self.path):
-            is_filled = True
-            try:
-                with contextlib.closing(sqlite3.connect(self._new)) as new:
-                    is_filled = not is_blank(new)
-            except SQLITE_ERRORS as error:
-                if not is_damage(error):  # else it is examined like every file at the path
-                    raise
-            if is_filled:
+        """Put the new file at the path if a process was killed just before that. A journal that is there without its
+        database belongs to no outbox: SQLite would delete it."""
+        if not size_of(self.path):
+            if size_of(self._new):
                 self._put_new("")
                 self.notes.append(f"{self.path} was being written anew when a process ended; that is finished now")
+            elif size_of(self._journal_path):
+                self._aside = self._aside or "no-database"
         remove_parts(self._new)
 
 

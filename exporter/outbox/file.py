@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from operator import index
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote
@@ -35,8 +35,6 @@ _ASIDE: Final = re.compile(
 )
 """Names of copies that are ours to remove. A `foreign` one is another program's database."""
 _COPIES: Final = 2
-_CLOCK_SLACK: Final = timedelta(seconds=2)
-"""File systems keep times to 2 s (FAT), and names to 1 s."""
 _SCHEMA: Final = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, body BLOB NOT NULL,"
@@ -45,8 +43,7 @@ _SCHEMA: Final = (
     " PRIMARY KEY (destination, seq)) WITHOUT ROWID",
     "CREATE INDEX queue_order ON queue (destination, subject, seq) WHERE parked IS NULL",
     "CREATE INDEX queue_seq ON queue (seq)",
-    "CREATE TABLE destination (name TEXT PRIMARY KEY, attempts INTEGER NOT NULL, due REAL NOT NULL,"
-    " error TEXT NOT NULL, last_success REAL) WITHOUT ROWID",
+    "CREATE TABLE destination (name TEXT PRIMARY KEY, error TEXT NOT NULL, last_success REAL) WITHOUT ROWID",
 )
 _MAGIC: Final = b"SQLite format 3\0"
 _VERSIONS: Final = (b"\1\1", b"\2\2")
@@ -125,11 +122,9 @@ def content_fault(db: sqlite3.Connection) -> str:
             return "corrupt" if is_whole and is_of_this_version else "foreign"
         if not is_whole or db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
             return "corrupt"
-        for created, _id in db.execute("SELECT created, id FROM records"):
-            datetime.fromtimestamp(created, UTC)
-        for last, attempts, _error in db.execute("SELECT last_success, attempts, error FROM destination"):
-            datetime.fromtimestamp(last or 0.0, UTC)
-            index(attempts)
+        times = "SELECT created, id FROM records UNION ALL SELECT ifnull(last_success, 0), error FROM destination"
+        for time, _text in db.execute(times):
+            datetime.fromtimestamp(time, UTC)
         for _texts in db.execute("SELECT destination, subject, parked FROM queue"):
             pass
         missing = "SELECT seq FROM queue EXCEPT SELECT seq FROM records LIMIT 1"
@@ -235,28 +230,19 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names if own_name.fullmatch(name)]
 
 
-Rename = Callable[[Path, Path], None]
-
-
-def set_aside(path: Path, why: str, now: datetime, rename: Rename = os.rename) -> Path:
+def set_aside(path: Path, why: str, now: datetime) -> Path:
     """Rename the file, with its journal, to a name that contains `why` and when. Return that name.
 
-    Either all of them are renamed or, if one can't be, none: a journal that is left next to the next outbox would be
-    lost or, worse, be read into it. On Windows nothing is renamed that another program has open. Only the newest
-    copies are kept. Raises OSError.
+    If one of them can't be renamed, those after it stay: a journal that stays alone is set aside before the next outbox
+    is begun. On Windows nothing is renamed that another program has open. Only the newest copies are kept. Raises
+    OSError.
     """
     target = _free_name(path, why, now)
-    with contextlib.ExitStack() as undo:
-        # The database first: it is what a reader has open, and then nothing was done yet.
-        for suffix in _PARTS:
-            source, goal = Path(f"{path}{suffix}"), Path(f"{target}{suffix}")
+    for suffix in _PARTS:  # the database first: it is what a reader has open, and then nothing was done yet
+        source = Path(f"{path}{suffix}")
+        if size_of(source):  # SQLite would delete the journal of an empty database
             narrow(source)  # it may be one that was put here
-            try:
-                rename(source, goal)
-            except FileNotFoundError:
-                continue
-            undo.callback(_rename_back, goal, source, rename)
-        undo.pop_all()
+            os.rename(source, f"{target}{suffix}")
     for copy in [copy for _, _, copy in _copies(path) if copy != target][: 1 - _COPIES]:
         with contextlib.suppress(OSError):  # another program has it open: removed with the next one
             remove_parts(copy)
@@ -271,51 +257,18 @@ def stranger_at(path: Path) -> str:
     return "foreign" if header.startswith(_MAGIC) and not is_outbox else "replaced"
 
 
-def _rename_back(goal: Path, source: Path, rename: Rename) -> None:
-    with contextlib.suppress(OSError):  # then `reunite` puts the journal to its database
-        rename(goal, source)
-
-
 def _free_name(path: Path, why: str, now: datetime) -> Path:
     """A name to set the file aside under, after those of the same second, that no part of a database has."""
-    base = f"{path.name}.{why}-{now:%Y%m%dT%H%M%SZ}"
-    count = 1 + max((number for at, number, _ in _copies(path) if at == now.replace(microsecond=0)), default=0)
-    while True:
-        target = path.with_name(base if count == 1 else f"{base}-{count}")
-        if not any(os.path.lexists(f"{target}{suffix}") for suffix in _PARTS):
-            return target
-        count += 1
+    at = f"{now:%Y%m%dT%H%M%SZ}"
+    numbers = itertools.count(1 + max((number for when, number, _ in _copies(path) if when == at), default=0))
+    names = (path.with_name(f"{path.name}.{why}-{at}{f'-{number}' if number > 1 else ''}") for number in numbers)
+    return next(name for name in names if not any(os.path.lexists(f"{name}{suffix}") for suffix in _PARTS))
 
 
-def reunite(path: Path, now: datetime) -> str:
-    """Move a journal that has no database at `path` out of the way of a new one. Return a sentence, or "".
-
-    A process that ended while it set its outbox aside leaves one behind, and SQLite would delete it. It goes to the
-    database that it belongs to: the one that was set aside last, not before the journal was written, and has none.
-    Otherwise it is kept under a name of its own. Raises OSError.
-    """
-    journal = Path(f"{path}-wal")
-    if size_of(path) or not size_of(journal):
-        return ""
-    written = datetime.fromtimestamp(journal.stat().st_mtime, UTC) - _CLOCK_SLACK
-    last = _copies(path)[-1:]
-    owner = next((copy for at, _, copy in last if at >= written and not os.path.lexists(f"{copy}-wal")), None)
-    target = owner or _free_name(path, "no-database", now)
-    narrow(journal)
-    os.rename(journal, f"{target}-wal")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}-shm")
-    return f"{journal} was left without its database and is now {target.name}-wal"
-
-
-def _copies(path: Path) -> list[tuple[datetime, int, Path]]:
+def _copies(path: Path) -> list[tuple[str, int, Path]]:
     """When and under which names databases of this path were set aside, the last one last."""
-    found: set[tuple[datetime, int, Path]] = set()
-    for match in filter(None, (_ASIDE.fullmatch(str(file)) for file in files_of(path))):
-        with contextlib.suppress(ValueError):  # a name that the agent did not give, of the 99th of a month
-            at = datetime.strptime(match["at"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-            found.add((at, int(match["number"] or 1), Path(match["copy"])))
-    return sorted(found)
+    found = filter(None, (_ASIDE.fullmatch(str(file)) for file in files_of(path)))
+    return sorted({(match["at"], int(match["number"] or 1), Path(match["copy"])) for match in found})
 
 
 def size_of(path: Path) -> int:

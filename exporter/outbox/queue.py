@@ -11,12 +11,14 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from operator import length_hint
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from exporter.core.folding import folded
 from exporter.core.records import Record, Storable
+from exporter.core.snapshot import DestinationStatus
 from exporter.outbox.errors import SQLITE_ERRORS
 from exporter.outbox.file import transaction
 from exporter.outbox.retention import DELIVERED
@@ -34,59 +36,41 @@ class Queued(Struct, frozen=True):
     record: Record
 
 
-class Queue(Struct, frozen=True):
-    """How one destination stands, for the gauges and the page."""
+class Queue(Struct):
+    """One destination's queue as this process knows it, so that the file need not be asked. Both threads count."""
 
-    records: int = 0
-    """How many wait."""
-    oldest: datetime | None = None
-    """The time of the oldest record that waits."""
-    parked: int = 0
-    """How many dead letters there are."""
-    error: str = ""
-    """The reason of the last attempt's failure; empty after a success."""
-    last_success: datetime | None = None
-
-
-class QueueState(Struct):
-    """How one destination stands, kept in memory so that the file need not be asked. Both threads count."""
-
-    waiting: int = 0
-    parked: int = 0
-    attempts: int = 0
-    error: str = ""
-    last_success: datetime | None = None
+    status: DestinationStatus
+    """Its `oldest` is that of the last `view`."""
     settled: dict[int, str | None] = field(default_factory=dict)
     """By row number what was delivered (None) or refused for good (why), while the disk does not take that. It is not
     sent again by this process."""
-    changed: bool = True
+    has_changed: bool = True
     """Something happened since `view` last asked the file."""
-    _view: Queue = field(default_factory=Queue)
-    _counting: threading.Lock = field(default_factory=threading.Lock)
+    _changing: threading.Lock = field(default_factory=threading.Lock)
 
     def unsettled(self, without: Collection[int] = ()) -> str:
         """The condition on the rows of a destination that wait, but for what is settled and these row numbers."""
         return f"destination = ? AND parked IS NULL AND seq NOT IN ({','.join(map(str, (*self.settled, *without)))})"
 
-    def count(self, waiting: int, parked: int = 0) -> None:
-        """Adds to both counts; negative numbers take away."""
-        with self._counting:
-            self.waiting += waiting
-            self.parked += parked
-        self.changed = True
+    def change(self, waiting: int = 0, parked: int = 0, **others: Any) -> None:
+        """Adds to both counts, where negative numbers take away, and sets other fields of the status."""
+        with self._changing:
+            before = self.status
+            self.status = replace(before, records=before.records + waiting, parked=before.parked + parked, **others)
+        self.has_changed = True
 
-    def view(self, db: sqlite3.Connection | None, destination: str) -> Queue:
+    def view(self, db: sqlite3.Connection | None) -> DestinationStatus:
         """How it stands; the file is asked only after a change. Raises sqlite3.Error."""
-        if not self.changed:
-            return self._view
-        self.changed = False  # before the file is asked: what changes meanwhile is seen by the next call
-        try:
-            oldest = oldest_of(db, destination) if self.waiting > 0 and db is not None else None
-        except SQLITE_ERRORS:
-            self.changed = True
-            raise
-        self._view = Queue(max(0, self.waiting), oldest, self.parked, self.error, self.last_success)
-        return self._view
+        if self.has_changed:
+            self.has_changed = False  # before the file is asked: what changes meanwhile is seen by the next call
+            try:
+                oldest = oldest_of(db, self.status.name) if self.status.records > 0 and db is not None else None
+            except SQLITE_ERRORS:
+                self.has_changed = True
+                raise
+            with self._changing:
+                self.status = replace(self.status, oldest=oldest)
+        return self.status
 
 
 def counts_of(db: sqlite3.Connection, destination: str) -> tuple[int, int]:
@@ -97,12 +81,13 @@ def counts_of(db: sqlite3.Connection, destination: str) -> tuple[int, int]:
     return waiting, parked
 
 
-def queue_state_of(db: sqlite3.Connection, destination: str) -> QueueState:
+def queue_of(db: sqlite3.Connection, destination: str) -> Queue:
     """How a destination stands by the file. Raises sqlite3.Error."""
     waiting, parked = counts_of(db, destination)
-    row = db.execute("SELECT attempts, error, last_success FROM destination WHERE name = ?", (destination,)).fetchone()
-    attempts, error, last = row or (0, "", None)
-    return QueueState(waiting, parked, attempts, error, datetime.fromtimestamp(last, UTC) if last else None)
+    row = db.execute("SELECT error, last_success FROM destination WHERE name = ?", (destination,)).fetchone()
+    error, last = row or ("", None)
+    success = datetime.fromtimestamp(last, UTC) if last else None
+    return Queue(DestinationStatus(destination, True, waiting, None, parked, success, error))
 
 
 def oldest_of(db: sqlite3.Connection, destination: str) -> datetime | None:
@@ -197,15 +182,15 @@ def _within_bytes(rows: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     return some
 
 
-def settle(db: sqlite3.Connection, destination: str, state: QueueState, pruned: int) -> None:
+def settle(db: sqlite3.Connection, queue: Queue, pruned: int) -> None:
     """Writes down what was delivered or refused for good, in one transaction. Raises sqlite3.Error.
 
     A record with a row number up to `pruned` is before the history: it is deleted when no destination waits for it.
     """
     delivered = refused = 0
     with transaction(db):
-        for seq, reason in sorted(state.settled.items()):
-            row = (destination, seq)
+        for seq, reason in sorted(queue.settled.items()):
+            row = (queue.status.name, seq)
             if reason is not None:
                 refused += db.execute(
                     "UPDATE queue SET parked = ? WHERE destination = ? AND seq = ?", (reason, *row)
@@ -214,15 +199,12 @@ def settle(db: sqlite3.Connection, destination: str, state: QueueState, pruned: 
             delivered += db.execute("DELETE FROM queue WHERE destination = ? AND seq = ?", row).rowcount
             if seq <= pruned:
                 db.execute(f"DELETE FROM records WHERE seq = ? AND {DELIVERED}", (seq,))  # noqa: S608  # a constant
-        write_attempts(db, destination, state, 0.0)
-    state.settled.clear()
-    state.count(-delivered - refused, refused)
+        write_result(db, queue.status)
+    queue.settled.clear()
+    queue.change(-delivered - refused, refused)
 
 
-def write_attempts(db: sqlite3.Connection, destination: str, state: QueueState, due: float) -> None:
-    """Writes down how the attempts stand and when the next one is due, in POSIX seconds. Raises sqlite3.Error."""
-    last = state.last_success.timestamp() if state.last_success else None
-    db.execute(
-        "INSERT OR REPLACE INTO destination VALUES (?, ?, ?, ?, ?)",
-        (destination, state.attempts, due, state.error, last),
-    )
+def write_result(db: sqlite3.Connection, status: DestinationStatus) -> None:
+    """Writes down how the last attempt ended. Raises sqlite3.Error."""
+    last = status.last_success.timestamp() if status.last_success else None
+    db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?, ?)", (status.name, status.error, last))

@@ -79,7 +79,7 @@ def salvage(
                 started[folded(record.subject)] = record.time
         fresh = State(now, sent=sent, started_ids=started, evictions=int(now.timestamp()))
         target.executemany("INSERT INTO meta VALUES (?, ?)", _meta(pages, fresh).items())
-        target.executemany("INSERT OR IGNORE INTO destination VALUES (?, ?, ?, ?, ?)", _attempts(pages))
+        target.executemany("INSERT OR IGNORE INTO destination VALUES (?, ?, ?)", _results(pages))
         if is_complete:
             lost = Counter(name for seq, name in claims if seq not in found)
         else:
@@ -294,11 +294,11 @@ def _meta(pages: _Pages, fresh: State) -> Mapping[str, str]:
     return kept
 
 
-def _attempts(pages: _Pages) -> Iterator[Row]:
-    """How the attempts of each destination stand."""
+def _results(pages: _Pages) -> Iterator[Row]:
+    """How the last attempt at each destination ended."""
     for row in pages.walk("destination")[0]:
         match row:
-            case (str(), int(), float() | int(), str(), None | float() | int() as last):
+            case (str(), str(), None | float() | int() as last):
                 with contextlib.suppress(ValueError, OverflowError, OSError):
                     datetime.fromtimestamp(last or 0.0, UTC)
                     yield row

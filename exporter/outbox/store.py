@@ -21,22 +21,22 @@ from typing import Final
 from msgspec.structs import replace
 
 from exporter.core.records import Record, Storable
+from exporter.core.snapshot import DestinationStatus
 from exporter.core.state import Instant, State
 from exporter.core.state_codec import StateWriter
 from exporter.outbox.database import Database
 from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, reason_of
 from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
-    Queue,
     Queued,
     another_number,
     counts_of,
     enqueue,
     settle,
     waiting_rows,
-    write_attempts,
+    write_result,
 )
-from exporter.outbox.retention import HISTORY, Dropped, at_bound, bytes_for, drop_oldest, fits, make_room, prune
+from exporter.outbox.retention import HISTORY, Dropped, at_bound, bytes_for, drop_oldest, make_room, prune
 
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
@@ -57,7 +57,6 @@ class Outbox(Database):
         """Opens or makes the file. Raises `OutboxBusy`; one that can't be opened now is opened later."""
         super().__init__(path, max_bytes, destinations, now)
         self._states = StateWriter()
-        self._used = 0
         self._version = 0
         """Of the file, when the queues were counted last: another process may let parked records wait again."""
 
@@ -105,7 +104,7 @@ class Outbox(Database):
             lost = len(bodies) - len(fitting)
             need = bytes_for(text, [body for _, body in fitting])
             try:
-                dropped += self._write(text, fitting, need)
+                dropped += self._write(text, fitting)
                 return dropped + Counter(dict.fromkeys(self._names, lost))
             except sqlite3.OperationalError as error:
                 if reason_of(error) != "full":
@@ -121,9 +120,7 @@ class Outbox(Database):
                         raise
                     del fitting[0]
 
-    def _write(self, text: str, bodies: Sequence[Body], need: int) -> Counter[str]:
-        known_to_fit = not self._size_changed and fits(self._used + need, self.capacity)
-        self._size_changed = True
+    def _write(self, text: str, bodies: Sequence[Body]) -> Counter[str]:
         with transaction(self._ready()) as db:
             numbers = enqueue(db, self._names, bodies)
             newest = max([self._newest, *numbers])
@@ -131,12 +128,12 @@ class Outbox(Database):
             if self._heartbeat_kept:
                 db.execute("DELETE FROM meta WHERE key = 'seen'")
             pruned = prune(db, self._pruned, newest - HISTORY)
-            dropped = Dropped() if known_to_fit else make_room(db, self.capacity)
+            dropped = make_room(db, self.capacity)
         self._newest, self._pruned, self._heartbeat_kept = newest, pruned, False
         self._count_dropped(dropped)
         if numbers:
             for queue in self._queues.values():
-                queue.count(len(numbers))
+                queue.change(len(numbers))
         return dropped.waiting
 
     def _shrink_journal(self) -> None:
@@ -157,7 +154,7 @@ class Outbox(Database):
     def _count_dropped(self, dropped: Dropped) -> None:
         for name, queue in self._queues.items():
             if dropped.waiting[name] or dropped.parked[name]:
-                queue.count(-dropped.waiting[name], -dropped.parked[name])
+                queue.change(-dropped.waiting[name], -dropped.parked[name])
 
     def beat(self, seen: datetime) -> None:
         """Keeps when a good document was last read, so that a restart knows how long nobody looked.
@@ -169,37 +166,27 @@ class Outbox(Database):
                 return
             self._ready()
             self._follow()
-            self._size_changed = self._heartbeat_kept = True
+            self._heartbeat_kept = True
             self._ready().execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (seen.isoformat(),))
 
     def used(self) -> int:
-        """Bytes that the content takes; the file is asked only after a change. One in doubt is examined.
-
-        Raises `OutboxUnwritable`.
-        """
+        """Bytes that the content takes. A file in doubt is examined. Raises `OutboxUnwritable`."""
         with self._agent_lock, self._guard:
             if self._in_doubt:
                 self._ready()
-            if self._size_changed:
-                self._size_changed = False  # before the file is asked: a delivery may settle meanwhile
-                try:
-                    self._used = used_bytes(self._agent) if self._agent is not None else 0
-                except SQLITE_ERRORS:
-                    self._size_changed = True
-                    raise
-            return self._used
+            return used_bytes(self._agent) if self._agent is not None else 0
 
     def crowded(self, records: int) -> bool:
         """Whether so many more records may leave no room for those that wait. Raises `OutboxUnwritable`."""
         return self.used() + (records + 2) * RECORD_BYTES > self.capacity * 0.9
 
-    def queues(self) -> dict[str, Queue]:
+    def queues(self) -> dict[str, DestinationStatus]:
         """How each destination stands; the file is asked only after a change. Raises `OutboxUnwritable`."""
         with self._agent_lock, self._guard:
             db = None if self._in_doubt else self._agent
-            if db is not None and any(queue.parked for queue in self._queues.values()):
+            if db is not None and any(queue.status.parked for queue in self._queues.values()):
                 self._count_again(db)
-            return {name: queue.view(db, name) for name, queue in self._queues.items()}
+            return {name: queue.view(db) for name, queue in self._queues.items()}
 
     def _count_again(self, db: sqlite3.Connection) -> None:
         """Both locks are held: nothing of ours is on its way between file and counts."""
@@ -208,7 +195,7 @@ class Outbox(Database):
             if version != self._version:
                 for name, queue in self._queues.items():
                     waiting, parked = counts_of(db, name)
-                    queue.count(waiting - queue.waiting, parked - queue.parked)
+                    queue.change(waiting - queue.status.records, parked - queue.status.parked)
                 self._version = version
 
     # -- the deliveries' side
@@ -276,15 +263,14 @@ class Outbox(Database):
         with self._delivery_lock:
             queue = self._queues[destination]
             may_read = self._delivery is not None and not self._in_doubt and not self._withheld
-            return not may_read or bool(queue.settled) or queue.parked > 0
+            return not may_read or bool(queue.settled) or queue.status.parked > 0
 
     def delivered(self, destination: str, seqs: Sequence[int]) -> None:
         """The destination has acknowledged these. Raises `OutboxUnwritable`; they are not sent again all the same."""
         with self._delivery_lock, self._guard:
             queue = self._queues[destination]
-            queue.last_success, queue.attempts, queue.error = self._now(), 0, ""
+            queue.change(error="", last_success=self._now())
             queue.settled.update(dict.fromkeys(seqs))
-            queue.changed = True
             self._settle(destination)
 
     def park(self, destination: str, seq: int, reason: str) -> None:
@@ -299,23 +285,15 @@ class Outbox(Database):
     def _settle(self, destination: str) -> None:
         queue, db = self._queues[destination], self._delivery
         if db is not None and queue.settled:
-            settle(db, destination, queue, self._pruned)
-            self._size_changed = True
+            settle(db, queue, self._pruned)
 
-    def failed(self, destination: str, error: str, due: datetime) -> None:
-        """Keeps that an attempt failed and when the next one is due, for the page and for whoever looks at the file.
-
-        Raises `OutboxUnwritable`.
-        """
+    def failed(self, destination: str, error: str) -> None:
+        """Keeps why the last attempt failed, for the page. Raises `OutboxUnwritable`."""
         with self._delivery_lock, self._guard:
-            queue, db = self._queues[destination], self._delivery
-            queue.attempts += 1
-            queue.error = error
-            queue.changed = True
-            if db is not None:
-                with transaction(db):
-                    write_attempts(db, destination, queue, due.timestamp())
-                self._size_changed = True
+            queue = self._queues[destination]
+            queue.change(error=error)
+            if self._delivery is not None:
+                write_result(self._delivery, queue.status)
 
 
 def _time(text: str) -> datetime | None:

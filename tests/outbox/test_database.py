@@ -145,7 +145,7 @@ def test_starts_without_a_file(tmp_path: Path) -> None:
         outbox.commit(STATE, [a_record(1)])
     assert outbox.next("otlp", 1) == []
     outbox.beat(NOW)
-    outbox.failed("otlp", "timeout", NOW)
+    outbox.failed("otlp", "timeout")
     assert outbox.used() == 0
     assert set(outbox.queues()) == set(BOTH)
     (tmp_path / "parent").unlink()

@@ -7,13 +7,13 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from exporter.outbox.errors import OutboxUnwritable, system_reason
-from exporter.outbox.file import reunite, set_aside
+from exporter.outbox.file import set_aside
 from exporter.outbox.lock import FileLock
 from exporter.outbox.store import Outbox
 from exporter.windows.file_lock import is_taken
@@ -33,46 +33,11 @@ def names(folder: Path) -> set[str]:
     return set(os.listdir(folder))
 
 
-class Renames:
-    """Renames files but for those that a reader has open, each for so many attempts."""
-
-    def __init__(self, **refused: int) -> None:
-        self.refused = refused
-
-    def __call__(self, source: Path, goal: Path) -> None:
-        if source.exists() and self.refused.get(source.name, 0):
-            self.refused[source.name] -= 1
-            raise PermissionError(errno.EACCES, "somebody has it open", str(source))
-        os.rename(source, goal)
-
-
 def test_a_database_is_set_aside_with_all_its_parts(tmp_path: Path) -> None:
     parts(tmp_path / "o.db", *PARTS)
     set_aside(tmp_path / "o.db", "corrupt", NOW)
     assert names(tmp_path) == {f"{ASIDE}{suffix}" for suffix in PARTS}
     assert (tmp_path / f"{ASIDE}-wal").read_text(encoding="ascii") == "o.db-wal"
-
-
-@pytest.mark.parametrize("refused", ["o.db", "o.db-wal", "o.db-shm"])
-def test_where_one_part_stays_all_stay(tmp_path: Path, refused: str) -> None:
-    """So that it can be tried again, and the next outbox never finds another's journal beside it."""
-    parts(tmp_path / "o.db", *PARTS)
-    with pytest.raises(PermissionError):
-        set_aside(tmp_path / "o.db", "corrupt", NOW, Renames(**{refused: 1}))
-    assert names(tmp_path) == {f"o.db{suffix}" for suffix in PARTS}
-    set_aside(tmp_path / "o.db", "corrupt", NOW)
-    assert names(tmp_path) == {f"{ASIDE}{suffix}" for suffix in PARTS}
-
-
-def test_where_the_database_can_not_come_back_either_its_journal_follows_it(tmp_path: Path) -> None:
-    """The journal could not be renamed, and then somebody opened the database under its new name."""
-    parts(tmp_path / "o.db", *PARTS)
-    with pytest.raises(PermissionError):
-        set_aside(tmp_path / "o.db", "corrupt", NOW, Renames(**{"o.db-wal": 1, ASIDE: 1}))
-    assert names(tmp_path) == {ASIDE, "o.db-wal", "o.db-shm"}
-    os.utime(tmp_path / "o.db-wal", (NOW.timestamp(), NOW.timestamp()))
-    assert reunite(tmp_path / "o.db", NOW).endswith(f"is now {ASIDE}-wal")
-    assert names(tmp_path) == {ASIDE, f"{ASIDE}-wal"}
 
 
 def test_two_are_never_mixed_under_one_name(tmp_path: Path) -> None:
@@ -102,34 +67,24 @@ def test_a_journal_without_a_database_is_kept_and_not_read_into_the_next(
     fresh.close()
     (kept,) = [name for name in names(tmp_path) if "no-database" in name]
     assert (tmp_path / kept).read_bytes() == content
-    assert any("was left without its database" in note for note in fresh.notes)
+    assert any("no-database" in note for note in fresh.notes)
 
 
-def test_a_process_that_died_between_the_renames_has_its_journal_put_to_the_database(tmp_path: Path) -> None:
-    """The next start does it, before it begins another outbox: no committed record is lost or told for another."""
+def test_a_process_that_died_between_the_renames_leaves_a_journal_that_is_kept(tmp_path: Path) -> None:
+    """The next start sets it aside, before it begins another outbox: nothing of it is told for another."""
     before = opened(tmp_path / "o.db")
     before.commit(STATE, [a_record(1)])
     crashed = tmp_path / "crashed"
     crashed.mkdir()
-    aside = f"o.db.other-vm-{datetime.now(UTC) + timedelta(seconds=1):%Y%m%dT%H%M%SZ}"
-    shutil.copy(tmp_path / "o.db", crashed / aside)
     shutil.copy(tmp_path / "o.db-wal", crashed / "o.db-wal")
     before.close()
+    content = (crashed / "o.db-wal").read_bytes()
 
     after = opened(crashed / "o.db")
     assert after.load() is None
     after.close()
-    with closing(sqlite3.connect(crashed / aside)) as db:
-        assert db.execute("SELECT count(*) FROM records").fetchone() == (1,)
-
-
-def test_a_journal_of_later_is_not_put_to_a_database_of_before(tmp_path: Path) -> None:
-    """Somebody removed the database and left its journal: what was set aside long ago stays as it is."""
-    parts(tmp_path / "o.db", "-wal")
-    (tmp_path / "o.db.corrupt-20200101T000000Z").write_text("old", encoding="ascii")
-    note = reunite(tmp_path / "o.db", NOW)
-    assert note.endswith("is now o.db.no-database-20261122T120000Z-wal")
-    assert names(tmp_path) == {"o.db.corrupt-20200101T000000Z", "o.db.no-database-20261122T120000Z-wal"}
+    (kept,) = [name for name in names(crashed) if "no-database" in name]
+    assert (crashed / kept).read_bytes() == content
 
 
 def test_a_process_that_died_while_it_wrote_the_file_anew_loses_nothing(tmp_path: Path) -> None:
@@ -172,8 +127,9 @@ def test_a_file_that_took_the_place_of_the_outbox_is_set_aside_as_it_was(
 @pytest.mark.parametrize("name", ["o.db.corrupt-20261399T000000Z", "o.db.corrupt-00000000T000000Z-2"])
 def test_a_name_that_is_no_time_keeps_no_agent_from_starting(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    parts(tmp_path / "o.db", "-wal")
-    assert reunite(tmp_path / "o.db", NOW).endswith("is now o.db.no-database-20261122T120000Z-wal")
+    (tmp_path / "o.db").write_bytes(b"no database" * 500)
+    with closing(opened(tmp_path / "o.db")) as outbox:
+        assert len(outbox.faults) == 1
 
 
 def test_a_file_that_was_begun_and_not_filled_is_removed(tmp_path: Path) -> None:
