@@ -86,8 +86,6 @@ class Database:
         """Which database and journal are open."""
         self._newest = 0
         """The largest number of a row, also of the files before this one."""
-        self._heartbeat_kept = True
-        """There may be a heartbeat in the file that is older than its state."""
         self._aside = ""
         """Why the file at the path has to be set aside before another is begun."""
         self._withheld = True
@@ -167,17 +165,16 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         lost = Counter[str]()
         agent, why = examined(self.path, self.capacity)
+        state = load_meta(agent)[0] if agent is not None and self._birth is not None else None
+        if agent is not None and state is not None and state.birth != self._birth:
+            agent.close()
+            agent, why = None, "replaced"
         if why == "corrupt":
             lost = self._salvage()
-            agent, why = examined(self.path, self.capacity)
-        if agent is not None and self._birth is not None:
-            state, _ = load_meta(agent)
-            if state is not None and state.birth != self._birth:
-                agent.close()
-                agent, why = None, "replaced"
-        if why in ("foreign", "replaced"):
+        elif why:
             self._aside = why
             self._begin_anew()
+        if why:
             agent, why = examined(self.path, self.capacity)
         if agent is None:
             raise OutboxUnwritable("corrupt", f"{self.path} is {why}, though it was just written")
@@ -199,7 +196,6 @@ class Database:
                 self.lost.append((name, number))
         self._queues = queues
         self._pruned = 0
-        self._heartbeat_kept = True
         self._agent, self._delivery = agent, delivery
         return agent
 

@@ -42,29 +42,17 @@ _SYSTEM: Final = {
     errno.ELOOP: "gone",
 }
 _WINDOWS: Final = {
-    2: "gone",  # file not found
-    3: "gone",  # path not found
-    5: "read-only",  # access denied
-    15: "gone",  # invalid drive
-    19: "read-only",  # write protected
     21: "gone",  # not ready
     32: "busy",  # sharing violation
     33: "busy",  # lock violation
     39: "full",  # handle disk full
-    53: "gone",  # bad network path
-    55: "gone",  # device does not exist
-    64: "gone",  # network name deleted
-    67: "gone",  # bad network name
-    80: "gone",  # file exists
-    112: "full",  # disk full
-    183: "gone",  # already exists
     223: "full",  # file too large
     303: "busy",  # delete pending
     433: "gone",  # no such device
     1224: "busy",  # user mapped file
     1295: "full",  # disk quota exceeded
 }
-"""[System error codes]. Python's `errno` is the same for some that differ here: 32 and 19 are EACCES to it."""
+"""[System error codes] for which Python's `errno` is another one: EACCES for 21, 32 and 33, EINVAL for the others."""
 _SQLITE: Final = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_READONLY: "read-only",
@@ -103,8 +91,8 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 
 def system_reason(number: int | None, winerror: int | None) -> str:
-    """Return the `reason` by an error's `errno`, or by its `winerror` if it has one, which is more exact."""
-    return _SYSTEM.get(number or 0, "io") if winerror is None else _WINDOWS.get(winerror, "io")
+    """Return the `reason` by an error's `errno`, or by its `winerror` where that is more exact."""
+    return _WINDOWS.get(winerror or 0) or _SYSTEM.get(number or 0, "io")
 
 
 class Guard:

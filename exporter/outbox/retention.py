@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Struct, field
-
 from exporter.outbox.file import PAGE, used_bytes
 
 HISTORY: Final = 1_000
@@ -18,37 +16,23 @@ _ROW_BYTES: Final = 512  # what a record takes beside its body: its rows in the 
 _MARGIN_PAGES: Final = 8
 
 
-class Dropped(Struct):
-    """How many records were dropped, by destination: those that waited, and dead letters."""
-
-    waiting: Counter[str] = field(default_factory=Counter)
-    parked: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: Dropped) -> None:
-        """Counts another drop as well."""
-        self.waiting += other.waiting
-        self.parked += other.parked
-
-
 def bytes_for(text: str, bodies: Sequence[bytes]) -> int:
     """Bytes that a transaction with this state and these records adds at most."""
     state = len(text) if text.isascii() else len(text.encode())
     return sum(-(-(len(body) + _ROW_BYTES) // PAGE) * PAGE for body in bodies) + state + 2 * PAGE
 
 
-def fits(used: int, capacity: int) -> bool:
-    """Whether so many used bytes leave a twentieth of the bound free, for what a transaction needs while it runs."""
-    return used <= capacity * 0.95 - 2 * PAGE
+def make_room(db: sqlite3.Connection, capacity: int) -> Counter[str]:
+    """Drops until a twentieth of the bound is free, for what a transaction needs while it runs.
 
-
-def make_room(db: sqlite3.Connection, capacity: int) -> Dropped:
-    """Drops until the content `fits`."""
-    dropped = Dropped()
-    while not fits(used_bytes(db), capacity):
+    Answers as `drop_oldest`; without any destination if no record in a queue was dropped.
+    """
+    dropped = Counter[str]()
+    while used_bytes(db) > capacity * 0.95 - 2 * PAGE:
         freed = drop_oldest(db)
         if freed is None:
             break
-        dropped.add(freed)
+        dropped.update(freed)
     return dropped
 
 
@@ -72,20 +56,21 @@ def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
     return upto
 
 
-def drop_oldest(db: sqlite3.Connection) -> Dropped | None:
-    """Drops a fiftieth of the records out of the history, or where there is none the oldest; None: nothing to drop."""
+def drop_oldest(db: sqlite3.Connection) -> Counter[str] | None:
+    """Drops a fiftieth of the records out of the history, or where there is none the oldest; None: nothing to drop.
+
+    Answers how many waited, by destination; 0 for one that had only parked some of them.
+    """
     total: int = db.execute("SELECT count(*) FROM records").fetchone()[0]
     portion = max(1, total // 50)
     history = f"SELECT seq FROM records WHERE {DELIVERED} ORDER BY seq LIMIT ?"  # noqa: S608  # a constant
     if db.execute(f"DELETE FROM records WHERE seq IN ({history})", (portion,)).rowcount:  # noqa: S608  # a constant
-        return Dropped()
+        return Counter()
     last = db.execute("SELECT seq FROM records ORDER BY seq LIMIT 1 OFFSET ?", (portion - 1,)).fetchone()
     if last is None:
         return None
-    dropped = Dropped()
-    counts = "SELECT destination, count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue WHERE seq <= ?"
-    for name, waiting, parked in db.execute(f"{counts} GROUP BY destination", last):
-        dropped.waiting[name], dropped.parked[name] = waiting, parked
+    counts = "SELECT destination, count(*) FILTER (WHERE parked IS NULL) FROM queue WHERE seq <= ? GROUP BY destination"
+    dropped = Counter(dict(db.execute(counts, last).fetchall()))
     db.execute("DELETE FROM queue WHERE seq <= ?", last)
     db.execute("DELETE FROM records WHERE seq <= ?", last)
     return dropped

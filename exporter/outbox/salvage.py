@@ -55,7 +55,8 @@ def salvage(
     Return the number of records, and for each of the `destinations` how many undelivered ones could not be read. Where
     what waits for whom can't be read, a record waits for all of them, and each that is missing counts as undelivered. A
     state that can't be read is replaced by one that is born `now`. It repeats no record id, and contains which events
-    were approved and Started as far as the records show it. Raises OSError and sqlite3.Error.
+    were approved and Started as far as the records show it. How the last attempts ended is forgotten. Raises OSError
+    and sqlite3.Error.
     """
     with contextlib.ExitStack() as files, transaction(target):
         make_tables(target)
@@ -79,7 +80,6 @@ def salvage(
                 started[folded(record.subject)] = record.time
         fresh = State(now, sent=sent, started_ids=started, evictions=int(now.timestamp()))
         target.executemany("INSERT INTO meta VALUES (?, ?)", _meta(pages, fresh).items())
-        target.executemany("INSERT OR IGNORE INTO destination VALUES (?, ?, ?)", _results(pages))
         if is_complete:
             lost = Counter(name for seq, name in claims if seq not in found)
         else:
@@ -292,13 +292,3 @@ def _meta(pages: _Pages, fresh: State) -> Mapping[str, str]:
     except (KeyError, ValueError):
         return {"state": dump_state(fresh)}
     return kept
-
-
-def _results(pages: _Pages) -> Iterator[Row]:
-    """How the last attempt at each destination ended."""
-    for row in pages.walk("destination")[0]:
-        match row:
-            case (str(), str(), None | float() | int() as last):
-                with contextlib.suppress(ValueError, OverflowError, OSError):
-                    datetime.fromtimestamp(last or 0.0, UTC)
-                    yield row

@@ -36,7 +36,7 @@ from exporter.outbox.queue import (
     waiting_rows,
     write_result,
 )
-from exporter.outbox.retention import HISTORY, Dropped, at_bound, bytes_for, drop_oldest, make_room, prune
+from exporter.outbox.retention import HISTORY, at_bound, bytes_for, drop_oldest, make_room, prune
 
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
@@ -97,15 +97,14 @@ class Outbox(Database):
         return {name: dropped[name] for name in self._names if dropped[name]}
 
     def _commit(self, text: str, bodies: list[Body]) -> Counter[str]:
-        dropped: Counter[str] = Counter()
+        dropped = Counter[str]()
         fitting = [body for body in bodies if len(body[1]) <= self.capacity // 2]
         shrunk = False
         while True:
             lost = len(bodies) - len(fitting)
             need = bytes_for(text, [body for _, body in fitting])
             try:
-                dropped += self._write(text, fitting)
-                return dropped + Counter(dict.fromkeys(self._names, lost))
+                return dropped + self._write(text, fitting) + Counter(dict.fromkeys(self._names, lost))
             except sqlite3.OperationalError as error:
                 if reason_of(error) != "full":
                     raise
@@ -125,16 +124,16 @@ class Outbox(Database):
             numbers = enqueue(db, self._names, bodies)
             newest = max([self._newest, *numbers])
             db.execute("INSERT OR REPLACE INTO meta VALUES ('state', ?)", (text,))
-            if self._heartbeat_kept:
-                db.execute("DELETE FROM meta WHERE key = 'seen'")
+            db.execute("DELETE FROM meta WHERE key = 'seen'")  # it is older than this state
             pruned = prune(db, self._pruned, newest - HISTORY)
             dropped = make_room(db, self.capacity)
-        self._newest, self._pruned, self._heartbeat_kept = newest, pruned, False
-        self._count_dropped(dropped)
-        if numbers:
+        self._newest, self._pruned = newest, pruned
+        if dropped:
+            self._count_again(db)
+        else:
             for queue in self._queues.values():
                 queue.change(len(numbers))
-        return dropped.waiting
+        return dropped
 
     def _shrink_journal(self) -> None:
         """On a full disk the journal may be what fills it: its content goes into the file, and it is cut."""
@@ -145,16 +144,10 @@ class Outbox(Database):
         """Makes room in a transaction of its own. Whether anything was dropped."""
         with transaction(self._ready()) as db:
             freed = drop_oldest(db)
-        if freed is None:
-            return False
-        self._count_dropped(freed)
-        dropped += freed.waiting
-        return True
-
-    def _count_dropped(self, dropped: Dropped) -> None:
-        for name, queue in self._queues.items():
-            if dropped.waiting[name] or dropped.parked[name]:
-                queue.change(-dropped.waiting[name], -dropped.parked[name])
+        if freed:
+            self._count_again(db)
+            dropped.update(freed)
+        return freed is not None
 
     def beat(self, seen: datetime) -> None:
         """Keeps when a good document was last read, so that a restart knows how long nobody looked.
@@ -166,7 +159,6 @@ class Outbox(Database):
                 return
             self._ready()
             self._follow()
-            self._heartbeat_kept = True
             self._ready().execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (seen.isoformat(),))
 
     def used(self) -> int:
@@ -185,18 +177,18 @@ class Outbox(Database):
         with self._agent_lock, self._guard:
             db = None if self._in_doubt else self._agent
             if db is not None and any(queue.status.parked for queue in self._queues.values()):
-                self._count_again(db)
+                version = db.execute("PRAGMA data_version").fetchone()[0]
+                if version != self._version:
+                    self._count_again(db)
+                    self._version = version
             return {name: queue.view(db) for name, queue in self._queues.items()}
 
     def _count_again(self, db: sqlite3.Connection) -> None:
         """Both locks are held: nothing of ours is on its way between file and counts."""
         with self._delivery_lock:
-            version = db.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._version:
-                for name, queue in self._queues.items():
-                    waiting, parked = counts_of(db, name)
-                    queue.change(waiting - queue.status.records, parked - queue.status.parked)
-                self._version = version
+            for name, queue in self._queues.items():
+                waiting, parked = counts_of(db, name)
+                queue.change(waiting - queue.status.records, parked - queue.status.parked)
 
     # -- the deliveries' side
 

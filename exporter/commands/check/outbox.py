@@ -44,23 +44,15 @@ _OS_SENTENCES: Final[Mapping[int, str]] = {
     errno.ENOENT: "cannot be made: correct the path",
 }
 
-
 _WINDOWS_SENTENCES: Final[Mapping[int, str]] = {
-    2: _OS_SENTENCES[errno.ENOENT],
-    3: _OS_SENTENCES[errno.ENOENT],
-    5: _OS_SENTENCES[errno.EACCES],
-    15: "cannot be made, since there is no such drive: correct the path",
     19: "is on a drive that is write-protected: take another, or set the path to one",
     21: "is on a drive that is not ready: correct the path",
     32: "is open in another program, which lets nobody else have it: close it there",
     33: "is locked by another program: close it there",
     39: _OS_SENTENCES[errno.ENOSPC],
-    53: "is on a server that is not found: correct the path",
-    67: "is on a share that is not found: correct the path",
-    112: _OS_SENTENCES[errno.ENOSPC],
     1295: _OS_SENTENCES[errno.EDQUOT],
 }
-"""By `winerror` [System error codes], where there is one: Python's `errno` is EACCES for 5, 19, 21, 32 and 33."""
+"""By `winerror` [System error codes]: Python's `errno` is EACCES for the first four, and EINVAL for the others."""
 
 
 def probe_outbox(settings: Settings, environment: ProbeEnvironment) -> Report:
@@ -134,8 +126,8 @@ def _reason(error: OSError) -> str:
 
 
 def reason(number: int | None, winerror: int | None) -> str:
-    """What is wrong with a path and what to do, by the `errno` of an error, or its `winerror` where it has one."""
-    return _OS_SENTENCES.get(number or 0, "") if winerror is None else _WINDOWS_SENTENCES.get(winerror, "")
+    """What is wrong with a path and what to do, by the `errno` of an error, or its `winerror` where that says more."""
+    return _WINDOWS_SENTENCES.get(winerror or 0) or _OS_SENTENCES.get(number or 0, "")
 
 
 def _space(path: Path, max_bytes: int) -> list[Finding]:

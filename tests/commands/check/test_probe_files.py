@@ -224,20 +224,20 @@ def test_who_looks_from_outside_is_told_what_the_service_does_not_see(path: str)
 
 
 @pytest.mark.parametrize(
-    ("winerror", "words"),
+    ("winerror", "number", "words"),
     [
-        (5, "is not writable for this user"),
-        (19, "write-protected"),
-        (32, "is open in another program"),
-        (53, "a server that is not found"),
-        (112, "has no space left"),
-        (1117, ""),
+        (5, errno.EACCES, "is not writable for this user"),
+        (19, errno.EACCES, "write-protected"),
+        (32, errno.EACCES, "is open in another program"),
+        (53, errno.ENOENT, "cannot be made: correct the path"),
+        (112, errno.ENOSPC, "has no space left"),
+        (1117, errno.EINVAL, ""),
     ],
 )
-def test_the_sentence_is_about_what_windows_says(winerror: int, words: str) -> None:
-    """To Python five of these are a permission that is denied."""
-    assert words in reason(errno.EACCES, winerror)
-    assert bool(words) == bool(reason(errno.EACCES, winerror))
+def test_the_sentence_is_about_what_windows_says(winerror: int, number: int, words: str) -> None:
+    """To Python three of these are a permission that is denied."""
+    assert words in reason(number, winerror)
+    assert bool(words) == bool(reason(number, winerror))
 
 
 @pytest.mark.windows
