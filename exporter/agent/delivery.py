@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from exporter.agent.log_fields import about
@@ -116,7 +115,6 @@ class Delivery:
         log: Logger,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.name = destination.name
@@ -126,7 +124,6 @@ class Delivery:
         self._metrics = metrics
         self._log = log
         self._monotonic = monotonic
-        self._now = now
         self._jitter = jitter
         self._suspects = Suspects()
         self._refused: tuple[Queued, Failure] | None = None

@@ -183,7 +183,6 @@ def life(folder: Path, kill_at: int) -> None:
             sink,
             log,
             monotonic=clock.monotonic,
-            now=clock.utc,
             jitter=lambda: 0.0,
         )
         for name in DESTINATIONS

@@ -171,7 +171,6 @@ class Living:
                 self.sink,
                 log,
                 monotonic=clock.mono,
-                now=clock.utc,
                 jitter=lambda: 0.0,
             )
             for name in names

@@ -47,7 +47,6 @@ class Line:
             self.sink,
             self.log,
             monotonic=self.clock.monotonic,
-            now=self.clock.utc,
             jitter=lambda: 0.0,
         )
 

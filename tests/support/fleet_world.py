@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -141,8 +140,7 @@ class Member:
         self.deliveries = [self._delivery(backend, sink) for backend in self.backends]
 
     def _delivery(self, backend: Backend, sink: PrometheusSink) -> Delivery:
-        clocks: dict[str, Callable[[], Any]] = {"monotonic": lambda: self.mono, "now": self.utc}
-        return Delivery(backend, self.outbox, sink, Log(None), **clocks, jitter=lambda: 0.0)
+        return Delivery(backend, self.outbox, sink, Log(None), monotonic=lambda: self.mono, jitter=lambda: 0.0)
 
     def turns(self) -> None:
         """As the loops do, once; dead or frozen it does not."""
