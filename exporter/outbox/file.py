@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from exporter.core.state import State
 from exporter.core.state_codec import load_state
-from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, is_damage
+from exporter.outbox.errors import SQLITE_ERRORS, is_damage
 from exporter.outbox.journal import read_journal
 from exporter.ownership import refuse_foreign
 from exporter.private_file import narrow
@@ -190,8 +190,6 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
                 with transaction(db):
                     make_tables(db)
             elif why := content_fault(db):
-                if why == "corrupt":
-                    _empty_journal(db)
                 return None, why
         except SQLITE_ERRORS as error:
             if not is_damage(error):
@@ -199,12 +197,6 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
             return None, "corrupt"
         undo.pop_all()
         return db, ""
-
-
-def _empty_journal(db: sqlite3.Connection) -> None:
-    """Write all of the journal into the file, so that it can be read without SQLite. Raises `OutboxUnwritable`."""
-    if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-        raise OutboxUnwritable("corrupt", "it is damaged, and another program reads it: end that")
 
 
 def _read_whole(path: Path) -> None:

@@ -196,7 +196,13 @@ def _read_outbox(path: Path) -> _Content:
             return _Content()
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
             try:
-                return _content_of(db)
+                if is_blank(db):
+                    return _Content()
+                if fault := content_fault(db):
+                    return _Content(fault=fault)
+                state, _ = load_meta(db)
+                counted = "SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue"
+                return _Content("", state.vm_id if state else "", *db.execute(counted).fetchone())
             except SQLITE_ERRORS as error:
                 if is_damage(error):
                     return _Content(fault="corrupt")
@@ -224,17 +230,6 @@ def _unchanging(path: Path) -> Iterator[str]:
         shutil.copyfile(path, copy)
         shutil.copyfile(journal, f"{copy}-wal")
         yield file_uri(copy.absolute())
-
-
-def _content_of(db: sqlite3.Connection) -> _Content:
-    """What the agent would make of it when it opens the file."""
-    if is_blank(db):
-        return _Content()
-    if fault := content_fault(db):
-        return _Content(fault=fault)
-    state, _ = load_meta(db)
-    waiting, parked = db.execute("SELECT count(*) FILTER (WHERE parked IS NULL), count(parked) FROM queue").fetchone()
-    return _Content("", state.vm_id if state else "", waiting, parked)
 
 
 def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report:
