@@ -140,18 +140,14 @@ class Database:
             make_folder(self.path.parent)
             self._acquire()
             os.close(os.open(self.path, os.O_RDWR))  # SQLite would be content with a file that it can only read
-            self._look_at_folder()
+            if not self._folder_seen and (note := open_folder(self.path.parent)):  # others may read what is made there
+                self.notes.append(note)
+            self._folder_seen = True
             self.notes += filter(None, map(narrow, files_of(self.path)))
             self._finish_replacing()
             if self._aside:
                 self._begin_anew()
             return self._open()
-
-    def _look_at_folder(self) -> None:
-        """Says once that others may read what SQLite makes there."""
-        if not self._folder_seen and (note := open_folder(self.path.parent)):
-            self.notes.append(note)
-        self._folder_seen = True
 
     def _acquire(self) -> None:
         """Lock the file at the path, which is made if there is none. Raises `OutboxBusy` and OSError."""

@@ -111,7 +111,8 @@ class Outbox(Database):
                 if not at_bound(self._ready(), self.capacity, need):
                     if shrunk:
                         raise
-                    self._shrink_journal()
+                    with contextlib.suppress(*SQLITE_ERRORS):  # the journal may be what fills the disk
+                        self._ready().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                     shrunk = True
                     continue
                 if not self._free(dropped):
@@ -130,15 +131,10 @@ class Outbox(Database):
         self._newest, self._pruned = newest, pruned
         if dropped:
             self._count_again(db)
-        else:
+        elif numbers:
             for queue in self._queues.values():
                 queue.change(len(numbers))
         return dropped
-
-    def _shrink_journal(self) -> None:
-        """On a full disk the journal may be what fills it: its content goes into the file, and it is cut."""
-        with contextlib.suppress(*SQLITE_ERRORS):
-            self._ready().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _free(self, dropped: Counter[str]) -> bool:
         """Makes room in a transaction of its own. Whether anything was dropped."""
