@@ -5,7 +5,7 @@
     files            checks the hold file and the files that rules ask for, only where configured
     web              the scrape endpoint's own asyncio loop
     identity         reads the identity of this VM from the metadata service
-    observer, clock  measure interruptions of this VM
+    observer         measures interruptions of this VM
     event_hubs, otlp one delivery each, only where configured; their libraries are imported there
     recorder         writes the recording, only where configured
     event_files      keeps the files for local software, only where configured
@@ -259,6 +259,7 @@ class App:
 
     def _status_published(self, status: Status) -> None:
         self.web.renew_pages()
+        self._observer.expect(status.may_hold_own_event)
         if self._event_files is not None:
             self._event_files.publish(status)
 

@@ -1,7 +1,8 @@
-"""Measures interruptions of this VM: one thread ticks ten times a second, another blocks until the clock is set.
+"""Measures interruptions of this VM: a thread wakes ten times a second while an event is near, else four times.
 
-Linux reports a set clock through a timer that is cancelled by it (timerfd_create(2), TFD_TIMER_CANCEL_ON_SET), to a
-thread that costs nothing until then. Without such a timer a step is found at the next tick, a tenth of a second later.
+What is observed then: a stall of 0.3 s or more in any case (0.45 s at four times a second), a shorter one of at least
+0.2 s only if it covers the end of a sleep; a step of the wall clock of at least 0.2 s always, at the next wake-up or
+`Observer.take`.
 
 A clock that is corrected little by little makes no step. On Linux both clocks are slewed alike (clock_gettime(2)); on
 Windows the wall clock alone, so what the system says of its rate is explained by it (`exporter/windows/clock.py`).
@@ -9,16 +10,13 @@ Windows the wall clock alone, so what the system says of its rate is explained b
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,11 +26,12 @@ from exporter.log.protocol import Logger
 from exporter.windows import clock as windows_clock
 
 TICK_SECONDS: Final = 0.1
+QUIET_TICK_SECONDS: Final = 0.25
+"""While no event of this VM is near."""
 FOLLOWED_PPM: Final = 1000
 """Twice the fastest slew that an NTP client can set in a kernel (500 ppm): slewing never adds up to a step, while steps
 below the threshold do if they come close together."""
 _NANO: Final = 1_000_000_000
-_TICK: Final = round(TICK_SECONDS * _NANO)
 _THRESHOLD: Final = round(THRESHOLD_SECONDS * _NANO)
 _GOOD_SPREAD: Final = _NANO // 1000
 _USABLE_SPREAD: Final = _NANO // 20
@@ -40,13 +39,6 @@ _READINGS: Final = 5
 KEPT: Final = 1000
 STOP_SECONDS: Final = 2.0
 PAUSE_AFTER_ERROR: Final = 1.0
-
-# Of Linux's headers; the same on every architecture that has them.
-_CLOCK_REALTIME: Final = 0
-_TFD_CLOEXEC: Final = 0o2000000
-_TFD_TIMER_ABSTIME: Final = 1
-_TFD_TIMER_CANCEL_ON_SET: Final = 2
-_FAR: Final = 2**33  # the year 2242
 
 
 class Reading(Struct, frozen=True):
@@ -89,9 +81,11 @@ class Detector:
 
     `rate` says by how much the system lets the wall clock run faster or slower than the monotonic one now, in seconds
     per second. It is asked at every `detect`; in between the larger of two answers counts, in both directions.
+    `tick`, in nanoseconds, is how long the sleep lasts that is under way: a stall is what comes on top of it.
     """
 
     def __init__(self, first: Reading, rate: Callable[[], float] = own_rate) -> None:
+        self.tick = round(TICK_SECONDS * _NANO)
         self._last = first.mono
         self._followed = first.mono
         self._offset = first.real - first.mono
@@ -105,7 +99,7 @@ class Detector:
         Nearly every tick ends here. At ten calls a second touching memory is the cost: hence plain numbers.
         """
         if (
-            mono - self._last < _TICK + _THRESHOLD
+            mono - self._last < self.tick + _THRESHOLD
             and mono - self._followed < _NANO
             and after - mono < _GOOD_SPREAD
             and -_THRESHOLD < real - mono - self._offset < _THRESHOLD
@@ -120,7 +114,7 @@ class Detector:
         return [Interruption(kind, nanoseconds / _NANO, now.instant) for kind, nanoseconds in signals if nanoseconds]
 
     def _late(self, now: Reading) -> int:
-        late = now.mono - self._last - _TICK
+        late = now.mono - self._last - self.tick
         self._last = now.mono
         return late if late >= _THRESHOLD else 0
 
@@ -150,86 +144,6 @@ def _within(number: int, bound: int) -> int:
     return max(-bound, min(bound, number))
 
 
-class Alarm(Protocol):
-    """Reports that the wall clock was set."""
-
-    def wait(self) -> bool:
-        """Block until the clock was set (True) or `release` was called (False). Raises OSError."""
-
-    def release(self) -> None:
-        """End `wait`, from another thread."""
-
-    def close(self) -> None:
-        """Close the system's timer."""
-
-
-class ClockAlarm:
-    """An `Alarm` by timerfd. Creating one raises OSError, AttributeError or ImportError where the system has none."""
-
-    _timer: int
-    _set: Callable[[int, int], int]
-
-    def __init__(self) -> None:
-        if not sys.platform.startswith("linux"):
-            raise OSError(errno.ENOSYS, "no timerfd here")
-        self._timer, self._set = _make_timer()
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, self._timer)
-            self._arm()
-            undo.pop_all()
-
-    def _arm(self) -> None:
-        # ECANCELED: the clock was set since the timer was last armed. It is armed nevertheless.
-        number = self._set(_TFD_TIMER_ABSTIME | _TFD_TIMER_CANCEL_ON_SET, _FAR)
-        if number not in (0, errno.ECANCELED):
-            raise OSError(number, "timerfd_settime")
-
-    def wait(self) -> bool:
-        """See `Alarm`."""
-        try:
-            os.read(self._timer, 8)
-        except OSError as error:
-            if error.errno != errno.ECANCELED:
-                raise
-        else:
-            return False
-        # Armed again before the clocks are read: that reading has a step in between, and a later one ends `wait` again.
-        self._arm()
-        return True
-
-    def release(self) -> None:
-        """End `wait`, from another thread."""
-        self._set(_TFD_TIMER_ABSTIME, 1)
-
-    def close(self) -> None:
-        """See `Alarm`."""
-        os.close(self._timer)
-
-
-def _make_timer() -> tuple[int, Callable[[int, int], int]]:
-    """A timer's descriptor, and a function that sets it: from flags and expiry (POSIX seconds) to errno or 0. Raises
-    OSError."""
-    import ctypes  # noqa: PLC0415  # without ctypes the ticks still work
-
-    class Spec(ctypes.Structure):
-        """struct itimerspec: the interval, then the first expiry, each in seconds and nanoseconds."""
-
-        _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "first_s", "first_ns")]
-
-    if ctypes.sizeof(ctypes.c_long) * 8 < 64:  # noqa: PLR2004  # bits
-        raise OSError(errno.ENOSYS, "a clock that ends in 2038")
-    libc = ctypes.CDLL(None, use_errno=True)
-    timer: int = libc.timerfd_create(_CLOCK_REALTIME, _TFD_CLOEXEC)
-    if timer < 0:
-        raise OSError(ctypes.get_errno(), "timerfd_create")
-
-    def set_timer(flags: int, second: int) -> int:
-        spec = Spec(0, 0, second, 0)
-        return ctypes.get_errno() if libc.timerfd_settime(timer, flags, ctypes.byref(spec), None) else 0
-
-    return timer, set_timer
-
-
 def system_rate(
     platform: str = sys.platform, reader: Callable[[], Callable[[], float]] = windows_clock.slew_reader
 ) -> Callable[[], float]:
@@ -248,13 +162,12 @@ def system_rate(
 
 
 class Observer:
-    """Measures interruptions in threads of its own and keeps the last thousand until `take`. Never raises."""
+    """Measures interruptions on a thread of its own and keeps the last thousand until `take`. Never raises."""
 
     def __init__(
         self,
         log: Logger,
-        alarm: Callable[[], Alarm] = ClockAlarm,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         mono: Callable[[], int] = time.monotonic_ns,
         real: Callable[[], int] = time.time_ns,
         *,
@@ -262,7 +175,9 @@ class Observer:
     ) -> None:
         """`rate` is as in `Detector`, by default the system's own, and may raise OSError."""
         self._log = log
-        self._sleep = sleep
+        self._near = True
+        self._woken = threading.Event()
+        self._sleep = sleep or self._woken.wait
         self._mono = mono
         self._real = real
         self._read_rate = rate or system_rate()
@@ -270,68 +185,63 @@ class Observer:
         self._lock = threading.Lock()
         self._detector: Detector | None = None
         self._stopping = False
-        self._make_alarm = alarm
-        self._alarm: Alarm | None = None
-        self._threads = [threading.Thread(target=self._tick, name="observer", daemon=True)]
+        self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
 
     def start(self) -> None:
-        """Start the threads."""
-        with contextlib.suppress(ImportError, AttributeError, OSError):
-            self._alarm = self._make_alarm()
-            self._threads.append(
-                threading.Thread(target=self._wait_for_set_clock, args=(self._alarm,), name="clock", daemon=True)
-            )
-        for thread in self._threads:
-            thread.start()
+        """Start the thread."""
+        self._thread.start()
+
+    def expect(self, near: bool) -> None:
+        """Whether an event of this VM may be in the document, from now on."""
+        was, self._near = self._near, near
+        if near and not was:
+            self._woken.set()
 
     def take(self) -> tuple[Interruption, ...]:
         """The interruptions up to now since the last call, oldest first: one that has just ended is not left to the
         next tick, before which the caller may read a document without the event that it belongs to."""
         try:
             self._detect()
-        except Exception as error:  # as in `_tick`
+        except Exception as error:  # as in `_run`
             self._broke(error)
-        taken: list[Interruption] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                taken.append(self._interruptions.popleft())
-        return tuple(taken)
+        with self._lock:
+            taken = tuple(self._interruptions)
+            self._interruptions.clear()
+        return taken
 
     def stop(self) -> None:
-        """End the threads, within a tick. Interruptions can still be taken."""
+        """End the thread. Interruptions can still be taken."""
         self._stopping = True
-        if self._alarm is not None:
-            self._alarm.release()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(STOP_SECONDS)
-        if self._alarm is not None and not any(thread.is_alive() for thread in self._threads):
-            self._alarm.close()
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS)
 
     def _detect(self) -> None:
         with self._lock:
             if self._detector is not None and not self._stopping:
                 self._interruptions.extend(self._detector.detect(read_clocks(self._mono, self._real)))
 
-    def _tick(self) -> None:
+    def _run(self) -> None:
         while not self._stopping:
             try:
-                self._tick_on()
+                self._tick()
             except Exception as error:  # an observer that fails must not end the agent: logged, and restarted
                 with self._lock:
                     self._detector = None  # until then nothing ticks, which is no interruption
                 self._broke(error)
                 self._sleep(PAUSE_AFTER_ERROR)
 
-    def _tick_on(self) -> None:
+    def _tick(self) -> None:
         sleep, mono, real = self._sleep, self._mono, self._real
         with self._lock:
-            self._detector = Detector(read_clocks(mono, real), self._rate)
-        quiet = self._detector.quiet
+            self._detector = detector = Detector(read_clocks(mono, real), self._rate)
         while not self._stopping:
-            sleep(TICK_SECONDS)
+            self._woken.clear()
+            seconds = TICK_SECONDS if self._near else QUIET_TICK_SECONDS
+            detector.tick = round(seconds * _NANO)
+            sleep(seconds)
             with self._lock:
-                if quiet(mono(), real(), mono()):
+                if detector.quiet(mono(), real(), mono()):
                     continue
             self._detect()
 
@@ -344,14 +254,6 @@ class Observer:
             detail = f"the rate of the clock is unknown, small steps are not seen: {error}"
             self._log.failing("observer", "observer.failed", reason="clock-rate", detail=detail[:300])
             return windows_clock.FASTEST
-
-    def _wait_for_set_clock(self, alarm: Alarm) -> None:
-        """An alarm that fails is given up: the ticks also find a set clock."""
-        try:
-            while alarm.wait() and not self._stopping:
-                self._detect()
-        except Exception as error:  # as in `_tick`
-            self._broke(error)
 
     def _broke(self, error: Exception) -> None:
         self._log.failing("observer", "observer.failed", reason=type(error).__name__, detail=str(error)[:300])

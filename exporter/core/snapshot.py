@@ -97,6 +97,13 @@ class Status(Struct, frozen=True):
         return tuple(event for event in self.events if event.ownership is not Whose.THEIRS)
 
     @property
+    def may_hold_own_event(self) -> bool:
+        """Whether the document may hold an event of this VM: also if the last poll failed or the VM's name is not
+        known."""
+        tracked = self.state.tracked.values()
+        return not (self.source.up and self.vm.name) or any(event.whose is not Whose.THEIRS for event in tracked)
+
+    @property
     def last_read(self) -> datetime | None:
         """When the document was last read: by an earlier process only once the first poll of this one has ended."""
         last = self.state.last_good

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.core.cycle import INTERRUPTION_RECORDS_AN_HOUR, interruption_patience
-from exporter.core.records import Record
+from exporter.core.records import Record, Vm
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.account import observed_interruption
-from tests.support.agent_world import FREEZE, NAME, World, document, event, started
+from tests.support.agent_world import FREEZE, NAME, TIMEOUT, World, document, event, started
 from tests.support.status_reading import answered
 
 STEP, STALL = InterruptionKind.CLOCK_STEP, InterruptionKind.STALL
@@ -53,6 +53,17 @@ def account(world: World) -> dict[str, Any]:
     (record,) = world.records("completed")
     found: dict[str, Any] = record.data["account"]
     return found
+
+
+def test_quiet_document_holds_no_own_event(world: World) -> None:
+    """The observer wakes more rarely only then: not during an event of this VM, a failure, or without a name."""
+    answers = [document(2, event("neighbour", Resources=["other"])), document(3, MIGRATION), document(4), TIMEOUT]
+    found = []
+    for answer in answers:
+        world.see(answer, 2)
+        found.append(world.agent.status.may_hold_own_event)
+        assert replace(world.agent.status, vm=Vm()).may_hold_own_event
+    assert found == [False, True, False, True]
 
 
 def test_sum_longest_and_announced_stand_side_by_side(world: World) -> None:

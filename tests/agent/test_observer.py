@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from exporter.agent.observer import KEPT, PAUSE_AFTER_ERROR, TICK_SECONDS, ClockAlarm, Observer, system_rate
+from exporter.agent.observer import KEPT, PAUSE_AFTER_ERROR, QUIET_TICK_SECONDS, TICK_SECONDS, Observer, system_rate
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.core.records import Record
 from exporter.core.state import InterruptionKind
@@ -49,40 +49,16 @@ class Troubles(NullLogger):
         self.reasons.append(str(fields["reason"]))
 
 
-class Bell:
-    """An alarm that is rung by hand; None releases it, an error breaks it."""
-
-    def __init__(self) -> None:
-        self.rings: queue.Queue[bool | OSError] = queue.Queue()
-        self.closed = False
-
-    def wait(self) -> bool:
-        ring = self.rings.get(timeout=SOON)
-        if isinstance(ring, OSError):
-            raise ring
-        return ring
-
-    def release(self) -> None:
-        self.rings.put(False)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def no_alarm() -> Bell:
-    raise OSError(errno.ENOSYS, "no such timer")
-
-
 class Stage:
     """An observer whose clocks are numbers and whose ticks come when they are let through."""
 
-    def __init__(self, alarm: Callable[[], Bell] = no_alarm, rate: Callable[[], float] | None = None) -> None:
+    def __init__(self, rate: Callable[[], float] | None = None) -> None:
         self.mono_ns, self.real_ns = 50 * SECOND, EPOCH
         self.broken = False
         self.log = Troubles()
         self._sleeps: queue.Queue[float] = queue.Queue()
         self._go: queue.Queue[None] = queue.Queue()
-        self.observer = Observer(self.log, alarm, self._sleep, self._mono, lambda: self.real_ns, rate=rate)
+        self.observer = Observer(self.log, self._sleep, self._mono, lambda: self.real_ns, rate=rate)
 
     def __enter__(self) -> Stage:
         self.observer.start()
@@ -165,43 +141,42 @@ def test_clocks_that_fail_while_it_is_asked_are_said() -> None:
         stage.broken = False
 
 
-def test_without_an_alarm_the_next_tick_finds_the_step() -> None:
-    """As on Windows and macOS."""
+@pytest.mark.parametrize(("near", "tick"), [(True, TICK_SECONDS), (False, QUIET_TICK_SECONDS)])
+def test_shortest_stall_is_measured_from_the_end_of_each_sleep(near: bool, tick: float) -> None:
+    """At both rates a wake-up up to 0.199 s late is noise and one of 0.2 s late is a stall; a change of the rate is
+    neither."""
     with Stage() as stage:
-        stage.passes(TICK_SECONDS, 5 + TICK_SECONDS)
-        stage.tick()
-        assert stage.taken() == [(InterruptionKind.CLOCK_STEP, 5.0)]
-    assert stage.log.reasons == []
-
-
-def test_the_alarm_finds_a_step_at_once() -> None:
-    """No tick passes between the setting of the clock and the finding, and the tick after it finds nothing more."""
-    bell = Bell()
-    with Stage(lambda: bell) as stage:
-        stage.passes(0.02, 5.02)
-        bell.rings.put(True)
-        deadline = time.monotonic() + SOON
-        while not (taken := stage.taken()):
-            assert time.monotonic() < deadline
-        assert taken == [(InterruptionKind.CLOCK_STEP, 5.0)]
+        stage.observer.expect(near)
         stage.passes(TICK_SECONDS)
+        assert stage.tick() == tick
+        stage.passes(tick + 0.199)
+        assert stage.tick() == tick
+        stage.passes(tick / 2)
+        assert stage.taken() == []
+        stage.passes(tick / 2)
         stage.tick()
         assert stage.taken() == []
-    assert bell.closed
-
-
-def test_an_alarm_that_fails_is_given_up_and_the_ticks_go_on() -> None:
-    """Its failure is said once; a step is then found by the tick."""
-    bell = Bell()
-    with Stage(lambda: bell) as stage:
-        bell.rings.put(OSError(errno.EBADF, "gone"))
-        deadline = time.monotonic() + SOON
-        while not stage.log.reasons:
-            assert time.monotonic() < deadline
-        stage.passes(TICK_SECONDS, 3 + TICK_SECONDS)
+        stage.passes(tick + 0.2)
+        stage.observer.expect(not near)
         stage.tick()
-        assert stage.taken() == [(InterruptionKind.CLOCK_STEP, 3.0)]
-    assert stage.log.reasons == ["OSError"]
+        assert stage.taken() == [(InterruptionKind.STALL, 0.2)]
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_the_next_tick_finds_a_step(near: bool) -> None:
+    """Of 0.2 s or more, at both rates; a smaller one is counted with the next."""
+    with Stage() as stage:
+        stage.observer.expect(near)
+        stage.passes(TICK_SECONDS)
+        tick = stage.tick()
+        stage.passes(tick, tick + 0.199)
+        stage.tick()
+        assert stage.taken() == []
+        stage.passes(tick, tick + 0.2)
+        stage.tick()
+        ((kind, seconds),) = stage.taken()
+    assert (kind, round(seconds, 2)) == (InterruptionKind.CLOCK_STEP, 0.4)
+    assert stage.log.reasons == []
 
 
 def test_clocks_that_fail_are_said_and_tried_again() -> None:
@@ -275,28 +250,13 @@ def test_an_observer_that_never_started_can_be_stopped() -> None:
     Observer(Troubles()).stop()
 
 
-@pytest.mark.linux("waits on a timerfd")
-def test_the_real_timer_waits_until_it_is_released() -> None:
-    """It waits while nobody sets the clock, and one that is released, before or meanwhile, answers False."""
-    alarm = ClockAlarm()
-    answers: queue.Queue[bool] = queue.Queue()
-    waiting = threading.Thread(target=lambda: answers.put(alarm.wait()))
-    waiting.start()
-    with pytest.raises(queue.Empty):
-        answers.get(timeout=0.2)
-    alarm.release()
-    assert answers.get(timeout=SOON) is False
-    waiting.join(SOON)
-    alarm.close()
-
-
 @pytest.mark.linux("counts descriptors in /proc")
 def test_a_real_observer_leaves_nothing_behind() -> None:
     """Threads and descriptors are as before."""
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     observer = Observer(Troubles())
     observer.start()
-    assert threading.active_count() == before[1] + 2
+    assert threading.active_count() == before[1] + 1
     observer.stop()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 

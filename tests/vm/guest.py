@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from exporter.agent.observer import ClockAlarm, Observer
+from exporter.agent.observer import Observer
 from exporter.log.protocol import NullLogger
 
 POWER_OFF = 0x4321FEDC
@@ -62,7 +62,6 @@ def main() -> None:
     for kind, folder in SYSTEM_FILES:
         os.makedirs(folder, exist_ok=True)
         libc.mount(kind.encode(), folder.encode(), kind.encode(), 0, None)
-    ClockAlarm().close()
     observer = Observer(Log())
     observer.start()
     threading.Thread(target=watch, args=(observer,), daemon=True).start()
