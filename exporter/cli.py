@@ -6,8 +6,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NoReturn
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
 
 from exporter import __version__
 from exporter.config.command_line import FlagParser
@@ -18,9 +19,6 @@ from exporter.secrets import redact
 from exporter.text.terminal import complain, discard_unwritable, is_reader_gone, prepare, printable
 
 PROGRAM: Final = "azure-scheduled-events-exporter"
-
-Command = Callable[[argparse.Namespace], int]
-"""Runs a command. Returns the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -42,8 +40,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 def _run_command(given: Sequence[str]) -> int:
     try:
         args = _parser(given).parse_args(given)
-        command: Command = args.command
-        return command(args)
+        return _call(args.command, args)
     except ConfigError as error:
         for line in error.errors:
             complain(printable(redact(f"{PROGRAM}: {line}")))
@@ -65,118 +62,46 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog=PROGRAM)
     chosen = next((word for word in given if word in COMMANDS), "")
-    for name, (summary, command, add_command_flags) in COMMANDS.items():
+    for name, (summary, _, _) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        subparser.set_defaults(command=command)
+        subparser.set_defaults(command=name)
         if name == chosen:
-            add_command_flags(subparser)
+            add_command_flags(name, subparser)
     return parser
 
 
-# Each command imports what it needs when it runs: `run` pays for nothing that only the others use.
+def add_command_flags(name: str, parser: FlagParser) -> None:
+    """Add the flags of a command to a parser."""
+    if name == "run":
+        add_flags(parser)
+    else:
+        _module_of(name).add_arguments(parser)
 
 
-def _run(args: argparse.Namespace) -> NoReturn:
-    from exporter.commands.stops import leave_on_signal  # noqa: PLC0415  # only for this command
+def _call(name: str, args: argparse.Namespace) -> int:
+    """Run a command. Each imports what it needs when it runs: `run` pays for nothing that only the others use."""
+    if name == "run":
+        from exporter.commands.stops import leave_on_signal  # noqa: PLC0415  # only for this command
 
-    leave_on_signal()  # the imports below take the most of a start
-    from exporter.commands.run import run  # noqa: PLC0415  # only for this command
-
-    os._exit(run(args))
-
-
-def _demo_flags(parser: FlagParser) -> None:
-    from exporter.commands.demo import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
+        leave_on_signal()  # the import below takes the most of a start
+    code: int = getattr(_module_of(name), COMMANDS[name][2])(args)
+    if name == "run":
+        os._exit(code)
+    return code
 
 
-def _demo(args: argparse.Namespace) -> int:
-    from exporter.commands.demo import demo  # noqa: PLC0415  # only for this command
-
-    return demo(args)
+def _module_of(name: str) -> Any:
+    return import_module(f"exporter.commands.{COMMANDS[name][1]}")
 
 
-def _simulate_flags(parser: FlagParser) -> None:
-    from exporter.commands.simulate import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
-
-
-def _simulate(args: argparse.Namespace) -> int:
-    from exporter.commands.simulate import simulate  # noqa: PLC0415  # only for this command
-
-    return simulate(args)
-
-
-def _replay_flags(parser: FlagParser) -> None:
-    from exporter.commands.replay.command import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
-
-
-def _replay(args: argparse.Namespace) -> int:
-    from exporter.commands.replay.command import replay  # noqa: PLC0415  # only for this command
-
-    return replay(args)
-
-
-def _check_flags(parser: FlagParser) -> None:
-    from exporter.commands.check.command import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
-
-
-def _check(args: argparse.Namespace) -> int:
-    from exporter.commands.check.command import check  # noqa: PLC0415  # only for this command
-
-    return check(args)
-
-
-def _tail_flags(parser: FlagParser) -> None:
-    from exporter.commands.tail.command import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
-
-
-def _tail(args: argparse.Namespace) -> int:
-    from exporter.commands.tail.command import tail  # noqa: PLC0415  # only for this command
-
-    return tail(args)
-
-
-def _requeue_flags(parser: FlagParser) -> None:
-    from exporter.commands.requeue import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
-
-
-def _requeue(args: argparse.Namespace) -> int:
-    from exporter.commands.requeue import send_again  # noqa: PLC0415  # only for this command
-
-    return send_again(args)
-
-
-def _service_flags(parser: FlagParser) -> None:
-    from exporter.commands.service.command import add_arguments  # noqa: PLC0415  # only for this command
-
-    add_arguments(parser)
-
-
-def _service(args: argparse.Namespace) -> int:
-    from exporter.commands.service.command import service  # noqa: PLC0415  # only for this command
-
-    return service(args)
-
-
-COMMANDS: Final[Mapping[str, tuple[str, Command, Callable[[FlagParser], None]]]] = {
-    "run": ("the agent", _run, add_flags),
-    "demo": ("the whole of it on this machine, with nothing installed beside it", _demo, _demo_flags),
-    "simulate": ("the simulated metadata service alone", _simulate, _simulate_flags),
-    "replay": ("recorded documents through the same core: what would be decided, and why", _replay, _replay_flags),
-    "check": ("validate the configuration, and with --probe what it points at", _check, _check_flags),
-    "service": ("the agent as a Windows service: install, remove, start, stop, run", _service, _service_flags),
-    "tail": ("read the records back from Event Hubs or from the outbox", _tail, _tail_flags),
-    "requeue": ("send parked records again, also while the agent runs", _requeue, _requeue_flags),
+COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "run": ("the agent", "run", "run"),
+    "demo": ("the whole of it on this machine, with nothing installed beside it", "demo", "demo"),
+    "simulate": ("the simulated metadata service alone", "simulate", "simulate"),
+    "replay": ("recorded documents through the same core: what would be decided, and why", "replay.command", "replay"),
+    "check": ("validate the configuration, and with --probe what it points at", "check.command", "check"),
+    "service": ("the agent as a Windows service: install, remove, start, stop, run", "service.command", "service"),
+    "tail": ("read the records back from Event Hubs or from the outbox", "tail.command", "tail"),
+    "requeue": ("send parked records again, also while the agent runs", "requeue", "send_again"),
 }
-"""Each command: its line in `--help`, what runs it, and what adds its flags to a parser."""
+"""Each command: its line in `--help`, its module, and the function there that runs it and returns the exit code."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from exporter.cli import COMMANDS
+from exporter.cli import COMMANDS, add_command_flags
 from exporter.config.command_line import FlagParser
 from exporter.config.schema import catalogue
 from exporter.config.types import Choice, Text
@@ -53,9 +53,9 @@ class Command:
 def commands() -> tuple[Command, ...]:
     """All commands, in the order of `--help`."""
     read = []
-    for name, (summary, _, add_flags) in COMMANDS.items():
+    for name, (summary, _, _) in COMMANDS.items():
         parser = FlagParser(prog=name)
-        add_flags(parser)
+        add_command_flags(name, parser)
         read.append(_command(name, summary, parser))
     return tuple(read)
 
