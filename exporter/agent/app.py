@@ -55,7 +55,7 @@ from exporter.metadata.errors import REASONS
 from exporter.outbox.store import Outbox
 from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, status_body, status_value
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
-from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
+from exporter.recorder.recorder import Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.text.journal import is_journal
 from exporter.web.config import WebConfig
@@ -84,6 +84,20 @@ def spawn(task: Callable[[], None], patience: float) -> None:
     thread = threading.Thread(target=task, name="approval", daemon=True)
     thread.start()
     thread.join(patience)
+
+
+def recorded(environment: Environment, recorder: Recorder) -> Environment:
+    """The environment, of which `recorder` records what happens."""
+    return replace(
+        environment,
+        record_interruption=recorder.interrupted,
+        record_document=recorder.keep,
+        record_failure=recorder.failed,
+        record_files=recorder.looked,
+        record_outbox=recorder.stored,
+        record_post_sent=recorder.sent,
+        record_post_answer=recorder.posted,
+    )
 
 
 class _Loop(Struct):
@@ -159,7 +173,7 @@ class App:
         )
         self._observer = Observer(log)
         self._deliveries: list[DeliveryThread] = []
-        self._recorder: Recorder | NoRecorder = NoRecorder()
+        self._recorder: Recorder | None = None
         self._event_files = self._make_event_files(settings.event_files) if settings.event_files.path else None
 
     @property
@@ -212,43 +226,32 @@ class App:
             # In a small outbox, histories of events that are over take at most a quarter.
             history_bytes=min(HISTORY_BYTES, settings.outbox.max_bytes // 4),
         )
-        self._recorder = self._make_recorder()
-        self._recorder.began(self._clock().wall, __version__, options.boot_id, policy_values(options.policy))
         environment = Environment(
             clock=self._clock,
             identity=self._identity.current,
             check_files=FileChecker(),
             interruptions=self._observer.take,
-            record_interruption=self._recorder.interrupted,
-            record_document=self._recorder.keep,
-            record_files=self._recorder.looked,
-            record_outbox=self._recorder.stored,
             stopping=self._stopping.is_set,
             notify_deliveries=self._notify_deliveries,
-            record_post_sent=self._recorder.sent,
-            record_post_answer=self._recorder.posted,
             spawn=spawn,
             wake=self._wake.set,
             publish_status=self._status_published,
         )
         if (event_files := self._event_files) is not None:
             environment = replace(environment, event_files=lambda: event_files.state)
-        reading = _Reading(self._client, self._loop)
-        source = Recorded(reading, self._recorder, lambda: self._clock().wall, self._stopping.is_set)
+        if settings.recorder.path:
+            recorder = self._recorder = Recorder(
+                settings.recorder.path,
+                settings.recorder.max_bytes,
+                settings.recorder.files,
+                log=self._log,
+                identity=self._identity.current,
+                poll_interval=options.poll_interval,
+            )
+            recorder.began(self._clock().wall, __version__, options.boot_id, policy_values(options.policy))
+            environment = recorded(environment, recorder)
+        source = _Reading(self._client, self._loop)
         return Agent(options, source, self._outbox, self.sink, log=self._log, environment=environment)
-
-    def _make_recorder(self) -> Recorder | NoRecorder:
-        recorder, interval = self._settings.recorder, self._settings.source.poll_interval
-        if not recorder.path:
-            return NoRecorder()
-        return Recorder(
-            recorder.path,
-            recorder.max_bytes,
-            recorder.files,
-            log=self._log,
-            identity=self._identity.current,
-            poll_interval=interval,
-        )
 
     def _make_event_files(self, settings: EventFilesSettings) -> EventFiles:
         owner = resolve(settings.owner)
@@ -302,13 +305,16 @@ class App:
     def _end(self) -> None:
         assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._agent.stop()
-        self._recorder.ended(self._clock().wall)
+        if self._recorder is not None:
+            self._recorder.ended(self._clock().wall)
         deadline = time.monotonic() + FLUSH_SECONDS
         for delivery in self._deliveries:
             delivery.flush(max(0.0, deadline - time.monotonic()))
         enders = [threading.Thread(target=delivery.stop, daemon=True) for delivery in self._deliveries]
         enders += [threading.Thread(target=part.stop, daemon=True) for part in (self._identity, self._observer)]
-        enders += [threading.Thread(target=end, daemon=True) for end in (self._recorder.close, self.web.stop)]
+        enders.append(threading.Thread(target=self.web.stop, daemon=True))
+        if self._recorder is not None:
+            enders.append(threading.Thread(target=self._recorder.close, daemon=True))
         if self._event_files is not None:
             enders.append(threading.Thread(target=self._event_files.stop, daemon=True))
         for ender in enders:

@@ -123,6 +123,7 @@ class Agent:
         if isinstance(failure, DocumentError):
             observation = cycle.PollFailed(cycle.MALFORMED, failure.detail, began, failure.reason)
         else:
+            self._environment.record_failure(now.wall, failure.reason)
             observation = cycle.PollFailed(failure.reason, failure.detail, began)
         self._run(replace(observation, interruptions=self._interruptions(now.wall)), now)
         self._due = now.monotonic + self._delay(failure)

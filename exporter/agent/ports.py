@@ -117,6 +117,8 @@ class Environment(Struct, frozen=True):
     the process."""
     record_document: Callable[[bytes, datetime], None] = lambda _body, _read: None
     """Records each document as it was received, with the time."""
+    record_failure: Callable[[datetime, str], None] = lambda _at, _reason: None
+    """Records why a request for the document failed, with the time."""
     record_files: Callable[[datetime, Mapping[str, Presence]], None] = lambda _read, _files: None
     """Records what was found of the files that decisions on a document ask for, with the time at which it was read."""
     record_outbox: Callable[[datetime, bool], None] = lambda _read, _writable: None

@@ -35,13 +35,12 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 from exporter.core.continuity import UNBROKEN_POLLS, UNBROKEN_SECONDS
 from exporter.core.policy import Presence
 from exporter.core.records import VmIdentity, timestamp, vm_data
 from exporter.core.state import Interruption
-from exporter.errors import Failure
 from exporter.log.protocol import Logger
 from exporter.recorder.files import Line, RecordingFiles
 
@@ -56,19 +55,6 @@ OMITTED: Final = "omitted"
 _TOO_SLOW: Final = "the disk is too slow"
 STOP_SECONDS: Final = 1.0
 """How long the end of the agent waits for the disk."""
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Source(Protocol[T_co]):
-    """The metadata service, whatever it answers with. Both raise `Failure`."""
-
-    def fetch(self) -> T_co:
-        """Read the document."""
-
-    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None], /) -> None:
-        """Approve an event, unless `leave` raises right before the first byte is written; `left` is called after it."""
 
 
 class Recorder:
@@ -191,73 +177,6 @@ class Recorder:
     def _put(self, line: Line) -> bool:
         """Whether there was room for the line."""
         return self._writer.put(line, b"")
-
-
-class NoRecorder:
-    """Records nothing: no recording is configured."""
-
-    def began(self, at: datetime, version: str, boot: str, policy: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def looked(self, at: datetime, files: Mapping[str, Presence]) -> None:
-        """Nothing."""
-
-    def stored(self, at: datetime, writable: bool) -> None:
-        """Nothing."""
-
-    def ended(self, at: datetime) -> None:
-        """Nothing."""
-
-    def keep(self, body: bytes, read_at: datetime) -> None:
-        """Nothing."""
-
-    def failed(self, at: datetime, reason: str) -> None:
-        """Nothing."""
-
-    def sent(self, at: datetime, event_id: str) -> None:
-        """Nothing."""
-
-    def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
-        """Nothing."""
-
-    def interrupted(self, interruption: Interruption, read: datetime | None) -> None:
-        """Nothing."""
-
-    def close(self, seconds: float = STOP_SECONDS) -> None:
-        """Nothing."""
-
-
-class Recorded(Generic[T]):
-    """A source whose failures are recorded.
-
-    The agent itself records its documents (`Recorder.keep`) and the answers to its approvals (`Recorder.posted`), when
-    it takes note of them.
-    """
-
-    def __init__(
-        self,
-        source: Source[T],
-        recorder: Recorder | NoRecorder,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._source = source
-        self._recorder = recorder
-        self._now = now
-        self._stopping = stopping
-
-    def fetch(self) -> T:
-        """Read the document. Raises what the source raises, and records a `Failure`."""
-        try:
-            return self._source.fetch()
-        except Failure as failure:
-            if not self._stopping():  # a request that the agent aborted shows nothing about the source
-                self._recorder.failed(self._now(), failure.reason)
-            raise
-
-    def approve(self, event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
-        """Approve an event, on whichever thread. Raises what the source raises."""
-        self._source.approve(event_id, leave, left)
 
 
 def _bounded(values: Mapping[str, Any]) -> Mapping[str, Any]:

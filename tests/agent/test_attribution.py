@@ -12,6 +12,7 @@ import pytest
 from exporter.core.cycle import INTERRUPTION_RECORDS_AN_HOUR, interruption_patience
 from exporter.core.records import Record, Vm
 from exporter.core.state import Interruption, InterruptionKind
+from exporter.errors import Failure
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
 from exporter.text.account import observed_interruption
@@ -57,7 +58,12 @@ def account(world: World) -> dict[str, Any]:
 
 def test_quiet_document_holds_no_own_event(world: World) -> None:
     """The observer wakes more rarely only then: not during an event of this VM, a failure, or without a name."""
-    answers = [document(2, event("neighbour", Resources=["other"])), document(3, MIGRATION), document(4), TIMEOUT]
+    answers: list[bytes | Failure] = [
+        document(2, event("neighbour", Resources=["other"])),
+        document(3, MIGRATION),
+        document(4),
+        TIMEOUT,
+    ]
     found = []
     for answer in answers:
         world.see(answer, 2)

@@ -33,15 +33,16 @@ from exporter.config.schema import (
 from exporter.core.policy import Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind
-from exporter.errors import Failure, Retryable
+from exporter.errors import Retryable
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
 from exporter.recorder.files import RecordingFiles
-from exporter.recorder.recorder import QUEUE_ITEMS, Recorded, Recorder
+from exporter.recorder.recorder import QUEUE_ITEMS, Recorder
 from exporter.rotating_file import MOST_TIMES
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.access import is_private
+from tests.support.agent_world import TIMEOUT, World
 from tests.support.simulator_client import Unhurried
 
 AT = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -581,42 +582,13 @@ def test_the_file_is_its_owners_whatever_the_umask(tmp_path: Path, mask: int) ->
     assert stat.S_IMODE((tmp_path / "rec").stat().st_mode) == 0o600
 
 
-class _Source:
-    def __init__(self, failure: Failure | None) -> None:
-        self._failure = failure
-
-    def fetch(self) -> Any:
-        if self._failure:
-            raise self._failure
-        return None
-
-    def approve(self, _event_id: str, leave: Callable[[], None], left: Callable[[], None]) -> None:
-        leave()
-        left()
-        if self._failure:
-            raise self._failure
-
-
-def test_a_recorded_source_is_the_source(tmp_path: Path) -> None:
-    """What the source raises is raised, what it answers is answered. Its failures are recorded, but not while stopping;
-    what came of an approval is recorded once the agent notes it."""
-    path, failure = tmp_path / "rec", Retryable("timeout", "too slow")
-    with recording(path) as recorder:
-        bad = Recorded(_Source(failure), recorder, lambda: at(0))
-        for ask in (bad.fetch, lambda: bad.approve("A", lambda: None, lambda: None)):
-            with pytest.raises(Retryable) as caught:
-                ask()
-            assert caught.value is failure
-        recorder.posted(at(0), "A", None, failure.reason)
-        Recorded(_Source(None), recorder, lambda: at(1)).approve("B", lambda: None, lambda: None)
-        recorder.posted(at(1), "B", 200)
-        with pytest.raises(Retryable):
-            Recorded(_Source(Retryable("aborted")), recorder, lambda: at(2), lambda: True).fetch()
-    assert [line.get("failure") or (line["post"], line["status"]) for line in lines(path)] == [
-        "timeout",
-        ("A", None),
-        ("B", 200),
-    ]
+def test_failed_request_is_recorded_unless_the_agent_stops(tmp_path: Path) -> None:
+    """A request that the agent aborted shows nothing about the source."""
+    with World(tmp_path, recording=tmp_path / "rec") as world:
+        world.see(TIMEOUT)
+        world.stopping = True
+        world.see(Retryable("aborted"))
+    assert [line["failure"] for line in lines(tmp_path / "rec") if "failure" in line] == ["timeout"]
 
 
 CLOCKS_APART = 0.05

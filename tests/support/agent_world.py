@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from exporter.agent.app import recorded
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
@@ -31,7 +32,7 @@ from exporter.metadata.client import Answer
 from exporter.metadata.errors import REASONS, MetadataError
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
-from exporter.recorder.recorder import NoRecorder, Recorded, Recorder
+from exporter.recorder.recorder import Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
 from tests.support.log_reading import PATIENCE, logged
 from tests.support.metrics_reading import value
@@ -247,48 +248,37 @@ class World:
         self.outbox.full = lambda: self.disk_is_full
         self.log.close(PATIENCE)  # that of the process before
         self.log = log = Log(self.text, clock=lambda: self.clock.wall, monotonic=self.clock.monotonic)
-        source: Source | Recorded[Any] = self.source
-        self.recorder: Recorder | NoRecorder = NoRecorder()
-        if self.recording is not None:
-            interval = self.options.poll_interval
-            self.recorder = Recorder(
-                self.recording, 64 << 20, 1, log=log, identity=lambda: self.who, poll_interval=interval
-            )
-            source = Recorded(self.source, self.recorder, self.clock.utc)
         environment = Environment(
             clock=self.clock.instant,
             identity=lambda: self.who,
             check_files=self._check_files,
             interruptions=self._interruptions,
-            record_interruption=self.recorder.interrupted,
-            record_document=self._keep,
-            record_files=self.recorder.looked,
-            record_outbox=self.recorder.stored,
+            record_document=lambda body, _read: self.kept.append(body),
             stopping=lambda: self.stopping,
-            record_post_sent=self.recorder.sent,
-            record_post_answer=self.recorder.posted,
             spawn=self._spawn,
             publish_status=self.published,
         )
-        policy = policy_values(self.options.policy)
-        self.recorder.began(self.clock.utc(), self.options.version, self.options.boot_id, policy)
-        self.agent = Agent(self.options, source, self.outbox, self.sink, log=log, environment=environment)
+        self.recorder: Recorder | None = None
+        if self.recording is not None:
+            interval, policy = self.options.poll_interval, policy_values(self.options.policy)
+            self.recorder = recorder = Recorder(
+                self.recording, 64 << 20, 1, log=log, identity=lambda: self.who, poll_interval=interval
+            )
+            recorder.began(self.clock.utc(), self.options.version, self.options.boot_id, policy)
+            environment = recorded(environment, recorder)
+        self.agent = Agent(self.options, self.source, self.outbox, self.sink, log=log, environment=environment)
 
     def _check_files(self, paths: Iterable[str]) -> Mapping[str, Presence]:
         return self.look(paths)
 
-    def _keep(self, body: bytes, read: datetime) -> None:
-        self.kept.append(body)
-        self.recorder.keep(body, read)
-
     def stop(self) -> None:
         """The process ends in good order."""
         self.agent.stop()
-        self.recorder.ended(self.clock.utc())
+        if self.recorder is not None:
+            self.recorder.ended(self.clock.utc())
 
     def restart(self, seconds: float = 1.0, *, boot_id: str | None = None) -> None:
-        self.outbox.close()
-        self.recorder.close(60)
+        self._close()
         self.clock.go(seconds)
         self.clock.mono = 5.0  # another process, perhaps another boot: it counts from somewhere else
         self.stopping = False
@@ -305,9 +295,13 @@ class World:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.outbox.close()
-        self.recorder.close(60)
+        self._close()
         self.source.close()
+
+    def _close(self) -> None:
+        self.outbox.close()
+        if self.recorder is not None:
+            self.recorder.close(60)
 
     def _interruptions(self) -> Sequence[Interruption]:
         for kind, seconds in self.ending:
