@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,7 @@ from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant
+from exporter.daemon import DaemonCall
 from exporter.errors import Failure
 from exporter.event_files.folder import Folder
 from exporter.event_files.writer import EventFiles
@@ -81,9 +83,7 @@ def system_clock() -> Instant:
 
 def spawn(task: Callable[[], None], patience: float) -> None:
     """Run `task` on a thread of its own, and wait until it is done or `patience` seconds have passed."""
-    thread = threading.Thread(target=task, name="approval", daemon=True)
-    thread.start()
-    thread.join(patience)
+    wait([DaemonCall(task, "approval")], patience)
 
 
 def recorded(environment: Environment, recorder: Recorder) -> Environment:
@@ -310,18 +310,15 @@ class App:
         deadline = time.monotonic() + FLUSH_SECONDS
         for delivery in self._deliveries:
             delivery.flush(max(0.0, deadline - time.monotonic()))
-        enders = [threading.Thread(target=delivery.stop, daemon=True) for delivery in self._deliveries]
-        enders += [threading.Thread(target=part.stop, daemon=True) for part in (self._identity, self._observer)]
-        enders.append(threading.Thread(target=self.web.stop, daemon=True))
+        ends: list[Callable[[], None]] = [delivery.stop for delivery in self._deliveries]
+        ends += [self._identity.stop, self._observer.stop, self.web.stop]
         if self._recorder is not None:
-            enders.append(threading.Thread(target=self._recorder.close, daemon=True))
+            ends.append(self._recorder.close)
         if self._event_files is not None:
-            enders.append(threading.Thread(target=self._event_files.stop, daemon=True))
-        for ender in enders:
-            ender.start()
-        deadline = time.monotonic() + STOP_SECONDS
-        for ender in enders:
-            ender.join(max(0.0, deadline - time.monotonic()))
+            ends.append(self._event_files.stop)
+        for ended in wait([DaemonCall(end, "end") for end in ends], STOP_SECONDS).done:
+            if (error := ended.exception()) is not None:
+                self._log.error("agent.broke", error=f"{type(error).__name__}: {error}")
         self._outbox.close()
         self._client.close()
         self._identity_client.close()

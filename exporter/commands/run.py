@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from exporter.commands import stops
 from exporter.config.load import ConfigError, load
 from exporter.config.owner import OwnerError
 from exporter.config.schema import Settings
+from exporter.daemon import DaemonCall
 from exporter.errors import Failure
 from exporter.exit_codes import DONE, FAILED
 from exporter.log.libraries import captured_libraries
@@ -92,30 +94,20 @@ def run_until_stopped(
     it is left behind: the log shows where it is, and the result is 0.
     """
     turned = threading.Event()
-    ended: list[int | BaseException] = []
-
-    def call() -> None:
-        try:
-            ended.append(agent())
-        except BaseException as error:  # raised again where the result is awaited
-            ended.append(error)
-        turned.set()
 
     def stop_and_wait() -> None:
         turned.set()
         stop()
 
     stop_by(stop_and_wait)
-    thread = threading.Thread(target=call, name="agent", daemon=True)
-    thread.start()
+    call = DaemonCall(agent, "agent")
+    call.add_done_callback(lambda _: turned.set())
     turned.wait()
-    thread.join(seconds)
-    if not ended:
-        log.error("agent.stop_incomplete", waiting_in=_place(thread), seconds=seconds)
+    wait([call], seconds)
+    if not call.done():
+        log.error("agent.stop_incomplete", waiting_in=_place(call.thread), seconds=seconds)
         return DONE
-    if isinstance(ended[0], BaseException):
-        raise ended[0]
-    return ended[0]
+    return call.result()
 
 
 def _place(thread: threading.Thread) -> str:

@@ -15,11 +15,13 @@ import errno
 import selectors
 import socket
 import ssl
-import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from enum import Enum
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+
+from exporter.daemon import DaemonCall
 
 T = TypeVar("T")
 
@@ -189,7 +191,8 @@ class Dialer:
         self._exchange = exchange
         self._resolve = resolve
         self._connect_seconds = connect_seconds
-        self._lookup: _Lookup | None = None
+        self._lookup: DaemonCall[list[Any]] | None = None
+        self._looked_up = ("", 0)
 
     def connect(self, host: str, port: int) -> TcpStream:
         """Connect to the first address that answers; the time left is shared out among those still to be tried."""
@@ -229,42 +232,17 @@ class Dialer:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
             pass  # a name: only a lookup on another thread keeps the deadline
-        if self._lookup is None or self._lookup.wanted != (host, port):
-            self._lookup = _Lookup(self._resolve, host, port)
-        while self._lookup.is_alive():
-            self._lookup.join(self._exchange.slice(until))
+        # One that did not end in time is waited for again by the next attempt: at most one thread is blocked.
+        if self._lookup is None or self._looked_up != (host, port):
+            look_up = partial(self._resolve, host, port, type=socket.SOCK_STREAM)
+            self._lookup, self._looked_up = DaemonCall(look_up, "name-lookup"), (host, port)
+        while not wait([self._lookup], self._exchange.slice(until)).done:
             self._exchange.waiting()
         lookup, self._lookup = self._lookup, None
-        return lookup.result()
-
-
-class _Lookup(threading.Thread):
-    """One name lookup on a thread of its own: the C library's cannot be interrupted and may take half a minute.
-
-    If it does not end in time, the next attempt waits for the same lookup, so that at most one thread is blocked.
-    """
-
-    def __init__(self, resolve: Resolve, host: str, port: int) -> None:
-        super().__init__(name="name-lookup", daemon=True)
-        self.wanted = (host, port)
-        self._resolve = resolve
-        self._addresses: list[Any] = []
-        self._error: OSError | None = None
-        self.start()
-
-    def run(self) -> None:
-        host, port = self.wanted
         try:
-            self._addresses = self._resolve(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self._error = error
+            return lookup.result()
         except UnicodeError as error:  # a label that is too long or empty
-            self._error = socket.gaierror(socket.EAI_NONAME, str(error))
-
-    def result(self) -> list[Any]:
-        if self._error is not None:
-            raise self._error
-        return self._addresses
+            raise socket.gaierror(socket.EAI_NONAME, str(error)) from None
 
 
 class TcpStream:

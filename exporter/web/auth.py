@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
-from exporter.web.responses import in_thread
+from exporter.daemon import in_thread
 
 Verdict = Literal["admitted", "refused", "busy"]
 

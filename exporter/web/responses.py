@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Final, Literal, Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from exporter.daemon import in_thread
 from exporter.log.protocol import Logger
 
 Accept = Literal["text", "openmetrics"]
@@ -117,34 +117,6 @@ def _quality(text: str) -> float:
     except ValueError:
         return 0.0
     return value if 0 <= value <= 1 else 0.0  # also refuses nan, which compares false
-
-
-def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Run a blocking call on a daemon thread of its own. Unlike an executor's, it never holds up the process's end."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # a T whenever there is no error
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = call()
-        except Exception as error:  # raised again where the future is awaited
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:
-            return  # the server was stopped meanwhile
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
 
 
 class PageCache(Struct):

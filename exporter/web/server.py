@@ -27,6 +27,7 @@ import sys
 import threading
 from typing import Final
 
+from exporter.daemon import in_thread
 from exporter.log.protocol import Logger, NullLogger
 from exporter.text.values import split_address
 from exporter.web.auth import Passwords, TokenBucket
@@ -43,7 +44,6 @@ from exporter.web.responses import (
     PageCache,
     Response,
     choose_accept,
-    in_thread,
     plain,
 )
 from exporter.web.stream import PlainStream, TlsStream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from exporter.commands.check.report import ClockReading
+from exporter.daemon import DaemonCall
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """HTTP/2's connection preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
@@ -41,12 +41,10 @@ def reach(host: str, port: int, seconds: float) -> Reach:
 
     On a thread that can be left behind: a name lookup cannot be interrupted.
     """
-    result: queue.SimpleQueue[Reach] = queue.SimpleQueue()
     looked_up = threading.Event()
-    threading.Thread(target=lambda: result.put(_reach(host, port, seconds, looked_up)), daemon=True).start()
     try:
-        return result.get(timeout=seconds + 0.1)
-    except queue.Empty:
+        return DaemonCall(lambda: _reach(host, port, seconds, looked_up), "reach").result(seconds + 0.1)
+    except TimeoutError:
         return Reach.TIMEOUT if looked_up.is_set() else Reach.UNKNOWN_NAME
 
 

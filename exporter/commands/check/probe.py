@@ -7,10 +7,9 @@ request without any record.
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
+from functools import partial
 from typing import Final
 
 from exporter.commands.check.event_files import probe_event_files
@@ -20,6 +19,7 @@ from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironme
 from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
 from exporter.core.folding import alike
+from exporter.daemon import DaemonCall
 
 Probe = Callable[[Settings, ProbeEnvironment], Report]
 
@@ -67,32 +67,17 @@ def run_probes(
     """
     if probes is None:
         probes = probes_for(settings)
-    end = time.monotonic() + environment.timeouts.total
-    results: queue.SimpleQueue[tuple[str, Report]] = queue.SimpleQueue()
-    for topic, probe in probes.items():
-        threading.Thread(target=_run, args=(topic, probe, settings, environment, results), daemon=True).start()
-    reports: dict[str, Report] = {}
-    while len(reports) < len(probes):
-        try:
-            topic, report = results.get(timeout=max(0.0, end - time.monotonic()))
-        except queue.Empty:
-            break
-        reports[topic] = report
+    calls = {topic: DaemonCall(partial(probe, settings, environment), topic) for topic, probe in probes.items()}
+    wait(calls.values(), environment.timeouts.total)
+    reports = {topic: _report(topic, call) for topic, call in calls.items() if call.done()}
     return _all_findings(tuple(probes), reports, environment.timeouts.total)
 
 
-def _run(
-    topic: str,
-    probe: Probe,
-    settings: Settings,
-    environment: ProbeEnvironment,
-    results: queue.SimpleQueue[tuple[str, Report]],
-) -> None:
-    try:
-        report = probe(settings, environment)
-    except Exception as error:  # the outermost frame of this thread: one probe's mistake must not hide the others
-        report = Report((fail(topic, f"could not be tried ({type(error).__name__}: {error}); please report this"),))
-    results.put((topic, report))
+def _report(topic: str, call: DaemonCall[Report]) -> Report:
+    if (error := call.exception()) is None:
+        return call.result()
+    # One probe's mistake must not hide the others.
+    return Report((fail(topic, f"could not be tried ({type(error).__name__}: {error}); please report this"),))
 
 
 def _all_findings(topics: tuple[str, ...], reports: Mapping[str, Report], total: float) -> tuple[Finding, ...]:

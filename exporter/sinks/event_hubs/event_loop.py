@@ -14,7 +14,10 @@ import threading
 import weakref
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
+
+from exporter.daemon import in_thread
 
 T = TypeVar("T")
 
@@ -113,27 +116,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
     async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
         """As the base's, but not in an executor, whose threads the process would wait for at its end."""
-        answer = self.create_future()
-
-        def settle(result: Any, error: Exception | None) -> None:
-            if answer.done():
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
-
-        def look_up() -> None:
-            result, error = None, None
-            try:
-                result = socket.getaddrinfo(host, port, **kwargs)
-            except (OSError, UnicodeError) as caught:
-                error = caught
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                self.call_soon_threadsafe(settle, result, error)
-
-        threading.Thread(target=look_up, name="event-hubs-lookup", daemon=True).start()
-        return await answer
+        return await in_thread(partial(socket.getaddrinfo, host, port, **kwargs), "event-hubs-lookup")
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
