@@ -25,7 +25,7 @@ _SOCKET_TIMEOUT: Final = 10.0  # seconds for one operation of the socket; the SD
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the event hub is. Raises ValueError with a sentence, without any part of the connection string."""
+    """Where the event hub is, as `config.event_hubs` read and checked it: by a connection string or by a namespace."""
 
     connection_string: str = field(repr=False)
     namespace: str
@@ -33,20 +33,6 @@ class Address:
     transport: Transport
     custom_endpoint: str
     certificate_file: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.connection_string) == bool(self.namespace):
-            raise ValueError("Event Hubs is reached by a connection string or by a namespace: exactly one of them")
-        if self.namespace and not self.event_hub:
-            raise ValueError("with a namespace, the name of the event hub is needed")
-        flag = self._field("UseDevelopmentEmulator")
-        if flag not in ("", "true", "false"):
-            raise ValueError('UseDevelopmentEmulator must be "true" or "false" in lower case: the SDK reads no other')
-        if self.connection_string:
-            try:
-                self.client(None)
-            except ValueError:
-                raise ValueError("the connection string of Event Hubs is not one, or names no event hub") from None
 
     def client(self, credential: Any, context: ssl.SSLContext | None = None) -> EventHubProducerClient:
         """A client that is not connected yet; `context` is that of `tls_context`."""

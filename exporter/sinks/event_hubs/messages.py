@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -37,28 +37,24 @@ def message(record: Record, message_format: MessageFormat) -> Message:
         "event_type": event.get("EventType"),
         "event_status": event.get("EventStatus"),
         "event_source": event.get("EventSource"),
-        "vm": _mapping(record.data.get("vm")).get("name"),
+        "vm": record.data["vm"]["name"],
     }
     sample = message_format == "azure-sample"
     return Message(
         body=_sample(record) if sample else record.to_json(),
         content_type="application/json" if sample else CONTENT_TYPE,
         message_id=record.id,
-        properties={name: text for name, value in properties.items() if (text := _property(value))},
+        properties={
+            name: value[:MAX_PROPERTY] for name, value in properties.items() if value and isinstance(value, str)
+        },
     )
 
 
 def partition_key(subject: str) -> str | None:
     """Equal for equal subjects, so that the records of one event stay in order; None where there is none."""
-    key = clean(subject)
-    if len(key) <= MAX_PARTITION_KEY:
-        return key or None
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def clean(text: str) -> str:
-    """Without lone surrogates, which UTF-8 and so AMQP cannot carry."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    if len(subject) <= MAX_PARTITION_KEY:
+        return subject or None
+    return hashlib.sha256(subject.encode()).hexdigest()
 
 
 def _sample(record: Record) -> bytes:
@@ -68,7 +64,7 @@ def _sample(record: Record) -> bytes:
     are joined by commas) and NotBefore without spaces; and where there is no event, only the last four fields. `Time`
     is UTC.
     """
-    event = _mapping(record.data.get("event"))
+    event = record.data["event"] if isinstance(record.data["event"], dict) else {}
     resources = event.get("Resources")
     not_before = event.get("NotBefore")
     fields = {name: value for name, value in event.items() if value is not None}
@@ -77,17 +73,9 @@ def _sample(record: Record) -> bytes:
     if isinstance(not_before, str):
         fields["NotBefore"] = not_before.replace(" ", "_")
     fields |= {
-        "Hostname": _mapping(record.data.get("vm")).get("name") or "",
+        "Hostname": record.data["vm"]["name"] or "",
         "Time": record.time.astimezone(UTC).strftime("%H:%M:%S"),
         "Msg": record.data.get("message") or record.kind,
         "LogType": "DEBUG",
     }
     return json.dumps(fields).encode()
-
-
-def _property(value: object) -> str:
-    return clean(value)[:MAX_PROPERTY] if isinstance(value, str) else ""
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

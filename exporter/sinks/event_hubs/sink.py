@@ -200,7 +200,7 @@ class EventHubsDestination:
                 frozenset(record.id for record in records),
                 [(key, [message(record, self._format) for record in run]) for key, run in runs],
             )
-        except (ValueError, TypeError) as error:
+        except Exception as error:  # whatever it is, it is a record's own: no other record waits for it
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
 
     def _run(self, work: Coroutine[Any, Any, T], patience: float) -> T:

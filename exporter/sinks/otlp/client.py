@@ -11,7 +11,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import httpx
 
@@ -20,7 +19,7 @@ from exporter.errors import Failure, Retryable
 from exporter.http.deadline import Disconnected, Exchange, Stage
 from exporter.http.proxies import environment_proxy
 from exporter.http.tls import TlsFiles
-from exporter.http.transport import Proxy, Transport, basic_authorization
+from exporter.http.transport import Proxy, Transport
 from exporter.secrets import Sieve, header_secrets
 from exporter.sinks.otlp.answers import FOREIGN, CollectorResponse, Success, judge, translate
 
@@ -50,11 +49,8 @@ class CollectorClient:
         environ: Mapping[str, str],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._url, userinfo = _without_userinfo(url)
-        own = {name.lower(): value for name, value in headers.items()}
-        if userinfo and "authorization" not in own:
-            own["authorization"] = userinfo
-        self._own_headers = own
+        self._url = url
+        self._own_headers = {name.lower(): value for name, value in headers.items()}
         self._deadline = deadline
         self._wall = wall
         self._exchange = Exchange(time.monotonic)
@@ -153,15 +149,6 @@ class CollectorClient:
         """The other side's words, cut, on one line and without any credential that the request carried."""
         text = self._sieve(text, 4 * _MAX_QUOTED)
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_MAX_QUOTED]
-
-
-def _without_userinfo(url: str) -> tuple[str, str]:
-    """The URL without its user and password, and these as an `Authorization` header's value; "" for none."""
-    parts = urlsplit(url)
-    userinfo, _, host = parts.netloc.rpartition("@")
-    user, _, password = userinfo.partition(":")
-    bare = parts._replace(netloc=host, fragment="").geturl()
-    return bare, basic_authorization(unquote(user), unquote(password)) if user or password else ""
 
 
 def _ca_bundle(environ: Mapping[str, str]) -> str:

@@ -12,13 +12,11 @@ import gzip
 import logging
 import math
 import os
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
-from urllib.parse import SplitResult, urlsplit
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 CompressionName = Literal["none", "gzip", "deflate"]
 
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
 _SERVICE_NAME: Final = "azure-scheduled-events-exporter"
 BATCH_RECORDS: Final = 100
 BATCH_BYTES: Final = 1 << 20
@@ -53,11 +50,11 @@ _log = logging.getLogger(__name__)
 class OtlpDestination:
     """Delivers to an OTLP/HTTP collector. The shape is described in `exporter.sinks`.
 
-    `url` is the whole address with its path; userinfo in it becomes basic authentication. A send ends within `timeout`
-    seconds, whatever the collector does. A proxy that `environ` names is used, redirects are not followed. `resource`
-    adds to or replaces the defaults of `service.*`; what a record knows of its VM comes on top; and `operator` beats
-    all; when None, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` of the process do. A connection that was not used
-    for `idle_close` seconds is closed. Raises ValueError with a sentence.
+    `url` is the whole address with its path and without userinfo; `config` has checked it and `headers`. A send ends
+    within `timeout` seconds, whatever the collector does. A proxy that `environ` names is used, redirects are not
+    followed. `resource` adds to or replaces the defaults of `service.*`; what a record knows of its VM comes on top;
+    and `operator` beats all; when None, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` of the process do. A
+    connection that was not used for `idle_close` seconds is closed.
     """
 
     name: Final = "otlp"
@@ -80,7 +77,6 @@ class OtlpDestination:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        _check(url, headers or {})
         _silence_sdk()
         self._client = CollectorClient(
             url,
@@ -163,26 +159,6 @@ class OtlpDestination:
         resource = Resource({**self._defaults, **of_vm}).merge(self._operator)
         entries = [ReadableLogRecord(_log_record(record), resource, self._scope) for record in records]
         return bytes(encode_logs(entries).SerializeToString())
-
-
-def _check(url: str, headers: Mapping[str, str]) -> None:
-    """Refuse what HTTP would refuse later, with the value in its complaint."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not _has_port(parts):
-        raise ValueError("the address of an OTLP collector begins with http:// or https:// and names a host")
-    for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError("an OTLP header has a name that HTTP does not allow")
-        if not (value.isascii() and value.isprintable() and value == value.strip()):
-            raise ValueError(f"the OTLP header {name} has a value that HTTP does not allow")
-
-
-def _has_port(parts: SplitResult) -> bool:
-    """Whether the port, or the scheme's own, is a port."""
-    try:
-        return parts.port != 0
-    except ValueError:
-        return False
 
 
 def _log_record(record: Record) -> LogRecord:

@@ -106,7 +106,7 @@ def test_a_record_with_what_json_does_not_know_arrives(broker: Broker) -> None:
         (None, set()),
         ([], set()),
         ({"EventType": 5, "EventStatus": None, "EventSource": ""}, set()),
-        ({"EventType": "x" * 1000, "EventStatus": "lone \ud800"}, {"event_type", "event_status"}),
+        ({"EventType": "x" * 1000, "EventStatus": "?"}, {"event_type", "event_status"}),
     ],
 )
 def test_properties_are_texts_whatever_the_event_is(event: Any, known: set[str]) -> None:
@@ -119,7 +119,7 @@ def test_properties_are_texts_whatever_the_event_is(event: Any, known: set[str])
 
 @pytest.mark.parametrize(
     ("subject", "key"),
-    [("", None), ("vm", "vm"), ("k" * 128, "k" * 128), ("lone \ud800", "lone ?")],
+    [("", None), ("vm", "vm"), ("k" * 128, "k" * 128)],
 )
 def test_partition_key(subject: str, key: str | None) -> None:
     """The key is the subject wherever the service takes it."""
@@ -202,30 +202,6 @@ def test_close_of_what_was_never_used_starts_nothing(broker: Broker) -> None:
     assert threading.enumerate() == before
     target.close()
     target.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({}, "exactly one"),
-        ({"connection_string": "Endpoint=sb://x/;EntityPath=y", "fully_qualified_namespace": "x"}, "exactly one"),
-        ({"fully_qualified_namespace": "x.servicebus.windows.net"}, "name of the event hub"),
-        ({"connection_string": "s3cr3t"}, "connection string"),
-        ({"connection_string": "Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey=s3cr3t"}, "names no event hub"),
-        (
-            {
-                "connection_string": "Endpoint=sb://x;SharedAccessKeyName=a;SharedAccessKey=s3cr3t;"
-                "EntityPath=h;UseDevelopmentEmulator=True"
-            },
-            "lower case",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused_at_once(options: dict[str, str], sentence: str) -> None:
-    """A configuration that the SDK would take in silence is answered with a sentence that holds no secret."""
-    with pytest.raises(ValueError, match=sentence) as caught:
-        EventHubsDestination(**options)  # type: ignore[arg-type]  # texts all
-    assert "s3cr3t" not in str(caught.value)
 
 
 def test_the_identity_is_made_once_and_outlives_connections() -> None:
