@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from exporter.ownership import fault_of
-from exporter.private_file import MODE, own
+from exporter.private_file import make_folder, make_private
 
 MAX_BYTES: Final = 10 << 20
 FILES: Final = 5
@@ -20,12 +21,15 @@ MOST_TIMES: Final = 10
 """A file that can't be renamed grows to this many times its size. From there on lines are refused."""
 
 # To be read as well: the last byte tells whether the last line is whole.
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND
-_FLAGS_OF_SOME_SYSTEMS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
+_FLAGS: Final = (os.O_RDWR | os.O_APPEND) + sum(
+    getattr(os, name, 0)
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")  # those of this system
+)
 
 
 class RotatingFile:
-    """Appends whole lines to `path`, which becomes `path`.1 when it is full, and that `path`.2.
+    """Appends whole lines to `path`, which becomes `path`.1 when it is full, and that `path`.2. The files are for their
+    owner alone. A folder that is missing is made.
 
     On Windows the file is opened as Python does, with FILE_SHARE_READ and FILE_SHARE_WRITE: others may read and copy it
     while it is written. Neither has FILE_SHARE_DELETE, so nobody can rename it while a reader has it open
@@ -39,18 +43,13 @@ class RotatingFile:
         max_bytes: int = MAX_BYTES,
         files: int = FILES,
         *,
-        make: Callable[[Path], object] = lambda _: None,
         rename: Callable[[Path, Path], None] = os.replace,
     ) -> None:
-        """At most `files` files of about `max_bytes` each.
-
-        `make` may make the file, and its folder, before it is opened; `rename` replaces a file that has the new name.
-        Both raise OSError.
-        """
+        """At most `files` files of about `max_bytes` each. `rename` replaces a file that has the new name, and raises
+        OSError."""
         self.path = path
         self._max = max_bytes
         self._count = files
-        self._make = make
         self._rename = rename
         self._descriptor: int | None = None
         self._size = 0
@@ -62,7 +61,7 @@ class RotatingFile:
         """Append the line, or nothing of it. After the file was opened, also after an error, `opening` comes before it,
         unless no file has room for both.
 
-        Raises OSError: no such folder, no room, `path` is not a regular file, or a reader keeps it from being rotated.
+        Raises OSError: no room, `path` is not a regular file, or a reader keeps it from being rotated.
         The next line opens the file again.
         """
         descriptor = self._open()
@@ -93,24 +92,23 @@ class RotatingFile:
             os.close(descriptor)
 
     def _open(self) -> int:
-        """The file at `path`, opened again where it was moved or removed meanwhile."""
+        """The file at `path`, made private where it is new, opened again where it was moved or removed meanwhile."""
         if self._descriptor is not None and _is_at(self._descriptor, self.path):
             return self._descriptor
         self.close()
-        flags = _FLAGS
-        for name in _FLAGS_OF_SOME_SYSTEMS:
-            flags |= getattr(os, name, 0)
-        self._make(self.path)
+        make_folder(self.path.parent)
+        # Not on Windows where the file system keeps no access lists: `check` says so.
+        if (exposed := make_private(self.path)) and sys.platform != "win32":
+            raise OSError(exposed)
         if self.path.is_symlink():  # for systems without O_NOFOLLOW, and elsewhere for the sentence
             raise OSError(f"{self.path} is a link, which is not followed")
-        descriptor = os.open(self.path, flags, MODE)
+        descriptor = os.open(self.path, _FLAGS)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(f"{self.path} is not a regular file")
             if fault := fault_of(status):
                 raise OSError(f"{self.path}: {fault}")
-            own(descriptor)
             self._size = status.st_size
             if self._size and not _ends_a_line(descriptor):  # the process or the machine died while it wrote
                 self._size += os.write(descriptor, b"\n")

@@ -14,9 +14,12 @@ from exporter.log.log import Log
 REPEAT_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 256
 
-QUIET: Final[Mapping[str, int]] = {"azure": logging.ERROR, "azure.eventhub": logging.ERROR, "asyncio": logging.ERROR}
-"""Loggers and the level below which their messages are dropped. azure.eventhub warns about each reconnect of an idle
-link, which is normal here."""
+QUIET: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("azure", "azure.eventhub", "aiohttp", "asyncio"), logging.ERROR),
+    **dict.fromkeys(("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.attributes"), logging.CRITICAL),
+}
+"""Loggers and the level below which their messages are dropped: a failed send is logged as such. azure.eventhub warns
+about each reconnect of an idle link, which is normal here; OpenTelemetry repeats values."""
 
 
 class LibraryHandler(logging.Handler):

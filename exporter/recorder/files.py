@@ -9,12 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.private_file import make_folder, make_private
 from exporter.rotating_file import RotatingFile
 
 Line = dict[str, Any]
@@ -32,7 +30,7 @@ class RecordingFiles:
     ) -> None:
         self.path = path
         self._max = max_bytes
-        self._file = RotatingFile(path, max_bytes, files, make=_make, rename=rename)
+        self._file = RotatingFile(path, max_bytes, files, rename=rename)
         self._known: dict[str, Line] = {}
         """The last line of each of `_STANDING`, which holds until the next one."""
         self._body = b""
@@ -77,16 +75,6 @@ class RecordingFiles:
             *({**each, "at": at} for each in known if each),
             *([{"read_at": at, **_body_field(self._body)}] if document else []),
         )
-
-
-def _make(path: Path) -> None:
-    """The file, private from its first moment. Raises OSError, also where others may read it all the same.
-
-    Not on Windows where the file system keeps no access lists: `check` says so.
-    """
-    make_folder(path.parent)
-    if (exposed := make_private(path)) and sys.platform != "win32":
-        raise OSError(exposed)
 
 
 def _body_field(body: bytes) -> Mapping[str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from exporter.core.cycle import INTERRUPTION_RECORDS_AN_HOUR, interruption_patience
 from exporter.core.records import Record, Vm

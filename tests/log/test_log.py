@@ -393,11 +393,12 @@ def test_text_that_no_code_page_has_is_written_as_utf_8(tmp_path: Path) -> None:
 def test_a_rotating_file_can_be_the_stream(tmp_path: Path) -> None:
     """What a service writes to: the same lines, and the number of those that the file did not take."""
     folder = tmp_path / "logs"
+    folder.touch()
     file = RotatingFile(folder / "agent.log")
     log = Log(file, format="json")
     log.info("a")
     assert log.flush(PATIENCE)
-    folder.mkdir()
+    folder.unlink()
     log.info("b")
     log.close(PATIENCE)
     file.close()

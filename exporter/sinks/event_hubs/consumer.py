@@ -172,8 +172,6 @@ class EventHubsReader:
 def _failure(error: BaseException) -> Failure:
     if isinstance(error, Failure):
         return error
-    if isinstance(error, TimeoutError):
-        return Retryable("timeout", "Event Hubs did not answer in time")
     failure = translate(error)
     if failure.reason == "unauthorized":
         return Retryable(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -114,7 +113,6 @@ class EventHubsDestination:
         deadline: float = 30.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        _quiet()
         self._address = Address(
             connection_string, fully_qualified_namespace, event_hub, transport, custom_endpoint, certificate_file
         )
@@ -368,15 +366,7 @@ def _failure(error: BaseException, *, sending: bool) -> BaseException:
     """
     if isinstance(error, Failure | asyncio.CancelledError):
         return error
-    if isinstance(error, TimeoutError):
-        return Retryable("timeout", "Event Hubs did not answer in time")
     failure = translate(error)
     if isinstance(failure, Permanent) and not sending:
         return Retryable("configuration", f"Event Hubs refuses the connection ({failure.detail})", needs_operator=True)
     return failure
-
-
-def _quiet() -> None:
-    """Silence the SDK's log of each of its own attempts: the `Failure` is logged."""
-    for library in ("azure", "uamqp", "aiohttp"):
-        logging.getLogger(library).setLevel(logging.ERROR)

@@ -77,7 +77,6 @@ class OtlpDestination:
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        _silence_sdk()
         self._client = CollectorClient(
             url,
             deadline=timeout,
@@ -172,9 +171,3 @@ def _log_record(record: Record) -> LogRecord:
         event_name=f"{words.ROOT}.{record.kind}",
         attributes=words.log_attributes(record),
     )
-
-
-def _silence_sdk() -> None:
-    """Let the SDK log nothing: it repeats values, and `Failure` is the one account of what went wrong."""
-    for library in ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.attributes"):
-        logging.getLogger(library).setLevel(logging.CRITICAL)
