@@ -110,7 +110,6 @@ class Recorder:
         """Record what was found of the files that decisions on the document read at `at` ask for, if it is new."""
         if files == self._files:
             return
-        self._write_same()  # up to this document, for which it already holds
         if self._put({"at": timestamp(at), "files": _bounded({path: found.value for path, found in files.items()})}):
             self._files = dict(files)
 
@@ -118,7 +117,6 @@ class Recorder:
         """Record whether the outbox could be written for what was read or observed at `at`, if it is new."""
         if writable == self._writable:
             return
-        self._write_same()  # up to this document, for which it already holds
         if self._put({"at": timestamp(at), "outbox": "writable" if writable else "unwritable"}):
             self._writable = writable
 
@@ -127,30 +125,25 @@ class Recorder:
         recording shows until when its process lived."""
         if reason == self._failure and timedelta() <= at - self._failed_at < FAILURE_EVERY:
             return
-        self._write_same()
-        self._failure, self._failed_at, self._last = reason, at, None
         self._put({"at": timestamp(at), "failure": reason})
+        self._failure, self._failed_at, self._last = reason, at, None
 
     def sent(self, at: datetime, event_id: str) -> None:
         """Record that an approval was sent."""
-        self._write_same()
         self._put({"at": timestamp(at), "post": event_id, "sent": True})
 
     def posted(self, at: datetime, event_id: str, status: int | None, reason: str = "") -> None:
         """Record the answer to an approval: its HTTP status, or None and the reason why there is none."""
-        self._write_same()
         self._put({"at": timestamp(at), "post": event_id, "status": status, **({"reason": reason} if reason else {})})
 
     def interrupted(self, interruption: Interruption, read: datetime | None) -> None:
         """Record an interruption of this VM, and with the document of which time it is attributed; None for none."""
-        self._write_same()
         found: Line = {"kind": interruption.kind.value, "seconds": round(interruption.seconds, 3)}
         found |= {"read_at": timestamp(read)} if read is not None else {}
         self._put({"at": timestamp(interruption.at.wall), "interruption": found})
 
     def ended(self, at: datetime) -> None:
         """Record that the agent stops in good order."""
-        self._write_same()
         self._put({"at": timestamp(at), "ended": {}})
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
@@ -161,7 +154,6 @@ class Recorder:
     def _note_identity(self, at: datetime) -> None:
         identity = self._current_identity()
         if identity != self._identity:
-            self._write_same()  # the identity is known from this poll on, and not before
             doubts = {"confirmed": False} if not identity.confirmed else {}
             doubts |= {"conflict": True} if identity.conflict else {}
             vm = {name: value for name, value in vm_data(identity.vm).items() if value}
@@ -170,13 +162,14 @@ class Recorder:
 
     def _write_same(self) -> None:
         if self._same and self._last is not None:
-            self._put({"read_at": timestamp(self._last), "same": self._same})
+            self._writer.put({"read_at": timestamp(self._last), "same": self._same})
             self._written = self._last
         self._same = 0
 
     def _put(self, line: Line) -> bool:
-        """Whether there was room for the line."""
-        return self._writer.put(line, b"")
+        """Whether there was room for the line: it holds from now on, and not for the documents that were the same."""
+        self._write_same()
+        return self._writer.put(line)
 
 
 def _bounded(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -200,7 +193,7 @@ class _Writer:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
-    def put(self, line: Line, body: bytes) -> bool:
+    def put(self, line: Line, body: bytes = b"") -> bool:
         """Queue a line. False when there is no room, because the disk does not keep up."""
         with self._lock:
             room = self._waiting < QUEUE_ITEMS and self._bytes + len(body) <= QUEUE_BYTES

@@ -300,6 +300,10 @@ class World:
 
     def _close(self) -> None:
         self.outbox.close()
+        self.close_recording()
+
+    def close_recording(self) -> None:
+        """All of it is in the file."""
         if self.recorder is not None:
             self.recorder.close(60)
 

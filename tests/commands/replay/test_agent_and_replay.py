@@ -200,7 +200,7 @@ class Life:
 
     def recorded(self) -> list[Path]:
         """The recording, in the one file that it is."""
-        self.world.recorder.close(60)
+        self.world.close_recording()
         return [self.folder / "recording"]
 
     def rotated(self, max_bytes: int = 3000) -> list[Path]:

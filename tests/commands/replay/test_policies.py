@@ -110,7 +110,7 @@ def test_a_recording_is_told_by_the_policy_in_force_then_record_by_record(tmp_pa
         world.see(document(6, started(event())), 10)
         world.see(document(7), 10)
         world.stop()
-        world.recorder.close(60)
+        world.close_recording()
         told = [json.loads(record.to_json()) for record in world.records()]
     records, last = as_json(tmp_path / "rec")
     assert records == told
