@@ -1,7 +1,7 @@
 """What watching for interruptions costs, measured: `python -m benchmarks.observer [SECONDS]`.
 
-Starts the observer as the agent does and does nothing else, so that the process's own CPU time is the observer's. Fails
-when it is more than a thousandth of a core.
+Starts the observer as in an agent without an event and does nothing else, so that the process's own CPU time is the
+observer's. Fails when it is more than a thousandth of a core.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     observer = Observer(Aloud())
     observer.start()
+    observer.expect(near=False)
     names = ", ".join(sorted(thread.name for thread in threading.enumerate()))
     time.sleep(1.0)
     woken, cpu, wall = switches(), time.process_time(), time.monotonic()
