@@ -1,0 +1,45 @@
+"""Calls on daemon threads: what they return or raise is had in time, or they are left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from exporter.daemon import DaemonCall, in_thread
+
+
+def fails() -> None:
+    raise LookupError("mine")
+
+
+def test_a_call_returns_raises_or_is_left_behind() -> None:
+    """The thread is a daemon's, and one that is left behind still ends by itself."""
+    go = threading.Event()
+    call = DaemonCall(lambda: go.wait(60), "waits")
+    assert call.thread.daemon
+    with pytest.raises(TimeoutError):
+        call.result(0.01)
+    assert not call.cancel()
+    go.set()
+    assert call.result(60)
+    with pytest.raises(LookupError, match="mine"):
+        DaemonCall(fails, "fails").result(60)
+
+
+def test_a_loop_awaits_a_call_and_may_close_before_its_end() -> None:
+    """Nothing is raised, or logged, where no loop is left to hear of it."""
+    go = threading.Event()
+
+    async def calls() -> None:
+        assert await in_thread(lambda: 5, "returns") == 5
+        with pytest.raises(LookupError, match="mine"):
+            await in_thread(fails, "fails")
+        in_thread(lambda: go.wait(60), "late").add_done_callback(lambda _: None)
+
+    asyncio.run(calls())
+    late = next(thread for thread in threading.enumerate() if thread.name == "late")
+    go.set()
+    late.join(60)
+    assert not late.is_alive()
