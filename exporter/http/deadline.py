@@ -296,7 +296,7 @@ class TcpStream:
 
 
 class TlsStream:
-    """A `Stream` of TLS over another one, which may be TLS to a proxy itself."""
+    """A `Stream` of TLS over another one."""
 
     def __init__(self, below: Stream, context: ssl.SSLContext, host: str, exchange: Exchange) -> None:
         """Shake hands with `host`, whose certificate is verified by `context`.

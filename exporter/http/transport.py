@@ -40,7 +40,6 @@ class ProxyRefused(ConnectionError):
 class Proxy:
     """An HTTP proxy. `authorization` is the value of `Proxy-Authorization`, empty for none."""
 
-    scheme: str
     host: str
     port: int
     authorization: bytes = field(repr=False)
@@ -48,17 +47,17 @@ class Proxy:
     @classmethod
     def parse(cls, url: str) -> Proxy:
         """The proxy of `http://user:password@host:port` or a part of it. Raises ValueError, without the text."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
-            port = parts.port or _PORTS.get(parts.scheme)
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port or _PORTS["http"]
         except ValueError:
-            port = None
-        if port is None or parts.scheme not in _PORTS or not parts.hostname:
-            raise ValueError("the address of the proxy is none of http:// or https://") from None
+            raise ValueError("expected the address of a proxy, with a port that is a number") from None
+        if parts.scheme != "http" or not host:
+            raise ValueError("expected the address of a proxy as http://HOST:PORT; TLS to the proxy is not supported")
         token = ""
         if parts.username or parts.password:
             token = basic_authorization(unquote(parts.username or ""), unquote(parts.password or ""))
-        return cls(parts.scheme, parts.hostname, port, token.encode())
+        return cls(host, port, token.encode())
 
 
 def basic_authorization(user: str, password: str) -> str:
@@ -74,10 +73,9 @@ def basic_authorization(user: str, password: str) -> str:
 class Transport(httpx.BaseTransport):
     """Sends requests under the deadline of `exchange`, which the caller begins before each.
 
-    `tls` and `proxy_tls` make the context of each new TLS connection, to the address and to an https:// proxy; `proxy`
-    is used for every request where given. `handle_request` and the body of its response raise OSError (TimeoutError and
-    ConnectionError among it), Aborted, Flooded, InvalidAnswer, ValueError for a request or a number that HTTP does not
-    allow, and what `tls` and `proxy_tls` raise.
+    `tls` makes the context of each new TLS connection; `proxy` is used for every request where given. `handle_request`
+    and the body of its response raise OSError (TimeoutError and ConnectionError among it), Aborted, Flooded,
+    InvalidAnswer, ValueError for a request or a number that HTTP does not allow, and what `tls` raises.
     """
 
     def __init__(
@@ -88,13 +86,11 @@ class Transport(httpx.BaseTransport):
         resolve: Resolve = socket.getaddrinfo,
         tls: Callable[[], ssl.SSLContext] = default_context,
         proxy: Proxy | None = None,
-        proxy_tls: Callable[[], ssl.SSLContext] = default_context,
     ) -> None:
         self._exchange = exchange
         self._dialer = Dialer(exchange, resolve, connect_seconds)
         self._tls = tls
         self._proxy = proxy
-        self._proxy_tls = proxy_tls
         self._kept: _Connection | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -148,8 +144,6 @@ class Transport(httpx.BaseTransport):
         connection = self._dialer.connect(host, port) if proxy is None else self._dialer.connect(proxy.host, proxy.port)
         stream: Stream = connection
         try:
-            if proxy is not None and proxy.scheme == "https":
-                stream = TlsStream(stream, self._proxy_tls(), proxy.host, self._exchange)
             if proxy is not None and url.scheme == "https":
                 self._open_tunnel(stream, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             if url.scheme == "https":

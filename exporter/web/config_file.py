@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -111,7 +112,8 @@ def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSetti
         try:
             context = make_context(tls)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text names the fault, never the key
-            why = why_unusable(error)
+            # OpenSSL's own words, if it has any; an `ssl.SSLError` that isn't OpenSSL's has no `reason` at all.
+            why = getattr(error, "reason", None) or error
             errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {why}")
     if errors:
         return None
@@ -121,11 +123,6 @@ def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSetti
         certificate = tls.certificate_pem
         settings = replace(settings, tls=context, certificate_pem=certificate, client_allowed_sans=sans, curves=curves)
     return settings
-
-
-def why_unusable(error: Exception) -> str:
-    """OpenSSL's own words where it says any. An `ssl.SSLError` that does not come from it has no `reason` at all."""
-    return str(getattr(error, "reason", None) or error)
 
 
 # -- one function for each section
@@ -166,6 +163,8 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> TlsSettings 
         ciphers,
         tuple(dict.fromkeys(curves)),
         prefer,
+        str(folder / section.string("cert_file")),
+        str(folder / section.string("key_file")),
     )
 
 
@@ -181,8 +180,13 @@ def _read_versions(section: Section) -> tuple[str, str]:
 
 
 def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, required: bool) -> str:
-    """The PEM text given by `key` itself or by the file that `key`_file names, relative to the config's folder."""
+    """The PEM text given by `key` itself or by the file that `key`_file names, relative to the config's folder.
+
+    One that is `required` has to be a file on Windows: it keeps no text from the disk that Python's ssl could read.
+    """
     inline, name = section.string(key), section.string(f"{key}_file")
+    if inline and required and sys.platform == "win32":
+        section.report(key, f"not supported on Windows, expected {key}_file")
     if inline and name:
         section.report(key, f"expected either {key} or {key}_file, got both")
     if not name:

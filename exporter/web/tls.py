@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from exporter.windows.pipe import pipe_of
-
 VERSIONS: Final = {
     "TLS10": ssl.TLSVersion.TLSv1_2,
     "TLS11": ssl.TLSVersion.TLSv1_2,
@@ -79,6 +77,9 @@ class TlsSettings:
     ciphers: tuple[str, ...] = ()
     curves: tuple[str, ...] = ()
     prefer_server_ciphers: bool = True
+    certificate_file: str = ""
+    """Where the two texts come from, "" for the web-config file itself. Only Windows uses this and the next one."""
+    key_file: str = ""
 
     def __repr__(self) -> str:
         """Nothing of it."""
@@ -100,25 +101,17 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     else:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    with _as_file(settings.certificate_pem) as certificate, _as_file(settings.key_pem) as key:
-        _load_pair(context, certificate, key)
+    # The password is never asked for on a terminal: an encrypted key is an error.
+    if sys.platform == "win32":
+        context.load_cert_chain(settings.certificate_file, settings.key_file, password="")
+    else:
+        with _as_file(settings.certificate_pem) as certificate, _as_file(settings.key_pem) as key:
+            context.load_cert_chain(certificate, key, password="")
     if settings.client_ca_pem:
         # Python takes only ASCII. A comment may hold any character; in a certificate `?` is as wrong as any other.
         context.load_verify_locations(cadata=settings.client_ca_pem.encode("ascii", "replace").decode("ascii"))
     context.verify_mode = CLIENT_AUTH[settings.client_auth]
     return context
-
-
-def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    try:
-        # The password is never asked for on a terminal: an encrypted key is an error.
-        context.load_cert_chain(certificate, key, password="")
-    except ssl.SSLError:
-        raise
-    except OSError as error:
-        # Both paths are ours and were opened. On Windows the end of a pipe leaves an errno, which Python then takes for
-        # the cause, in place of what OpenSSL says.
-        raise ssl.SSLError(error.errno, "the key can't be read, or is not the certificate's") from error
 
 
 @contextlib.contextmanager
@@ -127,16 +120,12 @@ def _as_file(text: str) -> Iterator[str]:
 
     Never a file on a disk: a private key would outlive a crash there. Raises OSError.
     """
-    if sys.platform == "win32":
-        with pipe_of(text.encode()) as path:
-            yield path
-    elif hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
-    else:
+    if not hasattr(os, "memfd_create"):
         raise OSError(errno.ENOSYS, "this system has no file in memory to hand a private key over by")
+    with os.fdopen(os.memfd_create("pem"), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def not_after(pem: str) -> float | None:

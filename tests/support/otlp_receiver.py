@@ -12,7 +12,6 @@ import gzip
 import socket
 import ssl
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -192,11 +191,8 @@ def attributes(pairs: Any) -> dict[str, Any]:
 
 def _decode(headers: dict[str, str], body: bytes) -> ExportLogsServiceRequest:
     assert headers["content-type"] == "application/x-protobuf"
-    match headers.get("content-encoding"):
-        case "gzip":
-            body = gzip.decompress(body)
-        case "deflate":
-            body = zlib.decompress(body)
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
     request = ExportLogsServiceRequest()
     request.ParseFromString(body)
     return request

@@ -1,10 +1,9 @@
-"""An HTTP proxy that opens tunnels (CONNECT), over plain TCP or TLS, and remembers what it was asked."""
+"""An HTTP proxy that opens tunnels (CONNECT), over plain TCP, and remembers what it was asked."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import threading
 from types import TracebackType
 from typing import Self
@@ -13,14 +12,13 @@ from typing import Self
 class TunnelProxy:
     """A context manager. `refusal` is a whole answer that every CONNECT gets instead of a tunnel."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None, refusal: bytes = b"") -> None:
+    def __init__(self, *, refusal: bytes = b"") -> None:
         self.requests: list[bytes] = []
-        self._tls = tls
         self._refusal = refusal
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.port}"
         self._start(self._accept)
 
     def _start(self, target: object, *arguments: object) -> None:
@@ -34,9 +32,8 @@ class TunnelProxy:
                 return
             self._start(self._serve, sock)
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            client = self._tls.wrap_socket(sock, server_side=True) if self._tls else sock
             self._sockets.append(client)
             head = b""
             while b"\r\n\r\n" not in head:

@@ -113,7 +113,10 @@ class CollectorClient:
             response.close()
 
     def _make_transport(self) -> Transport:
-        proxy = Proxy.parse(self._proxy.url) if self._proxy is not None else None
+        try:
+            proxy = Proxy.parse(self._proxy.url) if self._proxy is not None else None
+        except ValueError as error:
+            raise Retryable("configuration", str(error), needs_operator=True) from None
         carried = (*self._own_headers.values(), proxy.authorization.decode() if proxy else "")
         self._sieve = Sieve([secret for value in carried for secret in header_secrets(value)], shortest=1)
         return Transport(
@@ -121,7 +124,6 @@ class CollectorClient:
             connect_seconds=self._deadline,
             tls=self._tls.context,
             proxy=proxy,
-            proxy_tls=TlsFiles(self._tls.authorities).context,
         )
 
     def _headers(self, encoding: str) -> dict[str, str]:

@@ -13,18 +13,18 @@ import logging
 import math
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.sdk._logs import ReadableLogRecord
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from exporter import __version__
+from exporter.choices import Compression
 from exporter.errors import PartlyRejected, Permanent
 from exporter.http.tls import TlsFiles
 from exporter.sinks.otlp import attributes as words
@@ -34,15 +34,13 @@ if TYPE_CHECKING:
     from exporter.core.records import Record
 
 
-CompressionName = Literal["none", "gzip", "deflate"]
-
 _SERVICE_NAME: Final = "azure-scheduled-events-exporter"
+_SERVICE: Final = {"service.name": _SERVICE_NAME, "service.version": __version__}
 BATCH_RECORDS: Final = 100
 BATCH_BYTES: Final = 1 << 20
 """Of a request with more than one record, before it is compressed. Collectors take 4 MiB and more by default."""
 ALONE_SECONDS: Final = 600.0
 """After a rejection of some records of a request, requests have one record, so that the next one names its record."""
-_COMPRESS: Final[Mapping[CompressionName, Callable[[bytes], bytes]]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +50,7 @@ class OtlpDestination:
 
     `url` is the whole address with its path and without userinfo; `config` has checked it and `headers`. A send ends
     within `timeout` seconds, whatever the collector does. A proxy that `environ` names is used, redirects are not
-    followed. `resource` adds to or replaces the defaults of `service.*`; what a record knows of its VM comes on top;
-    and `operator` beats all; when None, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` of the process do. A
+    followed. `operator` are resource attributes that replace `service.*` and what a record knows of its VM. A
     connection that was not used for `idle_close` seconds is closed.
     """
 
@@ -66,11 +63,10 @@ class OtlpDestination:
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = 2.0,
-        compression: CompressionName = "none",
+        compression: Compression = "none",
         certificate_file: str = "",
         client_certificate_file: str = "",
         client_key_file: str = "",
-        resource: Mapping[str, str] | None = None,
         operator: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
         idle_close: float = 15.0,
@@ -85,10 +81,9 @@ class OtlpDestination:
             environ=environ,
             wall=wall,
         )
-        self._compression: CompressionName = compression
+        self._compression = compression
         self._scope = InstrumentationScope(_SERVICE_NAME, __version__)
-        self._defaults = {"service.name": _SERVICE_NAME, "service.version": __version__} | dict(resource or {})
-        self._operator = OTELResourceDetector().detect() if operator is None else Resource(dict(operator))
+        self._operator = dict(operator or {})
         self._idle_close = idle_close
         self._monotonic = monotonic
         self._last_sent: float | None = None
@@ -105,13 +100,13 @@ class OtlpDestination:
 
         All of them are one request, in their order. What is too much for one is refused without a request.
         """
-        compress = _COMPRESS.get(self._compression)
         content = self._encode(records)
         if len(records) > 1 and len(content) > BATCH_BYTES:
             raise Permanent("too-large", f"{len(content)} bytes in one request")
-        encoding = self._compression if compress else ""
+        if self._compression == "gzip":
+            content = gzip.compress(content)
         try:
-            success = self._client.post(compress(content) if compress else content, len(records), encoding)
+            success = self._client.post(content, len(records), "" if self._compression == "none" else self._compression)
         except PartlyRejected:
             self._alone_until = self._monotonic() + ALONE_SECONDS
             raise
@@ -155,7 +150,7 @@ class OtlpDestination:
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
 
     def _encode_run(self, of_vm: Mapping[str, words.AttributeValue], records: Iterable[Record]) -> bytes:
-        resource = Resource({**self._defaults, **of_vm}).merge(self._operator)
+        resource = Resource({**_SERVICE, **of_vm, **self._operator})
         entries = [ReadableLogRecord(_log_record(record), resource, self._scope) for record in records]
         return bytes(encode_logs(entries).SerializeToString())
 

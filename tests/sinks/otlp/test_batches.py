@@ -35,7 +35,7 @@ def backlog(count: int) -> list[Record]:
 
 
 def target(receiver: Receiver, timeout: float = 20.0, **options: object) -> OtlpDestination:
-    return OtlpDestination(receiver.url, timeout=timeout, operator={}, **options)  # type: ignore[arg-type]  # a few words
+    return OtlpDestination(receiver.url, timeout=timeout, **options)  # type: ignore[arg-type]  # a few words
 
 
 def arrived(receiver: Receiver) -> list[str]:

@@ -299,7 +299,7 @@ def test_any_bytes_are_a_delivery_or_a_failure(data: bytes, tunnel: bool) -> Non
     with RawServer(answers_once(data)) as server:
         environ = {"https_proxy": server.url} if tunnel else {}
         url = "https://collector.example/v1/logs" if tunnel else server.url
-        destination = OtlpDestination(url, timeout=1.0, environ=environ, operator={})
+        destination = OtlpDestination(url, timeout=1.0, environ=environ)
         try:
             destination.send([a_record()])
         except Failure as error:
