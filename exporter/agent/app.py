@@ -40,9 +40,8 @@ from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
-from exporter.config.owner import check_permitted, resolve
 from exporter.config.policy_values import policy_values
-from exporter.config.schema import EventFilesSettings, Settings
+from exporter.config.schema import Settings
 from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.snapshot import Status
@@ -174,7 +173,7 @@ class App:
         self._observer = Observer(log)
         self._deliveries: list[DeliveryThread] = []
         self._recorder: Recorder | None = None
-        self._event_files = self._make_event_files(settings.event_files) if settings.event_files.path else None
+        self._event_files = self._make_event_files(settings.event_files.path) if settings.event_files.path else None
 
     @property
     def status(self) -> Status:
@@ -253,12 +252,9 @@ class App:
         source = _Reading(self._client, self._loop)
         return Agent(options, source, self._outbox, self.sink, log=self._log, environment=environment)
 
-    def _make_event_files(self, settings: EventFilesSettings) -> EventFiles:
-        owner = resolve(settings.owner)
-        check_permitted(owner)
-        folder = Folder(settings.path, settings.mode_bits, owner.user, owner.group)
+    def _make_event_files(self, path: str) -> EventFiles:
         rules = self._settings.approval.rules
-        return EventFiles(folder, rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
+        return EventFiles(Folder(path), rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
 
     def _status_published(self, status: Status) -> None:
         self.web.renew_pages()

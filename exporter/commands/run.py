@@ -23,7 +23,6 @@ import exporter
 from exporter.agent.app import App, make_log
 from exporter.commands import stops
 from exporter.config.load import ConfigError, load
-from exporter.config.owner import OwnerError
 from exporter.config.schema import Settings
 from exporter.daemon import DaemonCall
 from exporter.errors import Failure
@@ -66,8 +65,6 @@ def run_agent(
             app = App(settings, log)
         except WebConfigError as error:
             raise ConfigError(tuple(error.errors)) from error
-        except OwnerError as error:
-            raise ConfigError((f"event_files.owner: expected {error}, found {settings.event_files.owner}",)) from error
 
         def agent() -> int:
             try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 from exporter.capped_file import read_capped, read_trusted
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
-from exporter.config.owner import OwnerError, resolve
 from exporter.config.places import HOST_MOUNTS, MOUNTS, Origins, same_folder, unseen
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
@@ -78,7 +76,7 @@ def load(
         otlp=read_otlp(sources),
         records=RecordsSettings(**_values(sources, "records")),
         outbox=OutboxSettings(**_values(sources, "outbox")),
-        event_files=_event_files(sources),
+        event_files=EventFilesSettings(**_values(sources, "event_files")),
         gate=GateSettings(**_values(sources, "gate")),
         web=WebSettings(**_values(sources, "web")),
         log=LogSettings(**_values(sources, "log")),
@@ -130,25 +128,6 @@ def _approval(sources: Sources) -> tuple[ApprovalSettings, bool]:
         sources.warnings += read.warnings
         values["rules"] = read.rules
     return ApprovalSettings(**values), given
-
-
-def _event_files(sources: Sources) -> EventFilesSettings:
-    settings = settings_of("event_files")
-    picked = {key: sources.pick(setting) for key, setting in settings.items()}
-    mode, owner = picked["mode"], picked["owner"]
-    if sys.platform == "win32":
-        sources.errors.extend(
-            f"{given.origin}: expected nothing, found {describe(given.value)}: on Windows the files have the access "
-            "list of their folder"
-            for given, default in ((mode, settings["mode"].default), (owner, ""))
-            if given.value != default
-        )
-    else:
-        try:
-            resolve(owner.value)
-        except OwnerError as error:
-            sources.errors.append(f"{owner.origin}: expected {error}, found {describe(owner.value)}")
-    return EventFilesSettings(**{key: given.value for key, given in picked.items()})
 
 
 def _check_together(settings: Settings, sources: Sources) -> None:

@@ -266,21 +266,6 @@ class EventFilesSettings:
         "",
         "Folder that is there, for a file per event of this VM and status.json, for local software. Empty: off.",
     )
-    mode: str = option(
-        Text(check=checks.file_mode, word="MODE"),
-        "0644",
-        "Permissions of these files, in octal. Not on Windows: as the folder's.",
-    )
-    owner: str = option(
-        Text(optional=True),
-        "",
-        "Whose these files are: user, user:group or :group. Empty: the agent's own. Not on Windows.",
-    )
-
-    @property
-    def mode_bits(self) -> int:
-        """`mode` as chmod(2) takes it."""
-        return int(self.mode, 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -462,20 +462,6 @@ def local_path(path: str, platform: str = sys.platform) -> str:
     return checked
 
 
-def file_mode(text: str) -> str:
-    """The permissions of files that others may read: octal digits, as chmod takes them. Raises `InvalidValue`.
-
-    The owner reads and writes, nobody executes, and not everybody writes.
-    """
-    expected = 'an octal mode such as "0644": read and write for the owner, execute for nobody, write not for others'
-    if not re.fullmatch(r"0?[0-7]{3}", text):
-        raise InvalidValue(expected)
-    mode = int(text, 8)
-    if mode & 0o600 != 0o600 or mode & 0o113:  # noqa: PLR2004  # permission bits
-        raise InvalidValue(expected)
-    return text
-
-
 def split_url(text: str, schemes: tuple[str, ...], expected: str) -> SplitResult:
     """A URL with a host and a usable port. Raises `InvalidValue` with `expected`, which never repeats the URL."""
     try:

@@ -21,9 +21,8 @@ from msgspec import Struct
 from exporter.event_files.content import MAX_BYTES, STATUS_NAME, is_event_file, is_status_file, may_be_ours
 from exporter.windows.places import is_in_use, is_link
 
-DEFAULT_MODE: Final = 0o644
-UNCHANGED: Final = -1
-"""For chown(2): as it is."""
+_MODE: Final = 0o644
+"""Of each file, whatever the umask is: the folder decides who may read them."""
 _TEMPORARY: Final = re.compile(r"\.azse-[0-9A-Za-z]{1,64}\.tmp")
 _SPECIAL: Final = ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT")
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -64,12 +63,9 @@ class Patience(Struct):
 
 
 class Folder(Struct, frozen=True):
-    """The folder at `path`, and the mode of the files in it, their user and their group. All methods raise OSError."""
+    """The folder at `path`. All methods raise OSError."""
 
     path: str
-    mode: int = DEFAULT_MODE
-    user: int = UNCHANGED
-    group: int = UNCHANGED
 
     def identity(self) -> Identity:
         """Which folder it is: another one after it was made anew, or something was mounted there."""
@@ -96,7 +92,8 @@ class Folder(Struct, frozen=True):
         descriptor = os.open(temporary, _flags(_NEW), 0o600)
         try:
             try:
-                self._own(descriptor)
+                if sys.platform != "win32":
+                    os.fchmod(descriptor, _MODE)
                 view = memoryview(content)
                 while view:
                     view = view[os.write(descriptor, view) :]
@@ -111,12 +108,6 @@ class Folder(Struct, frozen=True):
                 os.unlink(temporary)
             raise
         return stamp
-
-    def _own(self, descriptor: int) -> None:
-        if sys.platform != "win32":
-            if (self.user, self.group) != (UNCHANGED, UNCHANGED):
-                os.fchown(descriptor, self.user, self.group)
-            os.fchmod(descriptor, self.mode)  # last: a change of owner may take rights away
 
     def remove(self, name: str, patience: Patience) -> None:
         """Remove a file, or a link; nothing if there is none, or a folder that somebody put in its place."""

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS: Final = 10
 MAX_QUOTED: Final = 600
-MAX_MARKS: Final = 3
 ICONS: Final = {"calm": "1c7c4a", "coming": "e09a1a", "on": "d3342b", "blind": "8a5fc7"}
 DESTINATION_NAMES: Final = {"event_hubs": "Event Hubs", "otlp": "OpenTelemetry"}
 OUTCOMES: Final = {"completed": "completed", "canceled": "canceled by Azure", "ended": "gone, how was not seen"}
@@ -160,20 +159,14 @@ def _outside(event: Json, name: str, limit: int = MAX_QUOTED) -> Part:
 def visible(value: str) -> str:
     """The same text with each character that would hide, reorder or break it written as its code point.
 
-    Marks that pile up on one letter would be drawn over the lines above and below: the first few are kept.
+    Marks that pile up on one letter stay; the style clips what would be drawn over other values.
     """
-    shown: list[str] = []
-    marks = 0
-    for char in value:
-        category = unicodedata.category(char)
-        marks = marks + 1 if category in ("Mn", "Me") else 0
-        if marks <= MAX_MARKS:
-            shown.append(f"⟨U+{ord(char):04X}⟩" if _deceptive(char, category) else char)
-    return "".join(shown)
+    return "".join(f"⟨U+{ord(char):04X}⟩" if _deceptive(char) else char for char in value)
 
 
-def _deceptive(char: str, category: str) -> bool:
-    return (category in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and char != "\n") or char in _INVISIBLE
+def _deceptive(char: str) -> bool:
+    hides = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+    return (hides and char != "\n") or char in _INVISIBLE
 
 
 _INVISIBLE: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that look like nothing

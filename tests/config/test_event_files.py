@@ -1,129 +1,26 @@
-"""The settings of the event files: where they are, who may read them, and whose they are."""
+"""The settings of the event files: where they are."""
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from exporter.commands.run import run_agent
 from exporter.config.load import ConfigError, load
-from exporter.config.owner import Owner, OwnerError, check_permitted, resolve
 from exporter.config.places import HOST_MOUNTS
 from exporter.config.schema import EventFilesSettings, Settings
-from exporter.log.log import Log
 from tests.support.configuration import errors, loaded, parser
 from tests.support.systems import DRIVE, WINDOWS
 
 FOLDER: Final = f"{DRIVE}/run/events"
-NOBODY: Final = 65534
 
 
 def test_there_are_none_unless_a_folder_is_named() -> None:
-    """Off by default, and readable for everybody where a folder is named."""
-    assert Settings().event_files == EventFilesSettings("", "0644", "")
-    settings = loaded(f"--event-files.path={FOLDER}").event_files
-    assert (settings.path, settings.mode_bits) == (FOLDER, 0o644)
+    """Off by default."""
+    assert Settings().event_files == EventFilesSettings("")
+    assert loaded(f"--event-files.path={FOLDER}").event_files.path == FOLDER
     assert loaded(environ={"SCHEDULED_EVENTS_EVENT_FILES_PATH": FOLDER}).event_files.path == FOLDER
-
-
-@pytest.mark.linux("on Windows there are no modes")
-@pytest.mark.parametrize(("text", "bits"), [("0644", 0o644), ("600", 0o600), ("0660", 0o660), ("0664", 0o664)])
-def test_a_mode_is_octal(text: str, bits: int) -> None:
-    """As chmod takes it."""
-    assert loaded(f"--event-files.mode={text}").event_files.mode_bits == bits
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "0", "0444", "0244", "0646", "0666", "0755", "0654", "0645", "4644", "1644", "rw", "0o644", "00644", "٠٦٤٤"],
-)
-def test_other_modes_are_refused(text: str) -> None:
-    """The owner reads and writes; nobody executes, and not everybody writes."""
-    (error,) = errors(toml=f'[event_files]\nmode = "{text}"')
-    assert error == (
-        'settings.toml: [event_files] mode: expected an octal mode such as "0644": read and write for the owner, '
-        f'execute for nobody, write not for others, found "{text}"'
-    )
-    assert "as a string" not in error
-    (error,) = errors(toml="[event_files]\nmode = 0o644")
-    assert error.startswith("settings.toml: [event_files] mode: expected a string")
-
-
-@pytest.mark.windows
-def test_on_windows_the_folder_says_who_may_read() -> None:
-    """A mode and an owner are refused, with what counts instead."""
-    found = errors("--event-files.mode=0600", "--event-files.owner=shop")
-    assert len(found) == 2
-    assert all("the access list of their folder" in error for error in found)
-    assert loaded("--event-files.mode=0644", f"--event-files.path={FOLDER}").event_files.path == FOLDER
-
-
-@pytest.mark.linux("owners are of Linux")
-@pytest.mark.parametrize(
-    ("text", "owner"),
-    [
-        ("", Owner()),
-        ("root", Owner(0)),
-        ("root:root", Owner(0, 0)),
-        (":root", Owner(-1, 0)),
-        ("12345:23456", Owner(12345, 23456)),
-        (":23456", Owner(-1, 23456)),
-    ],
-)
-def test_owners_are_names_or_numbers(text: str, owner: Owner) -> None:
-    """A user, a group, or both."""
-    assert resolve(text) == owner
-    assert loaded(f"--event-files.owner={text}").event_files.owner == text
-
-
-@pytest.mark.linux("owners are of Linux")
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("no-such-user-here", "a user that this machine knows"),
-        ("root:no-such-group-here", "a group that this machine knows"),
-        (":", '"user", "user:group" or ":group"'),
-        ("root:", '"user", "user:group" or ":group"'),
-        ("4294967295", "a number up to 4294967294"),
-        ("99999999999999999999", "a number up to 4294967294"),
-        ("root:٣", "a number up to 4294967294"),
-    ],
-)
-def test_unknown_owners_are_refused(text: str, expected: str) -> None:
-    """Names are looked up when the settings are read, and not when the first event comes."""
-    assert errors(f"--event-files.owner={text}") == (f'--event-files.owner: expected {expected}, found "{text}"',)
-
-
-@pytest.mark.linux("owners are of Linux")
-def test_an_agent_that_may_not_give_its_files_away_does_not_start(tmp_path: Path) -> None:
-    """It is said at the start, as a wrong setting, and tried by giving a file away."""
-    if sys.platform == "win32":
-        return
-    settings = loaded(
-        f"--event-files.path={tmp_path}", "--event-files.owner=root", f"--outbox.path={tmp_path}/outbox.db"
-    )
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(NOBODY)
-    try:
-        with pytest.raises(ConfigError) as caught:
-            run_agent(settings, Log(None), lambda _stop: None)
-        check_permitted(Owner())
-        check_permitted(Owner(os.geteuid()))
-    finally:
-        if root:
-            os.seteuid(0)
-    (error,) = caught.value.errors
-    assert error.startswith(
-        "event_files.owner: expected an owner that this process may give files to: it runs as user "
-    )
-    assert error.endswith(", found root")
-    if root:
-        check_permitted(Owner(12345, 23456))
 
 
 @pytest.mark.parametrize("folder", [FOLDER, f"{FOLDER}/", f"{DRIVE}/run/other/../events"])
@@ -190,10 +87,3 @@ def test_a_temporary_folder_is_warned_of() -> None:
         "(PrivateTmp, as in the shipped unit) and then never shows others its files, such as "
         '"/run/azure-scheduled-events-exporter/events", found "/tmp/events"'
     )
-
-
-def test_a_number_that_is_no_owner_is_a_sentence() -> None:
-    """The error follows the word "expected"."""
-    if not WINDOWS:
-        with pytest.raises(OwnerError, match="a number up to"):
-            resolve("9999999999")

@@ -102,8 +102,6 @@ def test_a_file_with_every_key_is_taken() -> None:
         ("event_hubs", "connection_string_file"),
         ("event_hubs", "fully_qualified_namespace"),
         ("event_hubs", "event_hub"),
-        ("event_files", "mode"),  # these two are refused on Windows
-        ("event_files", "owner"),
     }
     settings = loaded("--config.file=good.toml")
     assert settings.warnings == ()

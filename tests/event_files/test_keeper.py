@@ -548,40 +548,25 @@ def test_a_folder_that_is_a_link_is_the_operators_choice(tmp_path: Path) -> None
     assert names(tmp_path / "real") == {STATUS, FREEZE_FILE, REBOOT_FILE}
 
 
-# -- modes and owners
+# -- modes and groups
 
 
 @pytest.mark.linux("modes mean nothing on Windows")
-@pytest.mark.parametrize("mode", [0o644, 0o600, 0o640, 0o664])
-def test_files_have_the_mode_that_is_asked_for(tmp_path: Path, mode: int) -> None:
+def test_everybody_whom_the_folder_lets_in_may_read(tmp_path: Path) -> None:
     """Whatever the umask is, and also when they are replaced."""
-    world = World(tmp_path, Folder(str(tmp_path), mode))
+    world = World(tmp_path)
     before = os.umask(0o077)
     try:
         for status in (scheduled_story().status(), started_story().status()):
             world.bring(status)
-            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {mode}
+            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}
     finally:
         os.umask(before)
 
 
-@pytest.mark.linux("owners are of Linux")
-def test_files_have_the_owner_that_is_asked_for(tmp_path: Path) -> None:
-    """The group alone is one that this process is in; root may give them to anybody."""
-    if sys.platform == "win32":
-        return
-    root = os.geteuid() == 0
-    user, group = (12345, 23456) if root else (-1, os.getgroups()[-1])
-    world = World(tmp_path, Folder(str(tmp_path), 0o640, user, group))
-    world.bring(scheduled_story().status())
-    assert world.keeper.error == ""
-    found = {(path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
-    assert found == {(user if root else os.geteuid(), group)}
-
-
 @pytest.mark.linux("groups are of Linux")
 def test_a_folder_may_pass_its_group_on(tmp_path: Path) -> None:
-    """For an agent that may give its files to nobody: the way that the page names."""
+    """By the set-group-ID bit, as the page says."""
     if sys.platform == "win32" or os.geteuid() != 0:
         pytest.skip("making another user's folder needs root")
     path = tmp_path / "events"
@@ -591,13 +576,13 @@ def test_a_folder_may_pass_its_group_on(tmp_path: Path) -> None:
     path.chmod(0o2750)
     os.seteuid(NOT_ROOT)
     try:
-        world = World(path, Folder(str(path), 0o640))
+        world = World(path)
         world.bring(scheduled_story().status())
     finally:
         os.seteuid(0)
     assert world.keeper.error == ""
     found = {(file.stat().st_uid, file.stat().st_gid, stat.S_IMODE(file.stat().st_mode)) for file in path.iterdir()}
-    assert found == {(NOT_ROOT, 23456, 0o640)}
+    assert found == {(NOT_ROOT, 23456, 0o644)}
 
 
 # -- disks

@@ -49,6 +49,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
     assert meta["refresh"].attributes["content"] == "10"
     assert page.one("link").attributes["href"].startswith("data:image/svg+xml,")
     style = page.one("style").text
+    assert "h1, h3, p, dd, th, td { overflow-y: clip; }" in style  # marks pile up in their own cell only
     assert "url(" not in style
     assert "@import" not in style
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -80,12 +81,11 @@ def test_outside_text_stays_text() -> None:
         ("a\x00b\x1b[31m", "a⟨U+0000⟩b⟨U+001B⟩[31m"),
         ("a\u200bb\u2028c\ufeff", "a⟨U+200B⟩b⟨U+2028⟩c⟨U+FEFF⟩"),
         ("\u3164", "⟨U+3164⟩"),
-        ("z" + "\u0321" * 40 + "y", "z" + "\u0321" * 3 + "y"),
         ("\ud800", "⟨U+D800⟩"),
     ],
 )
 def test_nothing_hides(text: str, seen: str) -> None:
-    """What can't be seen is spelled, what piles up is cut, what is innocent stays."""
+    """What can't be seen is spelled, what is innocent stays."""
     assert visible(text) == seen
     assert quoted(text).text.encode()
 

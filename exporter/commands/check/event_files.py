@@ -11,7 +11,6 @@ from typing import Final
 
 from exporter.commands.check.outbox import try_folder
 from exporter.commands.check.report import ProbeEnvironment, Report, fail, ok, warn
-from exporter.config.owner import OwnerError, check_permitted, resolve
 from exporter.config.places import HOST_MOUNTS, events_place, hidden_from_service
 from exporter.config.schema import Settings
 from exporter.event_files.content import STATUS_NAME
@@ -35,7 +34,7 @@ def open_to_writers(settings: Settings) -> list[str]:
 
 
 def probe_event_files(settings: Settings, environment: ProbeEnvironment) -> Report:
-    """Whether event files could be written: the folder is there, and takes files of this user for their owner."""
+    """Whether event files could be written: the folder is there, and takes files of this user."""
     path = settings.event_files.path
     hidden = hidden_from_service(posixpath.join(path, STATUS_NAME))
     if hidden and HOST_MOUNTS not in environment.environ:
@@ -53,10 +52,6 @@ def probe_event_files(settings: Settings, environment: ProbeEnvironment) -> Repo
         return Report((refusal,))
     try:
         Folder(path).check_status()
-        check_permitted(resolve(settings.event_files.owner))
     except Unfit as error:
         return Report((fail(TOPIC, str(error)),))
-    except OwnerError as error:
-        found = f"event_files.owner: expected {error}, found {settings.event_files.owner}"
-        return Report((fail(TOPIC, found),))
     return Report((ok(TOPIC, f"{path} can be written"),))

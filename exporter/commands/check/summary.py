@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ssl
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from exporter.config.policy_values import policy_values
-from exporter.config.schema import EventFilesSettings, EventHubsSettings, GateSettings, Settings, catalogue
+from exporter.config.schema import EventHubsSettings, GateSettings, Settings, catalogue
 from exporter.config.types import Duration
 from exporter.core.hours import DAYS, WHOLE_DAY, Hours
 from exporter.core.policy import Coordination, Mode, Rule
@@ -50,7 +49,7 @@ def summary(settings: Settings) -> Iterator[Line]:
     yield "gate", _gate(settings.gate)
     yield "web", f"{settings.web.listen_address}, {_protection(settings)}"
     if settings.event_files.path:
-        yield "event files", _event_files(settings.event_files)
+        yield "event files", f"one for each event of this VM in {settings.event_files.path}"
     if settings.recorder.path:
         recorder = settings.recorder
         yield "recorder", f"{recorder.path}, {recorder.files} files of {recorder.max_bytes / _MIB:.4g} MiB"
@@ -123,13 +122,6 @@ def _hours(hours: Hours) -> str:
         start, end = hours.between.split("-")
         parts.append(f"from {start} to {end}{' of the next day' if hours.over_midnight else ''}")
     return f"{' '.join(parts)}, {hours.timezone}"
-
-
-def _event_files(files: EventFilesSettings) -> str:
-    if sys.platform == "win32":
-        return f"one for each event of this VM in {files.path}, for whom that folder lets in"
-    owner = f", of {files.owner}" if files.owner else ""
-    return f"one for each event of this VM in {files.path}, mode {files.mode}{owner}"
 
 
 def _destinations(settings: Settings) -> Iterator[Line]:

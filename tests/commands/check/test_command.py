@@ -150,7 +150,7 @@ path = "{DRIVE}/var/log/recording"
         "hub at contoso.servicebus.windows.net through sb://10.0.0.9 by websocket, with a connection string",
         "http://collector:4318, within 2 s",
         "of all events (a witness)",
-        f"one for each event of this VM in {DRIVE}/run/events, ",
+        f"one for each event of this VM in {DRIVE}/run/events",
         f"{DRIVE}/var/log/recording, 3 files of 10 MiB",
     ):
         assert words in out, words
