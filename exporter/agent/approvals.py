@@ -84,13 +84,15 @@ class Approvals:
         """When the thread of each event's POST began, on the monotonic clock."""
         self._reports: queue.SimpleQueue[tuple[str, Post | _Ended]] = queue.SimpleQueue()
         self._hold: Presence | None = None
+        self.files: Mapping[str, Presence] = {}
+        """What the last look found, by path."""
         self._facts: list[Fact] = []
 
     # -- files that decisions ask for
 
     def check_files(self, document: Document | None = None) -> Mapping[str, Presence]:
         """The presence of the hold file and of the files that decisions on this document ask for, by path."""
-        files = self._presence(document)
+        self.files = files = self._presence(document)
         hold = files.get(self._policy.hold_file, Presence.UNKNOWN) if self._policy.hold_file else None
         if hold is not self._hold:
             self._hold = hold

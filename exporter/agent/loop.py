@@ -221,6 +221,7 @@ class Agent:
             mode=options.policy.mode,
             coordination=options.policy.coordination,
             held=self._approvals.held,
+            files=self._approvals.files,
             poll_interval=options.poll_interval,
             outbox=self._persistence.outbox,
             destinations=self._persistence.destinations,

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from exporter.capped_file import read_capped, read_trusted
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
-from exporter.config.places import HOST_MOUNTS, MOUNTS, Origins, same_folder, unseen
+from exporter.config.places import (
+    SERVICE_VARIABLE,
+    events_place,
+    hidden_by_service,
+    hold_place,
+    ready_place,
+    same_folder,
+)
 from exporter.config.rules import read_rules
 from exporter.config.schema import (
     ApprovalSettings,
@@ -47,16 +53,8 @@ class ConfigError(Exception):
         self.errors = errors
 
 
-def load(
-    flags: argparse.Namespace,
-    environ: Mapping[str, str],
-    read_file: ReadFile = read_trusted,
-    mounts: Path = MOUNTS,
-) -> Settings:
-    """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors.
-
-    `mounts` is what this process has mounted, as /proc/self/mountinfo tells it.
-    """
+def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadFile = read_trusted) -> Settings:
+    """The settings from flags, environment, OTEL_* variables and file. Raises `ConfigError` with all errors."""
     errors: list[str] = []
     path = ""
     document: dict[str, Any] = {}
@@ -85,7 +83,7 @@ def load(
         approval_given=approval_given,
     )
     _check_together(settings, sources)
-    _check_places(settings, sources, mounts)
+    _check_places(settings, sources)
     _check_owners(settings, sources)
     if errors:
         raise ConfigError(tuple(errors))
@@ -154,16 +152,22 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         )
 
 
+def _awaited(settings: Settings, sources: Sources) -> Iterator[tuple[str, str, str]]:
+    """The files that approvals wait for: where each was set, its path, and the place that we ship for it."""
+    approval = settings.approval
+    if approval.hold_file:
+        yield sources.pick(settings_of("approval")["hold_file"]).origin, approval.hold_file, hold_place()
+    for rule in approval.rules:
+        if rule.require_file:
+            origin = f'{sources.key("approval", "rules")}: rule "{rule.name}": require_file'
+            yield origin, rule.require_file, ready_place()
+
+
 def _check_event_files(settings: Settings, sources: Sources) -> None:
     """Add that an approval would wait for a file that the agent itself writes."""
-    folder, approval = settings.event_files.path, settings.approval
-    asked = [(sources.key("approval", "hold_file"), approval.hold_file)]
-    rules = sources.key("approval", "rules")
-    asked += [(f'{rules}: rule "{rule.name}": require_file', rule.require_file) for rule in approval.rules]
-    for origin, path in asked:
-        if not folder or not path.lower().endswith(".json"):
-            continue
-        if same_folder(os.path.dirname(path), folder):
+    folder = settings.event_files.path
+    for origin, path, _ in _awaited(settings, sources):
+        if folder and path.lower().endswith(".json") and same_folder(os.path.dirname(path), folder):
             sources.errors.append(
                 f"{origin}: expected a file outside of event_files.path, where the agent itself writes and removes "
                 f"such files, found {describe(path)}"
@@ -183,13 +187,17 @@ def _check_owners(settings: Settings, sources: Sources) -> None:
             sources.errors.append(f"{key}: {path}: {error.strerror}")
 
 
-def _check_places(settings: Settings, sources: Sources, mounts: Path) -> None:
-    """Add what is to be said of files between this process and others: they may not see the same."""
-    approval = settings.approval
-    hold = sources.pick(settings_of("approval")["hold_file"]).origin if approval.hold_file else ""
-    host = sources.environ.get(HOST_MOUNTS, "")
-    events = sources.pick(settings_of("event_files")["path"]).origin if settings.event_files.path else ""
-    origins = Origins(hold, sources.key("approval", "rules"), events)
-    found = unseen(approval, settings.event_files, origins, mounts, host)
-    sources.errors.extend(found.errors)
-    sources.warnings.extend(found.warnings)
+def _check_places(settings: Settings, sources: Sources) -> None:
+    """Add the files that a systemd service may not see as others do: wrong in a service, doubtful elsewhere."""
+    files = [*_awaited(settings, sources)]
+    if settings.event_files.path:
+        origin = sources.pick(settings_of("event_files")["path"]).origin
+        files.append((origin, settings.event_files.path, events_place()))
+    hidden = hidden_by_service(path for _, path, _ in files)
+    found = sources.errors if SERVICE_VARIABLE in sources.environ else sources.warnings
+    found += [
+        f"{origin}: expected a path outside of {hidden[path]}, of which a systemd service may have its own (as in the "
+        f'shipped unit), such as "{place}", found {describe(path)}'
+        for origin, path, place in files
+        if path in hidden
+    ]

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.event_now import EventNow
-from exporter.core.policy import Coordination, Decision, Mode
+from exporter.core.policy import Coordination, Decision, Mode, Presence
 from exporter.core.records import Vm
 from exporter.core.state import Instant, SourceStatus, State, Whose
 
@@ -69,6 +69,8 @@ class Status(Struct, frozen=True):
     coordination: Coordination = Coordination.LEADER
     held: bool = False
     """The hold file is there, or not clearly absent."""
+    files: Mapping[str, Presence] = field(default_factory=dict)
+    """What the last look found of the files that approvals ask for, by path."""
     poll_interval: float = 1.0
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()

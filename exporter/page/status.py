@@ -16,6 +16,7 @@ from exporter.core.event_now import EventNow
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
 from exporter.core.messages import in_short
+from exporter.core.policy import Presence
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.snapshot import DestinationStatus, Status, harm
@@ -74,6 +75,7 @@ def status_value(
             "takeover_after": policy["takeover_after"],
             "hold_file": _text(policy["hold_file"]),
             "held": status.held,
+            "files": _files(status.files, policy["hold_file"]),
             "rules": encodable(policy["rules"]),
         },
         "events": [_event(status, event, now) for event in _worst(own)],
@@ -102,6 +104,12 @@ def _worst(own: Iterable[EventNow]) -> list[EventNow]:
 def status_body(value: Value) -> bytes:
     """The value as one line of strict JSON in UTF-8."""
     return (_encode(value) + "\n").encode()
+
+
+def _files(files: Mapping[str, Presence], hold_file: str) -> Value:
+    """At most `MAX_EVENTS` and the hold file."""
+    shown = sorted(files, key=lambda path: (path != hold_file, path))[: MAX_EVENTS + 1]
+    return {str(encodable(path)): files[path].value for path in shown}
 
 
 def _text(text: str) -> str | None:

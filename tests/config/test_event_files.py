@@ -7,11 +7,10 @@ from typing import Final
 
 import pytest
 
-from exporter.config.load import ConfigError, load
-from exporter.config.places import HOST_MOUNTS
+from exporter.config.places import SERVICE_VARIABLE
 from exporter.config.schema import EventFilesSettings, Settings
-from tests.support.configuration import errors, loaded, parser
-from tests.support.systems import DRIVE, WINDOWS
+from tests.support.configuration import errors, loaded
+from tests.support.systems import DRIVE
 
 FOLDER: Final = f"{DRIVE}/run/events"
 
@@ -52,38 +51,12 @@ def test_another_way_to_the_same_folder_is_the_same(tmp_path: Path, way: str) ->
     loaded(toml=toml.replace(asked, f"{tmp_path}/var/ready/{{event_id}}.json"))
 
 
-PLAIN: Final = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n25 21 0:23 / /run rw - tmpfs tmpfs rw\n"
-
-
-def mounted(folder: Path, inside: str, *flags: str) -> Settings:
-    """The settings of a service that has this mounted beside what everybody has."""
-    (mounts := folder / "inside").write_text(PLAIN + inside)
-    (outside := folder / "outside").write_text(PLAIN)
-    return load(parser().parse_args(flags), {HOST_MOUNTS: str(outside)}, mounts=mounts)
-
-
-@pytest.mark.linux("reads what Linux has mounted")
-@pytest.mark.parametrize("path", ["/srv/events", "/srv", "/srv/a/../events"])
-def test_a_folder_that_nobody_else_sees_is_refused(tmp_path: Path, path: str) -> None:
-    """Files in a folder of the service's own would be written for nobody."""
-    own = "60 21 0:62 / /srv rw - tmpfs tmpfs rw\n"
-    with pytest.raises(ConfigError) as caught:
-        mounted(tmp_path, own, f"--event-files.path={path}")
-    assert caught.value.errors == (
-        "--event-files.path: expected a path outside of /srv, of which this service has its own, such as "
-        f'"/run/azure-scheduled-events-exporter/events", found "{path}"',
-    )
-    assert mounted(tmp_path, own, "--event-files.path=/run/azure-scheduled-events-exporter/events").warnings == ()
-
-
 @pytest.mark.linux("services have their own /tmp on Linux alone")
-def test_a_temporary_folder_is_warned_of() -> None:
-    """Nobody knows from outside whether the service will have its own."""
-    if WINDOWS:
-        return
+def test_a_folder_that_a_service_may_have_for_itself_is_refused_there() -> None:
+    """And warned of elsewhere."""
     (warning,) = loaded("--event-files.path=/tmp/events").warnings
     assert warning == (
-        "--event-files.path: expected a path outside of /tmp and /var/tmp, of which a service may have its own "
-        "(PrivateTmp, as in the shipped unit) and then never shows others its files, such as "
-        '"/run/azure-scheduled-events-exporter/events", found "/tmp/events"'
+        "--event-files.path: expected a path outside of /tmp, of which a systemd service may have its own (as in the "
+        'shipped unit), such as "/run/azure-scheduled-events-exporter/events", found "/tmp/events"'
     )
+    assert errors("--event-files.path=/tmp/events", environ={SERVICE_VARIABLE: "1"}) == (warning,)

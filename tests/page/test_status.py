@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from exporter.core.folding import folded
 from exporter.core.gate import Gate, GateReason
-from exporter.core.policy import Coordination, Mode, Reason
+from exporter.core.policy import Coordination, Mode, Presence, Reason
 from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.snapshot import DestinationStatus, EventFilesStatus, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, Phase, Seen, StartedBy, State
@@ -195,12 +195,18 @@ def test_approvals_outputs_gate_and_event_files_are_told() -> None:
         story.status(destinations=[*statuses.outputs(story.now), DestinationStatus("spare")]),
         coordination=Coordination.SINGLE,
         held=True,
+        files={"/run/ready/1": Presence.ABSENT, POLICY["hold_file"]: Presence.PRESENT},
         identity_conflict=True,
         outbox=OutboxStatus(1, 2**20, writable=False),
         event_files=EventFilesStatus("/run/events", "there is no folder /run/events"),
     )
     value = answered(status, Instant(story.now), policy=POLICY, gate=Gate(GateReason.NO_EVENT))
-    assert value["approval"] == {**POLICY, "coordination": "single", "held": True}
+    assert value["approval"] == {
+        **POLICY,
+        "coordination": "single",
+        "held": True,
+        "files": {POLICY["hold_file"]: "present", "/run/ready/1": "absent"},
+    }
     assert value["identity"] == "conflict"
     assert value["outbox"] == {"bytes": 1, "capacity_bytes": 2**20, "writable": False}
     assert value["gate"] == {"open": True, "sentence": Gate(GateReason.NO_EVENT).sentence}

@@ -101,8 +101,7 @@ def test_what_the_user_data_runs_is_what_it_has_written() -> None:
 def test_the_settings_of_the_user_data_are_valid(tmp_path: Path) -> None:
     """The settings are read without an error, sign in with an identity, and approve nothing."""
     (tmp_path / "fleet.toml").write_text(filled_in(FILES["fleet.toml"]["content"]), encoding="utf-8")
-    (mounts := tmp_path / "mountinfo").write_text("")
-    loaded = load(argparse.Namespace(**{"config.file": str(tmp_path / "fleet.toml")}), {}, mounts=mounts)
+    loaded = load(argparse.Namespace(**{"config.file": str(tmp_path / "fleet.toml")}), {})
     assert loaded.event_hubs.fully_qualified_namespace == PLACES["@NAMESPACE@"]
     assert loaded.approval.mode == "dry-run"
     assert loaded.warnings == ()

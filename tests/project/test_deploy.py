@@ -27,7 +27,7 @@ from packaging.version import Version
 
 from deploy import healthcheck
 from exporter.config.load import load
-from exporter.config.places import HOST_MOUNTS, hold_place, ready_place
+from exporter.config.places import SERVICE_VARIABLE, hold_place, ready_place
 from exporter.config.schema import catalogue
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
@@ -110,33 +110,17 @@ def directives(text: str) -> dict[str, str]:
 
 def before_the_start() -> list[str]:
     """What the unit runs before the agent, each with all rights and allowed to fail: the folders, whose the event files
-    are, and the mounts."""
+    are."""
     commands = re.findall(r"^ExecStartPre=-\+(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(commands) == 3, commands
+    assert len(commands) == 2, commands
     return [command.replace("%%", "%") for command in commands]
 
 
-def test_the_agent_learns_what_others_have_mounted(tmp_path: Path) -> None:
-    """The unit notes it where the agent can read it under the unit's own umask, and names that file to the agent."""
-    unit = UNIT.read_text(encoding="utf-8")
-    file = before_the_start()[2].split()[-1]
-    assert f"\nEnvironment={HOST_MOUNTS}={file}\n" in unit
-    assert posixpath.dirname(file) in before_the_start()[0].split()
-    command = before_the_start()[2].replace(file, str(tmp_path / "mounts"))
-    subprocess.run(["/bin/sh", "-c", f"umask {directives(unit)['UMask']} && {command}"], check=True, timeout=30)
-    assert (tmp_path / "mounts").stat().st_mode & 0o777 == 0o644
-    own = load(argparse.Namespace(**{"approval.hold_file": "/tmp/hold"}), {HOST_MOUNTS: str(tmp_path / "mounts")})
-    assert own.warnings == ()
-
-
-def test_a_hold_file_has_a_place_that_is_seen_from_inside(tmp_path: Path) -> None:
+def test_a_hold_file_has_a_place_that_is_seen_from_inside() -> None:
     """The unit makes the folders of the example's hold file and ready files, and no /tmp of its own hides them."""
     unit = directives(UNIT.read_text(encoding="utf-8"))
     assert unit["PrivateTmp"] == "yes"
-    (mounts := tmp_path / "mountinfo").write_text(
-        "91 60 8:1 /tmp/systemd-private-0-azse.service-1/tmp /tmp rw - ext4 / rw"
-    )
-    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {}, mounts=mounts)
+    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {SERVICE_VARIABLE: "1"})
     assert settings.warnings == ()
     assert settings.approval.mode == "dry-run"
     assert settings.approval.hold_file == HOLD_FILE
@@ -170,7 +154,7 @@ def test_event_files_are_the_agents_while_it_runs(tmp_path: Path) -> None:
         pytest.skip("root alone gives files away: run as root")
     text = UNIT.read_text(encoding="utf-8")
     unit = directives(text)
-    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {}, mounts=tmp_path / "none")
+    settings = load(argparse.Namespace(**{"config.file": str(EXAMPLE)}), {})
     path = settings.event_files.path
     assert path in before_the_start()[0].split()
     assert f"\nReadWritePaths=-{path}\n" in text

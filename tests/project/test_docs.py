@@ -250,9 +250,8 @@ def test_every_configuration_that_is_shown_is_valid(block: Block, tmp_path: Path
         here = path.partition("-exporter\\")[2].replace("\\", "/")
         text = text.replace(path, (tmp_path / here).as_posix())
     (tmp_path / "config.toml").write_text(text, encoding="utf-8")
-    (mounts := tmp_path / "mountinfo").write_text("")
     flags = argparse.Namespace(**{"config.file": str(tmp_path / "config.toml")})
-    load(flags, {}, mounts=mounts)
+    load(flags, {})
 
 
 def test_the_record_that_is_shown_holds_against_the_schema() -> None:

@@ -128,9 +128,8 @@ def test_what_the_configuration_keeps_behind_a_sign_is_valid(tmp_path: Path) -> 
     uncommented, count = re.subn(r"^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE)
     assert count > 10
     (tmp_path / "config.toml").write_text(uncommented, encoding="utf-8")
-    (mounts := tmp_path / "mountinfo").write_text("")
     flags = argparse.Namespace(**{"config.file": str(tmp_path / "config.toml")})
-    settings = load(flags, {}, mounts=mounts)
+    settings = load(flags, {})
     assert settings.warnings == ()
     assert settings.approval.mode == "dry-run"
     assert settings.approval.hold_file == hold_place("linux")

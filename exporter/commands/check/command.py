@@ -106,7 +106,7 @@ def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settin
     errors: tuple[str, ...] = ()
     settings = Settings()
     try:
-        settings = load(args, environment.environ, mounts=environment.mounts)
+        settings = load(args, environment.environ)
     except ConfigError as error:
         errors = error.errors
     errors += tuple(error for error in file_errors(args, environment.environ) if error not in errors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import stat
 import sys
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Final
 
 from exporter.commands.check.outbox import try_folder
 from exporter.commands.check.report import ProbeEnvironment, Report, fail, ok, warn
-from exporter.config.places import HOST_MOUNTS, events_place, hidden_from_service
 from exporter.config.schema import Settings
-from exporter.event_files.content import STATUS_NAME
 from exporter.event_files.folder import Folder, Unfit
 
 TOPIC: Final = "event_files"
@@ -35,14 +32,8 @@ def open_to_writers(settings: Settings) -> list[str]:
 
 def probe_event_files(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Whether event files could be written: the folder is there, and takes files of this user."""
+    del environment
     path = settings.event_files.path
-    hidden = hidden_from_service(posixpath.join(path, STATUS_NAME))
-    if hidden and HOST_MOUNTS not in environment.environ:
-        elsewhere = (
-            f"{path} is seen from here; the service is kept out of {hidden}, or has its own (so the shipped unit), "
-            f"and then writes for nobody, or does not start: name a folder such as {events_place()}"
-        )
-        return Report((warn(TOPIC, elsewhere),))
     if not os.path.lexists(path):
         missing = f"{path} is missing, and the agent never makes it: make it, unless the unit of the agent does"
         return Report((warn(TOPIC, missing),))

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from exporter.agent.files import presence
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
-from exporter.config.places import HOST_MOUNTS, hidden_from_service, hold_place
+from exporter.config.places import hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
 from exporter.outbox.errors import SQLITE_ERRORS, is_damage
@@ -234,13 +234,8 @@ def _unchanging(path: Path) -> Iterator[str]:
 
 def probe_hold_file(settings: Settings, environment: ProbeEnvironment) -> Report:
     """Whether the hold file is there, or can't be told not to be, and so holds every approval."""
+    del environment
     path = settings.approval.hold_file
-    if (hidden := hidden_from_service(path)) and HOST_MOUNTS not in environment.environ:
-        elsewhere = (
-            f"{path} is seen from here; the service is kept out of {hidden}, or has its own (so the shipped unit), "
-            f"and then approves nothing, or does not start: name a file such as {hold_place()}"
-        )
-        return Report((warn("hold_file", elsewhere),))
     found = presence(path)
     if found is Presence.UNTRUSTED:
         untrusted = f"{access.exposure(path)}, which holds every approval: name a file such as {hold_place()}"

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from exporter.config.places import MOUNTS
 
 
 class Verdict(StrEnum):
@@ -62,8 +61,7 @@ class ProbeEnvironment:
     """What lies outside of the settings.
 
     `wall` gives Unix seconds. `credential` makes an asyncio credential of Azure, None takes azure-identity's.
-    `chassis`, `processes` and `mounts` are files of Linux: the chassis' asset tag, the folder of the processes, and
-    what this process has mounted.
+    `chassis` and `processes` are files of Linux: the chassis' asset tag, and the folder of the processes.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -72,7 +70,6 @@ class ProbeEnvironment:
     timeouts: Timeouts = field(default_factory=Timeouts)
     chassis: Path = Path("/sys/class/dmi/id/chassis_asset_tag")
     processes: Path = Path("/proc")
-    mounts: Path = MOUNTS
 
     @property
     def in_kubernetes(self) -> bool:

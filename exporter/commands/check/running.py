@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
 import socket
 import ssl
 import time
@@ -19,11 +21,15 @@ from typing import Any, Final
 from msgspec import Struct
 
 from exporter import __version__
-from exporter.commands.check.report import Finding, ok, warn
+from exporter.agent.files import presence
+from exporter.commands.check.report import Finding, fail, ok, warn
+from exporter.config.places import hold_place
 from exporter.config.policy_values import policy_values
 from exporter.config.schema import Settings
 from exporter.core.folding import alike
+from exporter.core.policy import Presence
 from exporter.core.snapshot import DESTINATIONS
+from exporter.event_files.content import STATUS_NAME
 from exporter.metadata.errors import one_line
 from exporter.page.sentences import failure
 from exporter.page.status import TYPE
@@ -162,11 +168,35 @@ def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ..
     else:
         why = failure(reason) if reason else "it was not asked yet"
         first = warn(TOPIC, f"{who}; it does not read the metadata service: {why}")
-    differences = [*_version(version), *_differences(told, settings)]
-    if not differences:
-        return (first,)
-    restart = "restart it to take them over"
-    return (first, warn(TOPIC, f"the agent that runs here has {'; '.join(differences)}: {restart}"))
+    differences = "; ".join((*_version(version), *_differences(told, settings)))
+    restart = f"the agent that runs here has {differences}: restart it to take them over"
+    return (first, *((warn(TOPIC, restart),) if differences else ()), *_files(told, settings))
+
+
+def _files(told: _Told, settings: Settings) -> Iterator[Finding]:
+    """Files of these settings that the agent sees otherwise than this command, whatever makes the difference.
+
+    What this command can't look at is not compared.
+    """
+    events, folder = told.value("event_files"), settings.event_files.path
+    files = told.value("approval", "files")
+    theirs: dict[str, object] = dict(files) if isinstance(files, dict) else {}
+    asked = {settings.approval.hold_file, *(rule.require_file for rule in settings.approval.rules)}
+    if folder and events == {"path": folder, "error": None}:
+        status = os.path.join(folder, STATUS_NAME)
+        theirs[status] = Presence.PRESENT
+        asked.add(status)
+    # Only these are looked at: the answer may be of another program.
+    known = re.compile("|".join(re.escape(path).replace(r"\{event_id\}", r"[^/\\]+") for path in asked - {""}))
+    for path, found in theirs.items():
+        here = presence(path) if path and known.fullmatch(path) else Presence.UNKNOWN
+        if here is not Presence.UNKNOWN and found in [*Presence] and found != here:
+            yield fail(
+                TOPIC,
+                f"{path} is {found} to the agent that runs here and {here} to this command: if that has not just "
+                "changed, the agent has another folder there (PrivateTmp=, a mount, a container) or other rights: name "
+                f"a path that both see alike, such as {hold_place()}",
+            )
 
 
 class _Told(Struct, frozen=True):

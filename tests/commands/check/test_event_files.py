@@ -11,8 +11,7 @@ import pytest
 
 from exporter.commands.check.event_files import open_to_writers, probe_event_files
 from exporter.commands.check.probe import probes_for
-from exporter.commands.check.report import ProbeEnvironment, Verdict
-from exporter.config.places import HOST_MOUNTS
+from exporter.commands.check.report import Verdict
 from exporter.config.schema import Settings
 from tests.support.configuration import loaded
 from tests.support.probing import findings_of, sentence_of
@@ -29,10 +28,8 @@ def test_it_is_probed_where_it_is_configured(tmp_path: Path) -> None:
     """And leaves nothing behind."""
     assert "event_files" not in probes_for(loaded())
     assert "event_files" in probes_for(settings_of(tmp_path))
-    environment = ProbeEnvironment({HOST_MOUNTS: "as in the service"})
-    report = probe_event_files(settings_of(tmp_path), environment)
-    assert report.findings[0].verdict is OK
-    assert report.findings[0].sentence == f"{tmp_path} can be written"
+    (finding,) = findings_of(probe_event_files, settings_of(tmp_path))
+    assert (finding.verdict, finding.sentence) == (OK, f"{tmp_path} can be written")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,13 +72,6 @@ def test_what_this_user_may_not_do_is_a_failure(tmp_path: Path) -> None:
         if root:
             os.seteuid(0)
     sentence_of(refused, FAIL, "event_files", "not writable", "(event_files.path)")
-
-
-@pytest.mark.linux("the service has folders of its own on Linux alone")
-def test_a_folder_that_the_service_does_not_share_is_a_warning() -> None:
-    """Seen from outside it is another one."""
-    finding = findings_of(probe_event_files, loaded("--event-files.path=/home/app/events"))
-    sentence_of(finding, WARN, "event_files", "/home", "/run/azure-scheduled-events-exporter/events")
 
 
 @pytest.mark.linux("access lists are not judged")

@@ -17,9 +17,8 @@ from exporter.commands.check.files import exposed_folders, readable_secrets
 from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder, reason
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import ProbeEnvironment, Verdict
+from exporter.commands.check.report import Verdict
 from exporter.commands.check.web import probe_web, refusal
-from exporter.config.places import HOST_MOUNTS
 from exporter.config.schema import Settings
 from exporter.core.state import State
 from exporter.core.state_codec import dump_state
@@ -211,16 +210,6 @@ def test_a_hold_file_is_ok_only_when_clearly_absent(tmp_path: Path) -> None:
     sentence_of(findings_of(probe_hold_file, below), WARN, "hold_file", "cannot be looked at", "holds every approval")
     astray = loaded(f"--approval.hold-file={tmp_path}/missing/hold")
     sentence_of(findings_of(probe_hold_file, astray), WARN, "hold_file", "is missing", "holds every approval")
-
-
-@pytest.mark.linux("is about folders that systemd hides")
-@pytest.mark.parametrize("path", ["/root/hold", "/home/operator/hold", "/dev/hold", "/run/user/0/../hold"])
-def test_who_looks_from_outside_is_told_what_the_service_does_not_see(path: str) -> None:
-    """`check --probe` of root would see the host's folder and say that nothing is held; the service does not see it."""
-    settings = loaded(f"--approval.hold-file={path}")
-    sentence_of(findings_of(probe_hold_file, settings), WARN, "hold_file", "service is kept out of", "such as /etc/")
-    inside = ProbeEnvironment(environ={HOST_MOUNTS: "/run/mounts"})
-    assert "kept out of" not in str(findings_of(probe_hold_file, settings, inside))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +113,40 @@ def test_other_rules_are_a_difference(tmp_path: Path) -> None:
     assert others[2].sentence == (
         "the agent that runs here has other approval.rules than these settings: restart it to take them over"
     )
+
+
+def test_a_file_that_it_sees_otherwise_is_a_failure(tmp_path: Path, service: MetadataService) -> None:
+    """What the running agent sees of each file is compared with what this command sees; no other file is looked at."""
+    hold, events, ready = tmp_path / "hold", tmp_path / "events", tmp_path / "ready"
+    events.mkdir()
+    ready.mkdir()
+    file = tmp_path / "config.toml"
+    rule = f'{{ name = "a", event_type = ["Freeze"], require_file = "{(ready / "{event_id}").as_posix()}" }}'
+    file.write_text(f"[approval]\nrules = [{rule}]\n")
+    flags = (
+        *(f"--source.url={service.url}", f"--outbox.path={tmp_path / 'o.db'}", f"--config.file={file}"),
+        *(f"--approval.hold-file={hold}", f"--event-files.path={events}"),
+    )
+    with agent(*flags) as (app, address):
+        until(lambda: app.status.vm.name and (events / "status.json").exists())
+        hold.touch()
+        until(lambda: app.status.held)
+        assert FAIL not in {finding.verdict for finding in probed(address, *flags)}
+        with urlopen(f"http://{address}/api/v1/status") as answer:
+            status = json.load(answer)
+    assert status["approval"]["files"] == {str(hold): "present"}
+    status["approval"] = {**status["approval"], "files": {str(hold): "absent", (ready / "x").as_posix(): "present"}}
+    asked = loaded(*flags)
+    (ready / "other").touch()
+    found = [finding.sentence for finding in findings(status, asked) if finding.verdict is FAIL]
+    assert [text.partition(" to this command")[0] for text in found] == [
+        f"{hold} is absent to the agent that runs here and present",
+        f"{(ready / 'x').as_posix()} is present to the agent that runs here and absent",
+    ]
+    (events / "status.json").unlink()
+    status["approval"] = {**status["approval"], "files": {str(tmp_path / "config.toml"): "absent", "x": 1, "": []}}
+    (gone,) = [finding.sentence for finding in findings(status, asked) if finding.verdict is FAIL]
+    assert gone.startswith(f"{events / 'status.json'} is present to the agent that runs here and absent to this")
 
 
 def test_an_agent_that_does_not_read_its_source_is_a_warning(tmp_path: Path) -> None:
