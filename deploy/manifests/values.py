@@ -172,11 +172,11 @@ def _setting(setting: Setting) -> dict[str, Any]:
     match setting.kind:
         case Choice(words):
             return {**made, "enum": [str(word) for word in words]}
-        case Integer(minimum, maximum):
-            return {**made, "type": "integer", "minimum": minimum, "maximum": maximum}
         case Size(minimum, maximum):
             size = {"pattern": "^[0-9]+ ?([kKMGT]?B|[KMGT]iB)?$", "minimum": minimum, "maximum": maximum}
             return {**made, "type": ["integer", "string"], **size}
+        case Integer(minimum, maximum):
+            return {**made, "type": "integer", "minimum": minimum, "maximum": maximum}
         case Words():
             return {**made, "type": "array", "items": {"type": "string"}}
         case _:

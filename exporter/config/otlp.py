@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -25,34 +24,23 @@ RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _GRPC_PORT: Final = 4317
 
 
-@dataclass(frozen=True, slots=True)
-class Milliseconds:
+class Milliseconds(Kind):
     """OTEL_EXPORTER_OTLP_TIMEOUT, as seconds within `OTLP_TIMEOUT`.
 
     The specification says milliseconds, Python's SDK reads seconds; nobody means less than 100 ms, so a smaller number
     is read as seconds. The specification's default is 10 s.
     """
 
-    word: Final = "MILLISECONDS"
-
-    def from_text(self, text: str) -> float:
+    def read(self, value: object) -> float:
         """Seconds of a number of milliseconds. Raises `InvalidValue`."""
         try:
-            number = float(text)
+            number = float(str(value))
         except ValueError:
             number = 0.0
         if not 0 < number < float("inf"):
             raise InvalidValue("a number of milliseconds")
         seconds = number / 1000 if number >= OTLP_TIMEOUT.minimum * 1000 else number
         return min(OTLP_TIMEOUT.maximum, max(OTLP_TIMEOUT.minimum, seconds))
-
-    def from_toml(self, value: object) -> Any:
-        """As the setting itself."""
-        return OTLP_TIMEOUT.from_toml(value)
-
-    def show(self, value: Any) -> str:
-        """As the setting itself."""
-        return OTLP_TIMEOUT.show(value)
 
 
 def variables(key: str) -> tuple[str, str]:

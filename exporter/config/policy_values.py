@@ -61,7 +61,7 @@ def read_policy(value: object) -> PolicyRead:
     for key, setting in _settings().items():
         if key in value:
             try:
-                read[key] = _path(value[key]) if _is_path(setting) else setting.kind.from_toml(value[key])
+                read[key] = _path(value[key]) if _is_path(setting) else setting.kind.read(value[key])
             except Misplaced as error:
                 faults.append(f"{key}: {error}")
             except InvalidValue as error:

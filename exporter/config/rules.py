@@ -53,7 +53,7 @@ def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
 
 def _settle(value: object) -> float | None:
     """Seconds; 0 asks for nothing."""
-    return _SETTLE.from_toml(value) or None
+    return _SETTLE.read(value) or None
 
 
 def _require_file(value: object, platform: str = sys.platform) -> str:
@@ -181,12 +181,12 @@ _READERS: Final[Mapping[str, Any]] = {
     "name": _name,
     "event_type": lambda value: _words(value, KNOWN_TYPES),
     "event_source": lambda value: _words(value, KNOWN_SOURCES),
-    "min_duration": _SECONDS.from_toml,
-    "max_duration": _SECONDS.from_toml,
+    "min_duration": _SECONDS.read,
+    "max_duration": _SECONDS.read,
     "settle": _settle,
     "require_file": _require_file,
     "when_quiet": _boolean,
-    "max_resources": _RESOURCES.from_toml,
+    "max_resources": _RESOURCES.read,
     "between": _between,
     "days": _days,
     "timezone": read_zone,

@@ -114,32 +114,28 @@ class Sources:
         `otel` are the OTEL_* variables that speak for this setting, the first of them first; `otel_kind` is how they
         are read where that is not as the setting is.
         """
+        kind = setting.kind
         if setting.name in self.flags:
-            return self._text(setting, self.flags[setting.name], Picked(None, setting.flag, "flag"), setting.kind)
+            return self._read(setting, self.flags[setting.name], setting.flag, "flag", kind)
         if self.environ.get(setting.env):
-            return self._text(setting, self.environ[setting.env], Picked(None, setting.env, "env"), setting.kind)
+            return self._read(setting, self.environ[setting.env], setting.env, "env", kind)
         for name in otel:
             if self.environ.get(name):
-                return self._text(setting, self.environ[name], Picked(None, name, "otel"), otel_kind or setting.kind)
-        table = self.document.get(setting.section)
+                return self._read(setting, self.environ[name], name, "otel", otel_kind or kind)
+        origin, table = self.key(setting.section, setting.key), self.document.get(setting.section)
         if isinstance(table, dict) and setting.key in table:
-            picked = Picked(None, self.key(setting.section, setting.key), "file")
-            return self._read(setting, table[setting.key], picked, setting.kind.from_toml)
-        return Picked(setting.default, self.key(setting.section, setting.key), "default")
+            return self._read(setting, table[setting.key], origin, "file", kind)
+        return Picked(setting.default, origin, "default")
 
-    def _text(self, setting: Setting, text: str, picked: Picked, kind: Kind) -> Picked:
-        return self._read(setting, text, picked, kind.from_text)
-
-    def _read(self, setting: Setting, given: Any, picked: Picked, reader: Callable[[Any], Any]) -> Picked:
+    def _read(self, setting: Setting, given: Any, origin: str, layer: str, kind: Kind) -> Picked:
         try:
-            return Picked(reader(given), picked.origin, picked.layer)
+            return Picked(kind.read(given if layer == "file" else kind.parse(given)), origin, layer)
         except Misplaced as error:
-            self.errors.append(f"{picked.origin}: {error}")
-            return Picked(setting.default, picked.origin, picked.layer, ok=False)
+            self.errors.append(f"{origin}: {error}")
         except InvalidValue as error:
             shown = f"{describe_type(given)} that is not shown" if setting.secret else describe(given)
-            self.errors.append(f"{picked.origin}: expected {error}, found {shown}")
-            return Picked(setting.default, picked.origin, picked.layer, ok=False)
+            self.errors.append(f"{origin}: expected {error}, found {shown}")
+        return Picked(setting.default, origin, layer, ok=False)
 
     def check_names(self) -> None:
         """Add unknown sections and keys to the errors, since a typing error would be silent; variables to the warnings.

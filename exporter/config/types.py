@@ -1,4 +1,4 @@
-"""The kinds of value a setting can have: each reads text (flag, environment) and TOML, and writes itself as TOML.
+"""The kinds of value a setting can have: each reads what the TOML file has, and shows itself as that.
 
 A kind raises `InvalidValue` with what it expected, worded to follow "expected"; `sources` adds where the value was
 given and what was found, unless that must not be shown.
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from exporter.core.tags import MAX_TAG_NAME, MAX_TAGS, tag_label
@@ -58,25 +58,29 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 """A token [RFC 9110, 5.6.2]."""
 
 
-class Kind(Protocol):
-    """How one kind of value is read and written."""
+class Kind:
+    """How one kind of value is read and shown."""
 
     @property
     def word(self) -> str:
         """What stands for a value in `--help`, such as DURATION."""
+        raise NotImplementedError
 
-    def from_text(self, text: str) -> Any:
-        """The value of a flag or an environment variable. Raises `InvalidValue`."""
+    def parse(self, text: str) -> object:
+        """What a flag or a variable would be in the TOML file."""
+        return text
 
-    def from_toml(self, value: object) -> Any:
-        """The value of a TOML key. Raises `InvalidValue`."""
+    def read(self, value: object) -> Any:
+        """The setting of a TOML value. Raises `InvalidValue`."""
+        raise NotImplementedError
 
     def show(self, value: Any) -> str:
-        """The value as one would write it in the TOML file; secrets as a placeholder."""
+        """The setting as one would write it in the TOML file; secrets as a placeholder."""
+        return quote(str(value))
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+@dataclass(frozen=True)
+class Text(Kind):
     """A string, checked and perhaps rewritten by `check`, which raises `InvalidValue`. Empty passes when `optional`."""
 
     expected: str = "a string"
@@ -85,34 +89,23 @@ class Text:
     path: bool = False
     word: str = "NAME"
 
-    def from_text(self, text: str) -> str:
+    def read(self, value: object) -> str:
         """The checked text. Raises `Misplaced` for a secret, and for what could not be shown on one line."""
-        refuse_secrets(text, "a path" if self.path else "what belongs here")
-        if len(text) > MAX_TEXT or not text.isprintable():
+        if not isinstance(value, str):
+            raise InvalidValue("a string")
+        refuse_secrets(value, "a path" if self.path else "what belongs here")
+        if self.path:
+            refuse_escapes(value)
+        if len(value) > MAX_TEXT or not value.isprintable():
             raise Misplaced(
                 f"expected {self.expected}, without control characters, at most {MAX_TEXT} characters; what was found "
                 "is not shown"
             )
-        if text == "" and self.optional:
-            return ""
-        return self.check(text)
-
-    def from_toml(self, value: object) -> str:
-        """The checked text of a TOML string."""
-        if not isinstance(value, str):
-            raise InvalidValue("a string")
-        if self.path:
-            refuse_secrets(value, "a path")
-            refuse_escapes(value)
-        return self.from_text(value)
-
-    def show(self, value: str) -> str:
-        """A TOML string."""
-        return quote(value)
+        return self.check(value) if value or not self.optional else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(frozen=True)
+class Choice(Kind):
     """One of a closed set of words: the members of an enumeration, or plain strings."""
 
     words: Iterable[str]
@@ -120,26 +113,18 @@ class Choice:
     @property
     def word(self) -> str:
         """The words themselves."""
-        return "|".join(str(word) for word in self.words)
+        return "|".join(map(str, self.words))
 
-    def from_text(self, text: str) -> str:
+    def read(self, value: object) -> str:
         """The member that is written so."""
         for word in self.words:
-            if word == text:
+            if word == value:
                 return word
         raise InvalidValue("one of " + ", ".join(quote(str(word)) for word in self.words))
 
-    def from_toml(self, value: object) -> str:
-        """The member that is written so, as a TOML string."""
-        return self.from_text(value if isinstance(value, str) else "")
 
-    def show(self, value: str) -> str:
-        """A TOML string."""
-        return quote(str(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
+@dataclass(frozen=True)
+class Duration(Kind):
     """Seconds as a float, written as Prometheus does; None is written `never` where that is allowed."""
 
     minimum: float
@@ -151,39 +136,31 @@ class Duration:
         """With the word for none where there is one."""
         return "never|DURATION" if self.never else "DURATION"
 
-    @property
-    def expected(self) -> str:
-        """What an error says was expected."""
-        bounds = f"a duration from {format_duration(self.minimum)} to {format_duration(self.maximum)}"
-        return f'"never" or {bounds}' if self.never else bounds
-
-    def from_text(self, text: str) -> float | None:
-        """Seconds within the bounds, or None for never."""
-        if self.never and text == "never":
+    def read(self, value: object) -> float | None:
+        """Seconds within the bounds, or None for never. A number would leave its unit open."""
+        expected = f"a duration from {format_duration(self.minimum)} to {format_duration(self.maximum)}"
+        if self.never:
+            expected = f'"never" or {expected}'
+        if not isinstance(value, str):
+            raise InvalidValue(f"{expected}, as a string with a unit")
+        if self.never and value == "never":
             return None
         try:
-            seconds = parse_duration(text)
+            seconds = parse_duration(value)
         except ValueError:
-            raise InvalidValue(
-                f'{self.expected}, such as "{format_duration(max(self.minimum, min(self.maximum, 30)))}"'
-            ) from None
+            example = format_duration(max(self.minimum, min(self.maximum, 30)))
+            raise InvalidValue(f'{expected}, such as "{example}"') from None
         if not self.minimum <= seconds <= self.maximum:
-            raise InvalidValue(self.expected)
+            raise InvalidValue(expected)
         return seconds
-
-    def from_toml(self, value: object) -> float | None:
-        """The same of a TOML string: a number would leave its unit open."""
-        if not isinstance(value, str):
-            raise InvalidValue(f"{self.expected}, as a string with a unit")
-        return self.from_text(value)
 
     def show(self, value: float | None) -> str:
         """A TOML string."""
         return quote("never" if value is None else format_duration(value))
 
 
-@dataclass(frozen=True, slots=True)
-class Integer:
+@dataclass(frozen=True)
+class Integer(Kind):
     """A whole number within bounds, without a unit. `what` says in an error what is counted."""
 
     minimum: int
@@ -196,13 +173,11 @@ class Integer:
         """What an error says was expected."""
         return f"{self.what} from {self.minimum} to {self.maximum}"
 
-    def from_text(self, text: str) -> int:
-        """The number within the bounds, of decimal digits alone."""
-        if not re.fullmatch(r"[0-9]{1,18}", text):
-            raise InvalidValue(self.expected)
-        return self.from_toml(int(text))
+    def parse(self, text: str) -> object:
+        """A number for decimal digits alone."""
+        return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
 
-    def from_toml(self, value: object) -> int:
+    def read(self, value: object) -> int:
         """The number within the bounds; a boolean is none."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
             raise InvalidValue(self.expected)
@@ -213,12 +188,10 @@ class Integer:
         return str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+@dataclass(frozen=True)
+class Size(Integer):
     """Bytes within bounds: a whole number of them, or with a unit, MB for 10^6 and MiB for 2^20 of them."""
 
-    minimum: int
-    maximum: int
     word: str = "SIZE"
 
     @property
@@ -227,21 +200,12 @@ class Size:
         bounds = f"a size from {format_size(self.minimum)} to {format_size(self.maximum)}"
         return f'{bounds}, such as "100MB" (10^6 bytes each), "100MiB" (2^20) or a number of bytes'
 
-    def from_text(self, text: str) -> int:
-        """The bytes within the bounds."""
+    def read(self, value: object) -> int:
+        """The bytes within the bounds, of a TOML string or integer."""
         try:
-            count = parse_size(text)
+            return super().read(parse_size(value) if isinstance(value, str) else value)
         except ValueError:
             raise InvalidValue(self.expected) from None
-        return self.from_toml(count)
-
-    def from_toml(self, value: object) -> int:
-        """The same of a TOML string or integer; a boolean is none."""
-        if isinstance(value, str):
-            return self.from_text(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
-            raise InvalidValue(self.expected)
-        return value
 
     def show(self, value: int) -> str:
         """A TOML string with a unit, or an integer where no unit is exact."""
@@ -249,8 +213,8 @@ class Size:
         return shown if shown.isdecimal() else quote(shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+@dataclass(frozen=True)
+class Words(Kind):
     """Any words, in the order in which they were given, each once: a TOML list, or as text with commas in between.
 
     `known` are those that this version knows. Others are taken, since Azure may add some; `load` warns of them.
@@ -259,24 +223,24 @@ class Words:
     known: tuple[str, ...]
     word: str = "NAME,NAME"
 
-    def from_text(self, text: str) -> tuple[str, ...]:
+    def parse(self, text: str) -> object:
         """The words between commas; spaces around them, and nothing between two commas, count for nothing."""
-        refuse_secrets(text, "words")
-        return self._read([word.strip() for word in text.split(",") if word.strip()], f'"{",".join(self.known[:2])}"')
+        return [word.strip() for word in text.split(",") if word.strip()]
 
-    def from_toml(self, value: object) -> tuple[str, ...]:
+    def read(self, value: object) -> tuple[str, ...]:
         """The words of a TOML list, which may be empty."""
-        example = f"[{', '.join(map(quote, self.known[:2]))}]"
         if not isinstance(value, list):
-            raise InvalidValue(f"a list of words, such as {example}")
+            raise InvalidValue(f"a list of words, such as {self.show(self.known[:2])}")
         for word in value:
             refuse_secrets(word, "a word")
-        return self._read(value, example)
+        return self._checked(value)
 
-    def _read(self, words: list[object], example: str) -> tuple[str, ...]:
+    def _checked(self, words: list[object]) -> tuple[str, ...]:
         found = [word for word in words if isinstance(word, str) and _WORD.fullmatch(word)]
         if len(found) < len(words) or len(words) > _MAX_WORDS:
-            raise InvalidValue(f"at most {_MAX_WORDS} words of letters, digits, dots and dashes, such as {example}")
+            raise InvalidValue(
+                f"at most {_MAX_WORDS} words of letters, digits, dots and dashes, such as {self.show(self.known[:2])}"
+            )
         return tuple(dict.fromkeys(found))
 
     def show(self, value: tuple[str, ...]) -> str:
@@ -284,23 +248,24 @@ class Words:
         return f"[{', '.join(map(quote, value))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TagNames(Words):
-    """Names of VM tags, in the order in which they were given, each once; each gives a label of its own."""
+    """Names of VM tags, in the order in which they were given, each once; each gives a label of its own.
+
+    One that has a comma can only be given in the file.
+    """
 
     known: tuple[str, ...] = ("owner", "environment")
 
-    def from_text(self, text: str) -> tuple[str, ...]:
-        """The names between commas, without the spaces around them. One that has a comma goes into the file."""
-        refuse_secrets(text, "names of tags")
-        return self._read([name.strip() for name in text.split(",")] if text.strip() else [], '"owner,environment"')
+    def parse(self, text: str) -> object:
+        """The names between commas, without the spaces around them: one that is empty is kept, and refused."""
+        return [name.strip() for name in text.split(",")] if text.strip() else []
 
-    def _read(self, words: list[object], example: str) -> tuple[str, ...]:
+    def _checked(self, words: list[object]) -> tuple[str, ...]:
         labels: dict[str, str] = {}
         for word in words:
-            usable = isinstance(word, str) and word.strip() and len(word) <= MAX_TAG_NAME and word.isprintable()
-            if not usable or not isinstance(word, str):
-                raise InvalidValue(f"names of VM tags, none of them empty, such as {example}")
+            if not isinstance(word, str) or not word.strip() or len(word) > MAX_TAG_NAME or not word.isprintable():
+                raise InvalidValue(f"names of VM tags, none of them empty, such as {self.show(self.known)}")
             same = [other for other in labels.values() if other != word and other.lower() == word.lower()]
             if same:
                 raise InvalidValue(f"names of different tags: Azure takes {quote(same[0])} and {quote(word)} for one")
@@ -314,75 +279,52 @@ class TagNames(Words):
         return tuple(labels.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
+@dataclass(frozen=True)
+class Hidden(Kind):
     """A secret text. What was found is never shown, not even when it is wrong."""
 
-    expected: str = "a string"
     word: str = "SECRET"
 
-    def from_text(self, text: str) -> Secret:
+    def read(self, value: object) -> Secret:
         """The secret without white space around it."""
-        return Secret(text.strip())
-
-    def from_toml(self, value: object) -> Secret:
-        """The secret of a TOML string."""
         if not isinstance(value, str):
-            raise InvalidValue(self.expected)
-        return self.from_text(value)
+            raise InvalidValue("a string")
+        return Secret(value.strip())
 
     def show(self, value: Secret) -> str:
         """A TOML string that is a placeholder, empty where there is no secret."""
         return quote(str(value)) if value else '""'
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+@dataclass(frozen=True)
+class Headers(Kind):
     """HTTP headers with secret values: `name=value,name=value` with percent-encoded values, or a TOML table."""
 
     word: str = "SECRET"
 
-    def from_text(self, text: str) -> tuple[tuple[str, Secret], ...]:
-        """Names in lower case with their values, as OTEL_EXPORTER_OTLP_HEADERS is written [OTLP exporter]."""
-        headers: dict[str, Secret] = {}
-        for part in text.split(","):
-            if not part.strip():
-                continue
-            name, equals, value = part.partition("=")
-            if not equals:
-                raise InvalidValue('headers as "name=value,name=value"')
-            headers[_header_name(unquote(name.strip()))] = _header_value(unquote(value.strip()))
-        return _few_headers(headers)
-
-    def from_toml(self, value: object) -> tuple[tuple[str, Secret], ...]:
-        """The same, or a table whose values stand for themselves."""
+    def read(self, value: object) -> tuple[tuple[str, Secret], ...]:
+        """Names in lower case with their values. A string is read as OTEL_EXPORTER_OTLP_HEADERS [OTLP exporter]."""
         if isinstance(value, str):
-            return self.from_text(value)
+            parts = [part.partition("=") for part in value.split(",") if part.strip()]
+            if not all(equals for _, equals, _ in parts):
+                raise InvalidValue('headers as "name=value,name=value"')
+            value = {unquote(name.strip()): unquote(text.strip()) for name, _, text in parts}
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise InvalidValue('a table of strings or "name=value,name=value"')
-        return _few_headers({_header_name(name): _header_value(item) for name, item in value.items()})
+        headers: dict[str, Secret] = {}
+        for name, item in value.items():
+            if not _HEADER_NAME.fullmatch(name):
+                raise InvalidValue("header names of letters, digits and dashes")
+            if not item.isascii() or not item.isprintable():
+                raise InvalidValue("header values of printable ASCII, on one line")
+            headers[name.lower()] = Secret(item.strip())
+        if len(headers) > _MAX_HEADERS:
+            raise InvalidValue(f"at most {_MAX_HEADERS} headers")
+        return tuple(headers.items())
 
     def show(self, value: tuple[tuple[str, Secret], ...]) -> str:
         """A TOML table whose values are placeholders."""
         return "{ " + ", ".join(f'"{name}" = "{HIDDEN}"' for name, _ in value) + " }" if value else "{}"
-
-
-def _header_name(name: str) -> str:
-    if not _HEADER_NAME.fullmatch(name):
-        raise InvalidValue("header names of letters, digits and dashes")
-    return name.lower()
-
-
-def _header_value(value: str) -> Secret:
-    if not value.isascii() or not value.isprintable():
-        raise InvalidValue("header values of printable ASCII, on one line")
-    return Secret(value.strip())
-
-
-def _few_headers(headers: dict[str, Secret]) -> tuple[tuple[str, Secret], ...]:
-    if len(headers) > _MAX_HEADERS:
-        raise InvalidValue(f"at most {_MAX_HEADERS} headers")
-    return tuple(headers.items())
 
 
 def refuse_escapes(path: str) -> None:

@@ -187,5 +187,5 @@ def test_the_default_of_a_size_is_shown_with_its_unit() -> None:
     """And what is shown is read as the same."""
     (setting,) = [setting for setting in catalogue() if setting.name == "outbox.max_bytes"]
     assert setting.kind.show(setting.default) == '"100MiB"'
-    assert setting.kind.from_toml("100MiB") == setting.default
+    assert setting.kind.read("100MiB") == setting.default
     assert setting.kind.show(1048577) == "1048577"
