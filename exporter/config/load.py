@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,19 +24,7 @@ from exporter.config.places import (
     same_folder,
 )
 from exporter.config.rules import read_rules
-from exporter.config.schema import (
-    ApprovalSettings,
-    EventFilesSettings,
-    GateSettings,
-    LogSettings,
-    OutboxSettings,
-    RecorderSettings,
-    RecordsSettings,
-    Settings,
-    SourceSettings,
-    WebSettings,
-    settings_of,
-)
+from exporter.config.schema import SECTIONS, ApprovalSettings, Settings, settings_of
 from exporter.config.sources import ReadFile, Sources, config_path, given_flags, read_toml
 from exporter.config.types import KNOWN_API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
@@ -63,31 +51,7 @@ def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadF
         document = read_toml(path, read_file) if path else {}
     except InvalidValue as error:
         errors.append(str(error))
-    sources = Sources(given_flags(flags), environ, document, path, errors)
-    sources.check_names()
-    source = SourceSettings(**_values(sources, "source"))
-    approval, approval_given = _approval(sources)
-    settings = Settings(
-        source=source,
-        approval=approval,
-        event_hubs=read_event_hubs(sources, read_file),
-        otlp=read_otlp(sources),
-        records=RecordsSettings(**_values(sources, "records")),
-        outbox=OutboxSettings(**_values(sources, "outbox")),
-        event_files=EventFilesSettings(**_values(sources, "event_files")),
-        gate=GateSettings(**_values(sources, "gate")),
-        web=WebSettings(**_values(sources, "web")),
-        log=LogSettings(**_values(sources, "log")),
-        recorder=RecorderSettings(**_values(sources, "recorder")),
-        config_file=path,
-        approval_given=approval_given,
-    )
-    _check_together(settings, sources)
-    _check_places(settings, sources)
-    _check_owners(settings, sources)
-    if errors:
-        raise ConfigError(tuple(errors))
-    return replace(settings, warnings=tuple(sources.warnings))
+    return _read(Sources(given_flags(flags), environ, document, path, errors), SECTIONS, read_file)
 
 
 def load_policy(path: str, read_file: ReadFile = read_capped) -> Settings:
@@ -99,33 +63,36 @@ def load_policy(path: str, read_file: ReadFile = read_capped) -> Settings:
         document = read_toml(path, read_file)
     except InvalidValue as error:
         raise ConfigError((str(error),)) from error
-    sources = Sources({}, {}, document, path)
+    return _read(Sources({}, {}, document, path), ("approval",), read_file)
+
+
+def _read(sources: Sources, sections: Iterable[str], read_file: ReadFile) -> Settings:
+    """The settings with these sections, checked one by one and together."""
     sources.check_names()
-    approval, approval_given = _approval(sources)
-    settings = Settings(approval=approval, config_file=path, approval_given=approval_given)
-    _check_together(settings, sources)
+    readers: dict[str, Callable[[Sources], Any]] = {
+        "approval": _approval,
+        "event_hubs": lambda given: read_event_hubs(given, read_file),
+        "otlp": read_otlp,
+    }
+    made = {
+        name: readers[name](sources) if name in readers else SECTIONS[name](**sources.values(name)) for name in sections
+    }
+    settings = Settings(**made, config_file=sources.path, approval_given=sources.has("approval"))
+    for check in (_check_together, _check_event_files, _check_places, _check_owners):
+        check(settings, sources)
     if sources.errors:
         raise ConfigError(tuple(sources.errors))
     return replace(settings, warnings=tuple(sources.warnings))
 
 
-def _values(sources: Sources, section: str) -> dict[str, Any]:
-    return {key: sources.pick(setting).value for key, setting in settings_of(section).items()}
-
-
-def _approval(sources: Sources) -> tuple[ApprovalSettings, bool]:
-    """The section, and whether anything of it was given."""
-    picked = {key: sources.pick(setting) for key, setting in settings_of("approval").items()}
-    given = any(each.layer != "default" for each in picked.values())
-    values = {key: each.value for key, each in picked.items()}
-    table = sources.document.get("approval")
+def _approval(sources: Sources) -> ApprovalSettings:
+    values, table = sources.values("approval"), sources.document.get("approval")
     if isinstance(table, dict) and "rules" in table:
-        given = True
         read = read_rules(table["rules"], sources.key("approval", "rules"))
         sources.errors += read.errors
         sources.warnings += read.warnings
         values["rules"] = read.rules
-    return ApprovalSettings(**values), given
+    return ApprovalSettings(**values)
 
 
 def _check_together(settings: Settings, sources: Sources) -> None:
@@ -140,7 +107,6 @@ def _check_together(settings: Settings, sources: Sources) -> None:
         )
     if approval.mode is Mode.ENFORCE and not approval.rules:
         sources.warnings.append("approval.rules: empty, so nothing is ever approved")
-    _check_event_files(settings, sources)
     for word in settings.gate.event_types:
         if word not in KNOWN_TYPES:
             origin = sources.pick(settings_of("gate")["event_types"]).origin

@@ -16,9 +16,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from exporter.config.rules import read_rules, rule_table
-from exporter.config.schema import ApprovalSettings, Setting, settings_of
-from exporter.config.types import Text
-from exporter.core.policy import Mode, Policy, Rule
+from exporter.config.schema import ApprovalSettings, settings_of
+from exporter.core.policy import Mode, Policy
 from exporter.text.values import InvalidValue, Misplaced, describe, refuse_misplaced, unknown_name
 
 MAX_FAULTS: Final = 5
@@ -28,16 +27,8 @@ _RULES: Final = "rules"
 
 def policy_values(policy: Policy) -> dict[str, Any]:
     """The policy as the `[approval]` section of a settings file would have it."""
-    values = {key: _setting_value(setting, getattr(policy, key)) for key, setting in _settings().items()}
-    return {**values, _RULES: [rule_table(rule) for rule in policy.rules]}
-
-
-def _settings() -> dict[str, Setting]:
-    return settings_of("approval")
-
-
-def _setting_value(setting: Setting, value: object) -> Any:
-    return tomllib.loads(f"value = {setting.kind.show(value)}")["value"]
+    shown = [f"{key} = {setting.kind.show(getattr(policy, key))}" for key, setting in settings_of("approval").items()]
+    return {**tomllib.loads("\n".join(shown)), _RULES: [rule_table(rule) for rule in policy.rules]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,50 +46,30 @@ def read_policy(value: object) -> PolicyRead:
     """
     if not isinstance(value, Mapping):
         return PolicyRead(Policy(Mode.OFF, rules=()), (f"expected a table, found {describe(value)}",))
-    faults = [unknown_name("key", key, (*_settings(), _RULES)) for key in value if key not in (*_settings(), _RULES)]
-    faults += [f"{key}: missing" for key in (*_settings(), _RULES) if key not in value]
+    settings = settings_of("approval")
+    known = (*settings, _RULES)
+    faults = [unknown_name("key", key, known) for key in value if key not in known]
+    faults += [f"{key}: missing" for key in known if key not in value]
     read: dict[str, Any] = {}
-    for key, setting in _settings().items():
+    for key, setting in settings.items():
         if key in value:
             try:
-                read[key] = _path(value[key]) if _is_path(setting) else setting.kind.read(value[key])
+                read[key] = _path(value[key]) if key == "hold_file" else setting.kind.read(value[key])
             except Misplaced as error:
                 faults.append(f"{key}: {error}")
             except InvalidValue as error:
                 faults.append(f"{key}: expected {error}, found {describe(value[key])}")
-    rules, rule_faults = _rules(value.get(_RULES, []))
-    faults += rule_faults
+    rules = read_rules(value.get(_RULES, []), _RULES, "linux")  # with the paths of any system
+    faults += rules.errors
     if faults:
         more = (f"and {len(faults) - MAX_FAULTS} more",) if len(faults) > MAX_FAULTS else ()
         return PolicyRead(Policy(read.get("mode", Mode.OFF), rules=()), (*faults[:MAX_FAULTS], *more))
-    return PolicyRead(ApprovalSettings(**read, rules=rules).policy)
+    return PolicyRead(ApprovalSettings(**read, rules=rules.rules).policy)
 
 
-def _is_path(setting: Setting) -> bool:
-    return isinstance(setting.kind, Text) and setting.kind.path
-
-
-def _path(value: object, *, empty: bool = True) -> str:
-    """A path as it was written, `empty` for none where that is a value."""
-    if not isinstance(value, str) or len(value) > MAX_PATH or not value.isprintable() or not (value or empty):
+def _path(value: object) -> str:
+    """A path as it was written, "" for none."""
+    if not isinstance(value, str) or len(value) > MAX_PATH or not value.isprintable():
         raise InvalidValue("a path on one line")
     refuse_misplaced(value, "a path")
     return value
-
-
-def _rules(value: object) -> tuple[tuple[Rule, ...], list[str]]:
-    """As `read_rules`, with paths of any system: a recording of Linux is replayed on Windows too."""
-    paths: dict[object, str] = {}
-    faults: list[str] = []
-    tables = []
-    for table in value if isinstance(value, list) else ():
-        if isinstance(table, dict) and "require_file" in table:
-            try:
-                paths[table.get("name")] = _path(table["require_file"], empty=False)
-            except (InvalidValue, TypeError):  # or a name that can't be hashed, which `read_rules` refuses too
-                faults.append("rules: require_file: expected a path on one line, in a rule with a name")
-            table = {key: given for key, given in table.items() if key != "require_file"}  # noqa: PLW2901  # the rest of it
-        tables.append(table)
-    read = read_rules(tables if isinstance(value, list) else value, _RULES)
-    rules = tuple(replace(rule, require_file=paths.get(rule.name, "")) for rule in read.rules)
-    return rules, [*faults, *read.errors]

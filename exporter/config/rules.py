@@ -24,8 +24,7 @@ MAX_RULES: Final = 100
 _MAX_WORDS: Final = 20
 _MAX_PATH: Final = 1024
 _MAX_ZONE: Final = 100
-_NEAR: Final = 0.75
-_NEAR_CITY: Final = 0.8
+_NEAR: Final = 0.8
 _SETTLE: Final = Duration(0, 86400)
 _SECONDS: Final = Integer(0, 2**31 - 1, "whole seconds")
 _RESOURCES: Final = Integer(1, 2**31 - 1, "a whole number")
@@ -161,20 +160,17 @@ def read_zone(
 
 
 def _near_zone(name: str, known: Collection[str]) -> str:
-    """The zone that was probably meant: the same in other letters, of this city, or spelled nearly so.
+    """The zone that was probably meant: spelled nearly so, or the one of this city.
 
     An abbreviation is near to none: between CEST and EST lie seven hours.
     """
     wanted = re.sub(r"[\s_]+", "_", name[:_MAX_ZONE].strip().lower())
-    zones = {zone.lower(): zone for zone in sorted(known)}
-    if wanted in zones:
-        return zones[wanted]
-    places = {zone: zone for zone in zones if "/" in zone}
-    cities = {zone.rpartition("/")[2]: zone for zone in sorted(places, key=len, reverse=True)}
-    for meant, keys, cutoff in ((wanted, places, _NEAR), (wanted.rpartition("/")[2], cities, _NEAR_CITY)):
-        if near := difflib.get_close_matches(meant, keys, 1, cutoff):
-            return zones[keys[near[0]]]
-    return ""
+    zones = [zone for zone in sorted(known, key=len, reverse=True) if "/" in zone]
+    spelled = {zone.rpartition("/")[2].lower(): zone for zone in zones} | {zone.lower(): zone for zone in zones}
+    near = difflib.get_close_matches(wanted, spelled, 1, _NEAR) or difflib.get_close_matches(
+        wanted.rpartition("/")[2], spelled, 1, _NEAR
+    )
+    return spelled[near[0]] if near else ""
 
 
 _READERS: Final[Mapping[str, Any]] = {
@@ -219,8 +215,11 @@ class RulesRead:
     warnings: tuple[str, ...]
 
 
-def read_rules(value: object, where: str) -> RulesRead:
-    """The rules of `[approval] rules`; `where` names file and key in the sentences. Never raises."""
+def read_rules(value: object, where: str, platform: str = sys.platform) -> RulesRead:
+    """The rules of `[approval] rules`; `where` names file and key in the sentences. Never raises.
+
+    Paths are those of `platform`; Linux takes those of Windows as well.
+    """
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         return RulesRead((), (f"{where}: expected a list of tables, found {describe(value)}",), ())
     if len(value) > MAX_RULES:
@@ -228,7 +227,7 @@ def read_rules(value: object, where: str) -> RulesRead:
     rules: list[Rule] = []
     errors: list[str] = []
     for number, table in enumerate(value, 1):
-        rule_errors, rule = _read_rule(table, f"{where} #{number}")
+        rule_errors, rule = _read_rule(table, f"{where} #{number}", platform)
         errors += rule_errors
         if rule is not None:
             rules.append(rule)
@@ -238,10 +237,10 @@ def read_rules(value: object, where: str) -> RulesRead:
         for number, name in enumerate(names, 1)
         if isinstance(name, str) and name in names[: number - 1]
     ]
-    return RulesRead(tuple(rules), tuple(errors), tuple(_warnings(rules, where)))
+    return RulesRead(tuple(rules), tuple(errors), (*_unknown_words(rules, where), *_made_once(rules, where)))
 
 
-def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], Rule | None]:
+def _read_rule(table: Mapping[str, object], where: str, platform: str) -> tuple[list[str], Rule | None]:
     errors = []
     fields: dict[str, Any] = {}
     for key, value in table.items():
@@ -251,7 +250,7 @@ def _read_rule(table: Mapping[str, object], where: str) -> tuple[list[str], Rule
             continue
         try:
             refuse_secrets(value, "a path" if key == "require_file" else "what belongs here")
-            fields[key] = reader(value)
+            fields[key] = _require_file(value, platform) if key == "require_file" else reader(value)
         except Misplaced as error:
             errors.append(f"{where}: {key}: {error}")
         except InvalidValue as error:
@@ -276,10 +275,6 @@ def _rule(fields: Mapping[str, Any]) -> Rule:
     start, end = fields.get("between", (0, WHOLE_DAY))
     timezone, zone = fields.get("timezone", ("UTC", UTC))
     return Rule(**others, hours=Hours(start, end, fields.get("days", Hours().days), timezone, zone))
-
-
-def _warnings(rules: list[Rule], where: str) -> list[str]:
-    return [*_unknown_words(rules, where), *_made_once(rules, where)]
 
 
 def _made_once(rules: list[Rule], where: str) -> list[str]:

@@ -13,7 +13,7 @@ import ntpath
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, get_args
 
 from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
@@ -39,7 +39,7 @@ from exporter.core.gate import EVENT_TYPES, LEAD_SECONDS, GatePolicy
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
 from exporter.secrets import Secret, header_secrets
 from exporter.text.values import split_address
-from exporter.windows.places import FOLDER, OUTBOX_FILE, program_data
+from exporter.windows.places import OUTBOX_FILE, program_data
 
 ENV_PREFIX: Final = "SCHEDULED_EVENTS_"
 
@@ -359,17 +359,7 @@ class Settings:
 
 
 SECTIONS: Final[dict[str, type]] = {
-    "source": SourceSettings,
-    "approval": ApprovalSettings,
-    "event_hubs": EventHubsSettings,
-    "otlp": OtlpSettings,
-    "records": RecordsSettings,
-    "outbox": OutboxSettings,
-    "event_files": EventFilesSettings,
-    "gate": GateSettings,
-    "web": WebSettings,
-    "log": LogSettings,
-    "recorder": RecorderSettings,
+    section.name: type(section.default) for section in fields(Settings) if is_dataclass(section.default)
 }
 
 
@@ -410,21 +400,3 @@ def catalogue() -> Iterator[Setting]:
 def settings_of(section: str) -> dict[str, Setting]:
     """The settings of a section, by key."""
     return {setting.key: setting for setting in catalogue() if setting.section == section}
-
-
-def settings_table() -> str:
-    """All settings as a Markdown table, for the documentation."""
-    lines = ["| setting | default | flag | environment | meaning |", "| --- | --- | --- | --- | --- |"]
-    for setting in catalogue():
-        flag = "never a flag" if setting.secret else f"`{setting.flag}`"
-        default = f"`{setting.kind.show(setting.default)}`"
-        if setting.name == "outbox.path":  # of both systems, whichever makes the table
-            on_windows = ntpath.join("%ProgramData%", FOLDER, OUTBOX_FILE)
-            default = f"`{setting.kind.show(outbox_path('linux'))}`, on Windows `{on_windows}`"
-        meaning = setting.help.replace("|", "\\|")
-        lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
-        if setting.name == "approval.hold_file":
-            lines.append(
-                "| `approval.rules` | two rules | file only | file only | Tried in order: the first match approves. |"
-            )
-    return "\n".join(lines) + "\n"

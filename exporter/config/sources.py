@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from exporter.capped_file import TooLarge, WrongEncoding, decoded
-from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue
+from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue, settings_of
 from exporter.config.types import SINGLE_QUOTES, Kind
 from exporter.secrets import redact
 from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, refuse_misplaced, unknown_name
@@ -107,6 +107,17 @@ class Sources:
     def key(self, section: str, key: str) -> str:
         """How an error names a key of the file."""
         return f"{self.path}: [{section}] {key}" if self.path else f"[{section}] {key}"
+
+    def has(self, section: str) -> bool:
+        """Whether anything of the section was given."""
+        picked = [
+            setting.name in self.flags or self.environ.get(setting.env) for setting in settings_of(section).values()
+        ]
+        return any(picked) or bool(self.document.get(section))
+
+    def values(self, section: str) -> dict[str, Any]:
+        """The value of each setting of a section, by key."""
+        return {key: self.pick(setting).value for key, setting in settings_of(section).items()}
 
     def pick(self, setting: Setting, otel: Iterable[str] = (), otel_kind: Kind | None = None) -> Picked:
         """The value of the first source that has one; the default after an error, which is added to `errors`.

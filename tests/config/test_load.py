@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import fields
 
 from exporter.config.rules import RulesRead, _zone_names, read_rules, read_zone, rule_table
-from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path, settings_table
+from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path
 from exporter.core.gate import GatePolicy
 from exporter.core.hours import Hours
 from exporter.core.policy import Policy, Rule
@@ -21,6 +21,7 @@ from exporter.text.values import InvalidValue
 from tests.support.approval_case import hours
 from tests.support.configuration import CONNECTION, DATA, KEY, errors, loaded, parser, refused, to_toml
 from tests.support.core_documents import NOON
+from tests.support.documentation import settings_table
 from tests.support.systems import WINDOWS
 
 USHUAIA = "America/Argentina/Ushuaia"

@@ -10,11 +10,12 @@ import pytest
 from exporter.config.load import ConfigError, load
 from exporter.config.places import hold_place, ready_place
 from exporter.config.rules import read_rules
-from exporter.config.schema import Settings, outbox_path, settings_table
+from exporter.config.schema import Settings, outbox_path
 from exporter.config.types import file_path, folder_path, local_path
 from exporter.text.values import InvalidValue
 from exporter.windows.places import is_on_network
 from tests.support.configuration import parser
+from tests.support.documentation import settings_table
 
 BELOW = r"D:\Data\azure-scheduled-events-exporter"
 ENVIRON = {"ProgramData": r"D:\Data"}

@@ -47,7 +47,9 @@ def rule_for(name: str, **fields: Any) -> str | None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_settings_are_valid_and_approve_nothing(name: str) -> None:
     """`check` finds no error, and no doubt but that of the emulator; only the compose file's agent sends approvals."""
-    assert [text for text in checked(name)["warnings"] if "emulator" not in text and "systemd service" not in text] == []
+    assert [
+        text for text in checked(name)["warnings"] if "emulator" not in text and "systemd service" not in text
+    ] == []
     assert settings(name)["source"]["url"] == (
         "http://simulator:8080" if name == ENFORCING else "http://169.254.169.254"
     )

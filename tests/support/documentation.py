@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from benchmarks.costs import FOUND, Found, written
 from exporter.cli import main
-from exporter.config.schema import settings_table
+from exporter.config.schema import catalogue, outbox_path
 from exporter.sinks.prometheus.catalogue import metrics_table
+from exporter.windows.places import FOLDER, OUTBOX_FILE
 from tests.support.event_files import EVENT_FILE_SCHEMA, STATUS_FILE_SCHEMA
 from tests.support.shipped_settings import shipped_settings_table
 
@@ -185,6 +186,24 @@ def _type(shape: Mapping[str, Any]) -> str:
     if "items" in shape:
         return f"array of {_type(shape['items'])}"
     return " or ".join(form if form and name == "string" else name for name in names)
+
+
+def settings_table() -> str:
+    """All settings as a Markdown table."""
+    lines = ["| setting | default | flag | environment | meaning |", "| --- | --- | --- | --- | --- |"]
+    for setting in catalogue():
+        flag = "never a flag" if setting.secret else f"`{setting.flag}`"
+        default = f"`{setting.kind.show(setting.default)}`"
+        if setting.name == "outbox.path":  # of both systems, whichever makes the table
+            on_windows = f"%ProgramData%\\{FOLDER}\\{OUTBOX_FILE}"
+            default = f"`{setting.kind.show(outbox_path('linux'))}`, on Windows `{on_windows}`"
+        meaning = setting.help.replace("|", "\\|")
+        lines.append(f"| `{setting.name}` | {default} | {flag} | `{setting.env}` | {meaning} |")
+        if setting.name == "approval.hold_file":
+            lines.append(
+                "| `approval.rules` | two rules | file only | file only | Tried in order: the first match approves. |"
+            )
+    return "\n".join(lines) + "\n"
 
 
 def layers() -> str:
