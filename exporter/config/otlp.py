@@ -57,39 +57,6 @@ def switched_off(environ: Mapping[str, str]) -> str:
     return "OTEL_LOGS_EXPORTER=none" if "none" in exporters else ""
 
 
-def refused_protocol(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The protocol variable that asks for what we do not speak, with a sentence; two empty texts if none does."""
-    for name in variables("protocol"):
-        value = environ.get(name, "").strip()
-        if not value:
-            continue
-        if value == "http/protobuf":
-            return "", ""
-        advice = f" (a receiver of gRPC on port {_GRPC_PORT} usually takes HTTP on 4318)" if value == "grpc" else ""
-        return name, f'expected "http/protobuf", the only protocol this agent speaks{advice}'
-    return "", ""
-
-
-def logs_url(base: str) -> str:
-    """Where logs go under a base URL [OTLP exporter, Endpoint URLs for OTLP/HTTP]."""
-    return f"{base.rstrip('/')}/v1/logs" if base else ""
-
-
-def endpoint_warnings(url: str, base: str) -> list[str]:
-    """What is legal in the URL for logs and its base, "" where there is none, and probably meant otherwise."""
-    if not url:
-        return []
-    parts = urlsplit(url)
-    warnings = []
-    if base.rstrip("/").endswith("/v1/logs"):
-        warnings.append("ends in /v1/logs, to which another /v1/logs is appended; give the base alone")
-    if parts.port == _GRPC_PORT:
-        warnings.append(
-            f"port {_GRPC_PORT} is usually OTLP over gRPC, which this agent does not speak; 4318 is usual for HTTP"
-        )
-    return warnings
-
-
 def take_userinfo(url: str) -> tuple[str, Secret]:
     """A URL without its user and password, and these as the value of an Authorization header, empty without them."""
     parts = urlsplit(url)
@@ -98,17 +65,6 @@ def take_userinfo(url: str) -> tuple[str, Secret]:
         return url, Secret()
     token = base64.b64encode(unquote(userinfo).encode()).decode()
     return parts._replace(netloc=host).geturl(), Secret(f"Basic {token}")
-
-
-def read_resource(text: str) -> tuple[tuple[str, str], ...] | None:
-    """OTEL_RESOURCE_ATTRIBUTES decoded, or None if any of it is wrong: then all is left out [Resource SDK]."""
-    attributes: dict[str, str] = {}
-    for part in filter(str.strip, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip():
-            return None
-        attributes[unquote(name.strip())] = unquote(value.strip())
-    return tuple(attributes.items())
 
 
 def read_otlp(sources: Sources) -> OtlpSettings:
@@ -133,8 +89,9 @@ def read_otlp(sources: Sources) -> OtlpSettings:
     _check_protocol(sources, endpoint)
     _check_timeout(sources, picked["timeout"])
     values |= _addressed(sources, endpoint, values["headers"], exact=exact)
-    values["resource_attributes"] = _resource(sources)
-    named = dict(values["resource_attributes"]).get("service.name")
+    resource = _resource(sources)
+    values["resource_attributes"] = tuple(resource.items())
+    named = resource.get("service.name")
     if named and picked["service_name"].layer in ("file", "default"):
         values["service_name"] = named
     return OtlpSettings(**values)
@@ -156,10 +113,17 @@ def _addressed(
             f"{endpoint.origin}: the {what} and every record go to {host} without TLS, for everybody on the way to "
             "read; use https"
         )
-    base = "" if exact else url
-    target = url if exact else logs_url(url)
-    sources.warnings += [f"{endpoint.origin}: {text}" for text in endpoint_warnings(target, base)]
-    return {"headers": headers, "endpoint": base, "logs_url": target}
+    if not exact and url.rstrip("/").endswith("/v1/logs"):
+        sources.warnings.append(
+            f"{endpoint.origin}: ends in /v1/logs, to which another /v1/logs is appended; give the base alone"
+        )
+    if urlsplit(url).port == _GRPC_PORT:
+        sources.warnings.append(
+            f"{endpoint.origin}: port {_GRPC_PORT} is usually OTLP over gRPC, which this agent does not speak; 4318 is "
+            "usual for HTTP"
+        )
+    # [OTLP exporter, Endpoint URLs for OTLP/HTTP]
+    return {"headers": headers, "logs_url": url if exact or not url else f"{url.rstrip('/')}/v1/logs"}
 
 
 def _endpoint(sources: Sources, setting: Setting) -> tuple[Picked, bool]:
@@ -183,13 +147,18 @@ def _pick(sources: Sources, setting: Setting, *, with_variables: bool) -> Picked
 
 
 def _check_protocol(sources: Sources, endpoint: Picked) -> None:
-    name, sentence = refused_protocol(sources.environ)
-    if not name:
+    name = next((name for name in variables("protocol") if sources.environ.get(name, "").strip()), "")
+    value = sources.environ.get(name, "").strip()
+    if value in ("", "http/protobuf"):
         return
-    if endpoint.layer == "otel":
-        sources.errors.append(f"{name}: {sentence}, found {describe(sources.environ[name])}")
-    else:
+    if endpoint.layer != "otel":
         sources.warnings.append(f"{name}: ignored; {endpoint.origin} is spoken to by http/protobuf")
+        return
+    advice = f" (a receiver of gRPC on port {_GRPC_PORT} usually takes HTTP on 4318)" if value == "grpc" else ""
+    sources.errors.append(
+        f'{name}: expected "http/protobuf", the only protocol this agent speaks{advice}, found '
+        f"{describe(sources.environ[name])}"
+    )
 
 
 def _check_timeout(sources: Sources, timeout: Picked) -> None:
@@ -201,8 +170,10 @@ def _check_timeout(sources: Sources, timeout: Picked) -> None:
     )
 
 
-def _resource(sources: Sources) -> tuple[tuple[str, str], ...]:
-    attributes = read_resource(sources.environ.get(RESOURCE, ""))
-    if attributes is None:
-        sources.warnings.append(f"{RESOURCE}: ignored, since it is not of the form name=value,name=value")
-    return attributes or ()
+def _resource(sources: Sources) -> dict[str, str]:
+    """OTEL_RESOURCE_ATTRIBUTES decoded; if any of it is wrong, all is left out [Resource SDK]."""
+    parts = [part.partition("=") for part in sources.environ.get(RESOURCE, "").split(",") if part.strip()]
+    if all(equals and name.strip() for name, equals, _ in parts):
+        return {unquote(name.strip()): unquote(value.strip()) for name, _, value in parts}
+    sources.warnings.append(f"{RESOURCE}: ignored, since it is not of the form name=value,name=value")
+    return {}

@@ -28,9 +28,7 @@ _KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(
 """What Kubernetes puts into every pod beside a Service whose name begins like ours."""
 
 _ESCAPE_ERRORS: Final = re.compile(r"Unescaped '\\'|Invalid hex value|Escaped character is not a Unicode scalar value")
-"""What tomllib says of a backslash that begins no escape of TOML,"""
-_ERROR_LINE: Final = re.compile(r"\(at line (\d+), column \d+\)")
-"""and where it says that the error is, if not at the end of the document."""
+"""What tomllib says of a backslash that begins no escape of TOML."""
 _DRIVE: Final = re.compile(r'"(?:[A-Za-z]:|\\)\\')
 """The beginning of a path of Windows in double quotes, on a drive or on a share."""
 
@@ -65,18 +63,8 @@ def read_toml(path: str, read_file: ReadFile) -> dict[str, Any]:
     except RecursionError:
         raise InvalidValue(f"{path}: expected TOML, found too deep a nesting") from None
     except ValueError as error:
-        hint = f"; {SINGLE_QUOTES}" if _is_about_a_path(str(error), text) else ""
+        hint = f"; {SINGLE_QUOTES}" if _ESCAPE_ERRORS.match(str(error)) or _DRIVE.search(text) else ""
         raise InvalidValue(f"{path}: expected TOML: {redact(str(error))}{hint}") from None
-
-
-def _is_about_a_path(error: str, text: str) -> bool:
-    r"""Whether tomllib's error comes from a path of Windows in double quotes, such as "C:\data" or "C:\Users\"."""
-    if _ESCAPE_ERRORS.match(error):
-        return True
-    line = _ERROR_LINE.search(error)
-    lines = text.splitlines()
-    shown = lines[int(line[1]) - 1 : int(line[1])] if line else lines
-    return any(_DRIVE.search(line_text) for line_text in shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +98,9 @@ class Sources:
 
     def has(self, section: str) -> bool:
         """Whether anything of the section was given."""
-        picked = [
-            setting.name in self.flags or self.environ.get(setting.env) for setting in settings_of(section).values()
-        ]
-        return any(picked) or bool(self.document.get(section))
+        settings = settings_of(section).values()
+        given = any(setting.name in self.flags or self.environ.get(setting.env) for setting in settings)
+        return given or bool(self.document.get(section))
 
     def values(self, section: str) -> dict[str, Any]:
         """The value of each setting of a section, by key."""
