@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
@@ -35,9 +34,6 @@ from exporter.web.tls import (
 )
 
 MAX_BYTES: Final = 1 << 20
-Lines = Mapping[tuple[str, str], int]
-"""The line of each key, by the section that it stands in ("" for the file itself) and its own text."""
-NO_LINES: Final[Lines] = MappingProxyType({})
 SIMILARITY: Final = 0.75
 """From here on an unknown key counts as a known one misspelt, and may be shown (difflib's ratio)."""
 
@@ -95,14 +91,14 @@ def read_web_file(path: Path) -> tuple[WebSettings | None, list[str], list[Path]
 
 def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSettings | None:
     """The settings, or None after an error. Errors and the files that are named are added to the lists."""
-    document, lines = _load(path, errors)
+    document = _load(path, errors)
     if errors:
         return None
-    root = Section(path, "", document, errors, lines)
+    root = Section(path, "", document, errors)
     root.allow_only("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 
     def section(name: str) -> Section:
-        return Section(path, name, root.values.get(name), errors, lines)
+        return Section(path, name, root.values.get(name), errors)
 
     tls = _read_tls(section("tls_server_config"), path.parent, files)
     users, headers = _read_users(section("basic_auth_users")), _read_http(section("http_server_config"))
@@ -285,8 +281,8 @@ def _go_duration(value: object) -> float | None:
 class Section:
     """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent."""
 
-    def __init__(self, file: Path, name: str, value: object, errors: list[str], lines: Lines = NO_LINES) -> None:
-        self._file, self._name, self._errors, self._lines = file, name, errors, lines
+    def __init__(self, file: Path, name: str, value: object, errors: list[str]) -> None:
+        self._file, self._name, self._errors = file, name, errors
         if value is not None and not isinstance(value, dict):
             self.report("", f"expected a mapping of keys to values, got {kind_of(value)}")
         self.values: dict[str, Any] = value if isinstance(value, dict) else {}
@@ -297,13 +293,12 @@ class Section:
         self._errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
 
     def report_entry(self, key: object, sentence: str) -> None:
-        """Add an error about a key that the user chose, by its line: it may be a secret in the wrong place."""
-        line = self._lines.get((self._name, str(key)))
-        self.report("", f"line {line}: {sentence}" if line else sentence)
+        """Add an error about a key that the user chose, by its place: it may be a secret in the wrong place."""
+        self.report("", f"entry {list(map(str, self.values)).index(str(key)) + 1}: {sentence}")
 
     def child(self, key: str, value: object) -> Section:
         """The mapping that stands under a key of this one."""
-        return Section(self._file, f"{self._name}.{key}", value, self._errors, self._lines)
+        return Section(self._file, f"{self._name}.{key}", value, self._errors)
 
     def allow_only(self, *known: str) -> None:
         """Report every other key, by name where that is nearly a known one."""
@@ -379,8 +374,8 @@ HINTS: Final[Mapping[str, str]] = {
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
-    """The document and the lines of its keys. Of what is no YAML only the kind of error is reported, never the text."""
+def _load(path: Path, errors: list[str]) -> object:
+    """The document. Of what is no YAML only the kind of error is reported, never the text."""
     import yaml  # noqa: PLC0415  # only where a web-config file is given
 
     class Refused(yaml.MarkedYAMLError):
@@ -408,9 +403,7 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
             return node
 
     try:
-        loader = StrictLoader(read_text(str(path), MAX_BYTES, read_trusted))
-        node = loader.get_single_node()
-        return (loader.construct_document(node), _lines_of(node)) if node else (None, NO_LINES)
+        return StrictLoader(read_text(str(path), MAX_BYTES, read_trusted)).get_single_data()
     except InvalidValue as error:
         errors.append(str(error))
     except yaml.MarkedYAMLError as error:
@@ -420,17 +413,4 @@ def _load(path: Path, errors: list[str]) -> tuple[object, Lines]:
         errors.append(f"{path}: {where}expected YAML{hint and ': '}{hint}")
     except Exception:  # PyYAML raises whatever its conversions do, such as IndexError for `!!int ''`
         errors.append(f"{path}: expected YAML")
-    return None, NO_LINES
-
-
-def _lines_of(root: Any) -> Lines:
-    """The lines of the keys of the file and of its sections, from YAML's nodes."""
-    lines: dict[tuple[str, str], int] = {}
-    pending = [("", root, 2)]  # name of the section, its node, how many levels below it count
-    while pending:
-        name, node, depth = pending.pop()
-        for key, value in node.value if node.id == "mapping" else ():
-            lines[name, str(key.value)] = key.start_mark.line + 1
-            if depth:
-                pending.append((f"{name}.{key.value}".lstrip("."), value, depth - 1))
-    return lines
+    return None

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import re
 import sys
-from enum import IntEnum
 from typing import Final
 
 MESSAGE_FILE: Final = r"%SystemRoot%\System32\EventCreate.exe"
@@ -21,15 +20,9 @@ MAX_TEXT: Final = 30_000
 """Characters. Windows takes 31,839 in one string [ReportEvent]."""
 
 _KEY: Final = r"SYSTEM\CurrentControlSet\Services\EventLog\Application"
+_ERROR: Final = 1
+"""EVENTLOG_ERROR_TYPE [ReportEvent]."""
 _INSERTED: Final = re.compile(r"%(?=[0-9!%{])")
-
-
-class Kind(IntEnum):
-    """How an entry is shown: EVENTLOG_ERROR_TYPE and so on [ReportEvent]."""
-
-    ERROR = 1
-    WARNING = 2
-    INFORMATION = 4
 
 
 def message(text: str) -> str:
@@ -47,10 +40,9 @@ def add_source(source: str) -> None:
         import winreg  # noqa: PLC0415  # of Windows alone
 
         _refuse_another(source)
-        kinds = Kind.ERROR | Kind.WARNING | Kind.INFORMATION
         with winreg.CreateKeyEx(winreg.HKEY_LOCAL_MACHINE, rf"{_KEY}\{source}", 0, winreg.KEY_SET_VALUE) as key:
             winreg.SetValueEx(key, "EventMessageFile", 0, winreg.REG_EXPAND_SZ, MESSAGE_FILE)
-            winreg.SetValueEx(key, "TypesSupported", 0, winreg.REG_DWORD, kinds)
+            winreg.SetValueEx(key, "TypesSupported", 0, winreg.REG_DWORD, _ERROR)
 
 
 def remove_source(source: str) -> None:
@@ -76,8 +68,8 @@ def _refuse_another(source: str) -> None:
                 raise PermissionError(errno.EACCES, "it is another program's")
 
 
-def report(source: str, number: int, text: str, kind: Kind = Kind.ERROR) -> bool:
-    """Write an entry of this source, with an id from 1 to `LAST_ID`. Whether the Event Log has taken it; never raises:
+def report(source: str, number: int, text: str) -> bool:
+    """Write an error of this source, with an id from 1 to `LAST_ID`. Whether the Event Log has taken it; never raises:
     who reports a failure has no better place to say that."""
     import pywintypes  # noqa: PLC0415  # of Windows alone
     import win32evtlog  # noqa: PLC0415  # of Windows alone
@@ -85,7 +77,7 @@ def report(source: str, number: int, text: str, kind: Kind = Kind.ERROR) -> bool
     try:
         handle = win32evtlog.RegisterEventSource(None, source)
         try:
-            win32evtlog.ReportEvent(handle, int(kind), 0, number, None, [message(text)], None)
+            win32evtlog.ReportEvent(handle, _ERROR, 0, number, None, [message(text)], None)
         finally:
             win32evtlog.DeregisterEventSource(handle)
     except pywintypes.error:

@@ -322,19 +322,20 @@ class _WindowsManager:
     """`Manager` by pywin32."""
 
     def __init__(self, handle: PySC_HANDLE) -> None:
+        import win32service  # noqa: PLC0415  # of Windows alone
+
+        self._api = win32service
         self._handle = handle
 
     def status(self, name: str) -> ServiceStatus | None:
         """See `Manager`."""
-        import win32service  # noqa: PLC0415  # of Windows alone
-
         try:
-            with self._service(name, win32service.SERVICE_QUERY_STATUS) as service:
-                found: Any = win32service.QueryServiceStatusEx(service)
+            with self._service(name, self._api.SERVICE_QUERY_STATUS) as service:
+                found: Any = self._api.QueryServiceStatusEx(service)
                 process = found["ProcessId"]
                 gone = found["CurrentState"] != State.STOPPED and _has_ended(process)
                 if gone:  # perhaps it has reported how it stopped since, or is started again
-                    found = win32service.QueryServiceStatusEx(service)
+                    found = self._api.QueryServiceStatusEx(service)
         except ServiceManagerError as error:
             if error.number == SERVICE_DOES_NOT_EXIST:
                 return None
@@ -345,16 +346,12 @@ class _WindowsManager:
 
     def command(self, name: str) -> str:
         """See `Manager`."""
-        import win32service  # noqa: PLC0415  # of Windows alone
-
-        with self._service(name, win32service.SERVICE_QUERY_CONFIG) as service:
-            return str(win32service.QueryServiceConfig(service)[3])
+        with self._service(name, self._api.SERVICE_QUERY_CONFIG) as service:
+            return str(self._api.QueryServiceConfig(service)[3])
 
     def define(self, definition: ServiceDefinition) -> tuple[str, ...]:
         """See `Manager`."""
-        import win32service as api  # noqa: PLC0415  # of Windows alone
-
-        name = definition.name
+        name, api = definition.name, self._api
         kind = (api.SERVICE_WIN32_OWN_PROCESS, api.SERVICE_AUTO_START, api.SERVICE_ERROR_NORMAL)
         line = command_line(definition.command)
         if self.status(name) is None:
@@ -371,8 +368,7 @@ class _WindowsManager:
             return tuple(self._options(service, definition))
 
     def _options(self, service: PySC_HANDLE, definition: ServiceDefinition) -> Iterator[str]:
-        import win32service as api  # noqa: PLC0415  # of Windows alone
-
+        api = self._api
         restarts = [(api.SC_ACTION_RESTART, round(1000 * seconds)) for seconds in definition.restart_after]
         actions = {"ResetPeriod": definition.reset_after, "RebootMsg": "", "Command": "", "Actions": restarts}
         options: tuple[tuple[str, int, Any], ...] = (
@@ -395,39 +391,32 @@ class _WindowsManager:
 
     def start(self, name: str) -> None:
         """See `Manager`."""
-        import win32service  # noqa: PLC0415  # of Windows alone
-
         with (
-            self._service(name, win32service.SERVICE_START) as service,
+            self._service(name, self._api.SERVICE_START) as service,
             _errors(name, SERVICE_ALREADY_RUNNING),
         ):
-            win32service.StartService(service, None)
+            self._api.StartService(service, None)
 
     def stop(self, name: str) -> None:
         """See `Manager`."""
-        import win32service  # noqa: PLC0415  # of Windows alone
-
-        with self._service(name, win32service.SERVICE_STOP) as service, _errors(name, SERVICE_NOT_ACTIVE):
-            win32service.ControlService(service, win32service.SERVICE_CONTROL_STOP)
+        with self._service(name, self._api.SERVICE_STOP) as service, _errors(name, SERVICE_NOT_ACTIVE):
+            self._api.ControlService(service, self._api.SERVICE_CONTROL_STOP)
 
     def delete(self, name: str) -> None:
         """See `Manager`."""
         import win32con  # noqa: PLC0415  # of Windows alone
-        import win32service  # noqa: PLC0415  # of Windows alone
 
         with self._service(name, win32con.DELETE) as service:
-            win32service.DeleteService(service)
+            self._api.DeleteService(service)
 
     @contextlib.contextmanager
     def _service(self, name: str, access: int) -> Iterator[PySC_HANDLE]:
-        import win32service  # noqa: PLC0415  # of Windows alone
-
         with _errors(name):
-            service = win32service.OpenService(self._handle, name, access)
+            service = self._api.OpenService(self._handle, name, access)
             try:
                 yield service
             finally:
-                win32service.CloseServiceHandle(service)
+                self._api.CloseServiceHandle(service)
 
 
 def _has_ended(process: int) -> bool:

@@ -66,7 +66,7 @@ def test_good_files_are_read(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "expected"),
     [
-        ("foo: 1", "line 1", "unknown key"),
+        ("foo: 1", "entry 1", "unknown key"),
         ("[1, 2]", "", "expected a mapping"),
         ("a: {b: [}", "line 1", "expected YAML"),
         ("? [a]\n: 1", "line 1", "expected YAML"),
@@ -94,10 +94,10 @@ def test_good_files_are_read(path: Path, text: str) -> None:
         (TLS_LINES + "  cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]\n", "cipher_suites", "expected of"),
         (TLS_LINES + "  curve_preferences: [CurveP256, X25519]\n", "curve_preferences", "one curve or all"),
         (TLS_LINES + "  prefer_server_cipher_suites: maybe\n", "prefer_server", "true or false"),
-        ("basic_auth_users: {alice: secret}", "basic_auth_users: line 1", "bcrypt"),
-        (f"basic_auth_users: {{'': '{HASH}'}}", "basic_auth_users: line 1", "expected a user name"),
-        (f"basic_auth_users:\n  a: {HASH}\n  b: {HASH.replace('$10$', '$18$')}", "line 3", "a cost up to 17"),
-        ("http_server_config: {headers: {Server: x}}", "http_server_config.headers: line 1", "can't be set"),
+        ("basic_auth_users: {alice: secret}", "basic_auth_users: entry 1", "bcrypt"),
+        (f"basic_auth_users: {{'': '{HASH}'}}", "basic_auth_users: entry 1", "expected a user name"),
+        (f"basic_auth_users:\n  a: {HASH}\n  b: {HASH.replace('$10$', '$18$')}", "entry 2", "a cost up to 17"),
+        ("http_server_config: {headers: {Server: x}}", "http_server_config.headers: entry 1", "can't be set"),
         ("http_server_config: {headers: {X-Frame-Options: allow}}", "headers.X-Frame-Options", "deny, sameorigin"),
         ('http_server_config: {headers: {X-XSS-Protection: "a\\r\\nb"}}', "headers.X-XSS-Protection", "one line"),
         ("rate_limit: {interval: soon, burst: 1}", "rate_limit.interval", "expected a duration"),
