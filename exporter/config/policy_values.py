@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from exporter.config.rules import read_rules, rule_table
 from exporter.config.schema import ApprovalSettings, settings_of
 from exporter.core.policy import Mode, Policy

@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import Struct
 
 
-
 class Verdict(StrEnum):
     """How bad a finding is. Only FAIL makes `check --probe` end with 1."""
 

@@ -183,7 +183,7 @@ config_file = '{web}'
         f"{config}: [otlp] certificate: {tmp_path / 'missing.pem'}: cannot be read: No such file or directory",
         f"{config}: [outbox] path: expected the path of a file, found the folder {tmp_path}",
         f"{web}: tls_server_config.keyfile: unknown key",
-        f"{web}: basic_auth_users: line 5: expected a bcrypt hash",
+        f"{web}: basic_auth_users: entry 1: expected a bcrypt hash",
     ):
         assert words in refusal, words
     assert "plain-text" not in refusal
