@@ -145,16 +145,6 @@ def connection_warnings(connection: ConnectionString, custom_endpoint: str = "")
     return warnings
 
 
-def resolve_hub(entity_path: str, event_hub: str) -> str:
-    """The event hub's name from the connection string and from `event_hub`. Raises `InvalidValue`."""
-    if entity_path and event_hub and entity_path.lower() != event_hub.lower():
-        expected = f"the same event hub as EntityPath in the connection string ({quote(entity_path)}), or nothing"
-        raise InvalidValue(expected)
-    if not entity_path and not event_hub:
-        raise InvalidValue("the name of the event hub here, or as EntityPath in the connection string")
-    return entity_path or event_hub
-
-
 def read_event_hubs(sources: Sources, read_file: ReadFile) -> EventHubsSettings:
     """The section with the secret read, the connection string parsed and the hub's name resolved.
 
@@ -227,9 +217,14 @@ def _read_connection(
 
 
 def _read_hub(sources: Sources, hub: Picked, entity_path: str) -> str:
-    try:
-        return resolve_hub(entity_path, hub.value)
-    except InvalidValue as error:
-        if hub.ok:
-            sources.errors.append(f"{hub.origin}: expected {error}, found {describe(hub.value)}")
-        return str(hub.value)
+    """The event hub's name from the connection string and from `event_hub`."""
+    given = str(hub.value)
+    if entity_path and given and entity_path.lower() != given.lower():
+        expected = f"the same event hub as EntityPath in the connection string ({quote(entity_path)}), or nothing"
+    elif entity_path or given:
+        return entity_path or given
+    else:
+        expected = "the name of the event hub here, or as EntityPath in the connection string"
+    if hub.ok:
+        sources.errors.append(f"{hub.origin}: expected {expected}, found {describe(given)}")
+    return given
