@@ -17,17 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from exporter.agent.log_fields import fields_of
 from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Source
 from exporter.core.attempts import FRESH_SECONDS
-from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered, PostFailure
+from exporter.core.cycle import ApprovalUnsent, DueApproval, PostAnswered
 from exporter.core.decision import decide_one, files_to_check
 from exporter.core.document import Document
 from exporter.core.facts import ApprovalRequested, Fact
-from exporter.core.policy import Decision, DecisionContext, Policy, Presence
+from exporter.core.policy import Context, Decision, Policy, Presence
 from exporter.core.state import Instant, Tracked
 from exporter.errors import Failure
 from exporter.log.protocol import Logger
@@ -47,20 +47,6 @@ class NotWanted(Failure):
     """The rules would not send an approval any more. `reason` is a hold reason, or why the decision is out of date."""
 
 
-class Post(Struct, frozen=True):
-    """A POST that was let go at `sent`, right before its first byte. `tracked` is the event's history then."""
-
-    due: DueApproval
-    tracked: Tracked
-    sent: Instant
-
-
-class _Ended(Struct, frozen=True):
-    """The thread of a POST has ended. `error` is None for an answer of 200."""
-
-    error: Exception | None
-
-
 class Approvals:
     """The approvals that are queued, those that wait for a connection or are leaving, and those whose POST has left."""
 
@@ -77,12 +63,14 @@ class Approvals:
         self._lock = threading.Lock()
         """Held to move an approval from `_connecting` to `_leaving`, or out of both."""
         self._connecting: dict[str, DueApproval] = {}
-        self._leaving: dict[str, Post] = {}
+        self._leaving: dict[str, tuple[DueApproval, PostAnswered]] = {}
         """Let go. Whether a first byte was written is not known to the agent's thread yet."""
-        self._in_flight: dict[str, Post] = {}
+        self._in_flight: dict[str, PostAnswered] = {}
+        """Without their answers."""
         self._threads: dict[str, float] = {}
         """When the thread of each event's POST began, on the monotonic clock."""
-        self._reports: queue.SimpleQueue[tuple[str, Post | _Ended]] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[tuple[str, PostAnswered | Exception | None]] = queue.SimpleQueue()
+        """By key: a POST that has left, and later how its thread has ended, None for an answer of 200."""
         self._hold: Presence | None = None
         self.files: Mapping[str, Presence] = {}
         """What the last look found, by path."""
@@ -184,7 +172,7 @@ class Approvals:
             self._source.approve(event_id, lambda: self._leave(key, event_id), lambda: self._left(key))
         except Exception as error:  # a bug in the client must also reach the loop, which logs it
             failure = error
-        self._reports.put((key, _Ended(failure)))
+        self._reports.put((key, failure))
         self._environment.wake()
 
     def _leave(self, key: str, event_id: str) -> None:
@@ -198,37 +186,31 @@ class Approvals:
             if self._connecting.get(key) is not due:  # a document came in between
                 raise NotWanted("decided-anew")
             del self._connecting[key]
-            self._leaving[key] = Post(due, self._persistence.state.tracked[key], self._environment.clock())
+            post = PostAnswered(self._persistence.state.tracked[key], self._environment.clock())
+            self._leaving[key] = due, post
 
     def _left(self, key: str) -> None:
         """Count the POST as sent: its first byte was written."""
         with self._lock:
-            post = self._leaving.get(key)
-        if post is not None:  # else dropped by `forget`
-            self._reports.put((key, post))
+            leaving = self._leaving.get(key)
+        if leaving is not None:  # else dropped by `forget`
+            self._reports.put((key, leaving[1]))
 
     def _ask_again(self, decision: Decision) -> None:
         """Raise `NotWanted` unless the rules would send this now."""
-        state = self._persistence.state
+        environment, state = self._environment, self._persistence.state
         tracked, document = state.tracked.get(decision.key), state.document
         if tracked is None or document is None:
             raise NotWanted("decided-anew")
-        identity = self._environment.identity()
+        identity = environment.identity()
         # Only the files of this event are checked, which may take a moment: the clock is read after it.
         files = self._presence(Document(document.incarnation, (tracked.event,)))
-        now = self._environment.clock()
-        context = DecisionContext(
-            vm_name=identity.vm.name,
-            conflict=identity.conflict,
-            confirmed=identity.confirmed,
-            files=files,
-            writable=self._persistence.can_record(),
-            now=now.wall,
-        )
-        again = decide_one(self._policy, state, context, document, tracked)
+        now = environment.clock()
+        context = Context(now, now, identity, files, self._persistence.can_record())
+        again = decide_one(self._policy, state, context, tracked)
         if again.words != decision.words:
             raise NotWanted(again.reason.value or "decided-anew", again.finding)
-        if self._environment.stopping():
+        if environment.stopping():
             raise NotWanted("stopping")
         if not self._fresh(now):
             raise NotWanted("old-document")
@@ -272,38 +254,38 @@ class Approvals:
         facts, self._facts = self._facts, []
         return facts
 
-    def _reported(self, key: str, report: Post | _Ended, before: datetime | None = None) -> Iterator[Answer]:
-        if isinstance(report, Post):
+    def _reported(
+        self, key: str, report: PostAnswered | Exception | None, before: datetime | None = None
+    ) -> Iterator[Answer]:
+        if isinstance(report, PostAnswered):
             with self._lock:
                 if self._leaving.pop(key, None) is not None:  # else dropped by `forget`
                     self._in_flight[key] = report
-            at, event_id = report.sent.wall, report.due.decision.event.event_id
+            at, event_id = report.sent.wall, report.tracked.event.event_id
             self._environment.record_post_sent(at if before is None else min(at, before), event_id)
             self._facts.append(ApprovalRequested(event_id))
             return
         self._threads.pop(key, None)
         with self._lock:
             unsent, leaving = self._connecting.pop(key, None), self._leaving.pop(key, None)
-        unsent, post = leaving.due if leaving else unsent, self._in_flight.pop(key, None)
+        unsent, post = leaving[0] if leaving else unsent, self._in_flight.pop(key, None)
         if unsent is not None:
-            yield ApprovalUnsent(unsent, self._failure(report.error, unsent))
+            yield ApprovalUnsent(unsent, self._failure(report, unsent.tracked))
         elif post is not None:  # else it was withdrawn, or dropped by `forget`
-            failure = self._failure(report.error, post.due)
+            failure = self._failure(report, post.tracked)
             status, reason = (failure.status_code, failure.reason) if failure else (ACCEPTED, "")
             now = self._environment.clock().wall
             at = now if before is None else min(now, before)
-            self._environment.record_post_answer(at, post.due.decision.event.event_id, status, reason)
-            yield PostAnswered(post.tracked, post.sent, failure)
+            self._environment.record_post_answer(at, post.tracked.event.event_id, status, reason)
+            yield replace(post, failure=failure)
 
-    def _failure(self, error: Exception | None, due: DueApproval) -> PostFailure | None:
-        if error is None:
-            return None
-        if isinstance(error, Failure):
-            return PostFailure(error.reason, error.detail, error.status_code, error.retry_after)
+    def _failure(self, error: Exception | None, tracked: Tracked) -> Failure | None:
+        if error is None or isinstance(error, Failure):
+            return error
         # A bug in the client must not keep the event from being tried again.
-        event_id, sentence = due.decision.event.event_id, f"{type(error).__name__}: {error}"[:300]
-        self._log.error("approval.broke", event_id=event_id, **self._about(due.tracked), error=sentence)
-        return PostFailure("other", type(error).__name__)
+        event_id, sentence = tracked.event.event_id, f"{type(error).__name__}: {error}"[:300]
+        self._log.error("approval.broke", event_id=event_id, **self._about(tracked), error=sentence)
+        return Failure("other", type(error).__name__)
 
     def _about(self, tracked: Tracked) -> dict[str, str]:
         return fields_of(tracked.event_type, self._environment.identity().vm.name, tracked.not_before)

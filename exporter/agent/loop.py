@@ -19,11 +19,12 @@ from exporter.agent.log_fields import about, fields_of
 from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Metrics, Options, Source, Store
 from exporter.core import cycle
-from exporter.core.cycle import Context, Observation, Outcome
+from exporter.core.cycle import Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.folding import folded
 from exporter.core.outage import UNAVAILABLE_SECONDS
+from exporter.core.policy import Context
 from exporter.core.records import APPROVAL_FAILED, Record, VmIdentity
 from exporter.core.snapshot import STALE_SECONDS, Status
 from exporter.core.state import EMPTY, Instant, Interruption, State
@@ -216,8 +217,6 @@ class Agent:
             state=state,
             vm=identity.vm,
             identity_conflict=identity.conflict,
-            source=self._persistence.state.process.source,
-            decisions=self._persistence.state.process.decisions,
             mode=options.policy.mode,
             coordination=options.policy.coordination,
             held=self._approvals.held,
@@ -244,7 +243,7 @@ class Agent:
         if state.last_good is not None or stored is None or stored.last_good is None:
             return state
         age = self._environment.clock().since(stored.last_good)
-        return stored if age is not None and age <= STALE_SECONDS else state
+        return replace(stored, process=state.process) if age is not None and age <= STALE_SECONDS else state
 
     def _log_fact(self, fact: Fact) -> None:
         match fact:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.core.document import Document
-from exporter.core.state import Instant, Reset, Seen, State
+from exporter.core.state import Instant, Rejection, Reset, Seen, State, Transition
 
 UNBROKEN_SECONDS: Final = 5.0
 UNBROKEN_POLLS: Final = 3
@@ -54,6 +54,20 @@ class Continuity(Struct, frozen=True):
         if "restart" in self.unseen:
             return Seen.AGENT_START
         return Seen.GAP if self.unseen else Seen.UNBROKEN
+
+
+class Step(Struct, frozen=True):
+    """The result of one good document."""
+
+    state: State
+    continuity: Continuity
+    transitions: tuple[Transition, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    changed: bool = False
+    anomaly: str = ""
+    """One of `ANOMALIES`, or empty."""
+    counted: tuple[Transition, ...] = ()
+    """The transitions of events of this VM. `apply_scope` sets it, and leaves in `transitions` those to publish."""
 
 
 def continuity_of(state: State, document: Document, now: Instant, poll_interval: float) -> Continuity:

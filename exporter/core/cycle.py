@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from exporter.core import outage as outages
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted, taken_back
-from exporter.core.continuity import EVERYDAY
+from exporter.core.continuity import EVERYDAY, Step
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import Document, unknown_words
 from exporter.core.facts import (
@@ -37,12 +37,12 @@ from exporter.core.facts import (
     UnknownValueObserved,
 )
 from exporter.core.interruption import WINDOW_POLLS, attribute, with_interruption
-from exporter.core.lifecycle import HISTORY_BYTES, advance
+from exporter.core.lifecycle import advance
 from exporter.core.memory import memory_full, with_tracked
-from exporter.core.policy import NOT_PUBLISHED, Decision, DecisionContext, Policy, Presence, Reason, Verdict
+from exporter.core.policy import NOT_PUBLISHED, Context, Decision, Policy, Reason, Verdict
 from exporter.core.record_factory import RecordFactory
-from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, DOCUMENT_REJECTED, Record, VmIdentity
-from exporter.core.scope import ScopedStep, apply_scope
+from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, DOCUMENT_REJECTED, Record
+from exporter.core.scope import apply_scope
 from exporter.core.state import (
     EMPTY,
     PREVIOUS_RUN,
@@ -53,9 +53,9 @@ from exporter.core.state import (
     Reset,
     StartedBy,
     State,
-    Step,
     Tracked,
 )
+from exporter.errors import Failure
 
 IDENTITY_SECONDS: Final = 10.0
 """For so long after its start an agent that has not read its identity yet writes no record: ids depend on it."""
@@ -128,16 +128,7 @@ class ApprovalUnsent(Struct, frozen=True):
     rules would not send the approval any more. `failure` is the reason; None if it was not even begun."""
 
     due: DueApproval
-    failure: PostFailure | None = None
-
-
-class PostFailure(Struct, frozen=True):
-    """Why an approval was not accepted. `status_code` is Azure's answer, None for none; `retry_after` is in seconds."""
-
-    reason: str
-    detail: str = ""
-    status_code: int | None = None
-    retry_after: float | None = None
+    failure: Failure | None = None
 
 
 class PostAnswered(Struct, frozen=True):
@@ -146,39 +137,12 @@ class PostAnswered(Struct, frozen=True):
     tracked: Tracked
     """The event's history when it left, for an event whose history was dropped meanwhile."""
     sent: Instant
-    failure: PostFailure | None = None
+    failure: Failure | None = None
 
 
 Observation = (
     AgentStarted | AgentStopped | DocumentRead | PollFailed | TimePassed | ApprovalSent | ApprovalUnsent | PostAnswered
 )
-
-
-class Context(Struct, frozen=True):
-    """The inputs of a run besides state, observation and policy, as the shell read them just before."""
-
-    now: Instant
-    process_start: Instant
-    identity: VmIdentity = VmIdentity()
-    files: Mapping[str, Presence] = EMPTY
-    """The presence of each file that the policy asks for (`decision.files_to_check`)."""
-    writable: bool = True
-    """The outbox accepts writes, so that decisions can be recorded."""
-    pending: frozenset[str] = frozenset()
-    """Keys of the events whose POST is in flight or queued."""
-    sends: bool = True
-    """Due approvals are returned to be sent. False in `replay`, which takes what was sent from the recording."""
-    watching: bool = True
-    """Interruptions are observed. False where documents alone are replayed."""
-    poll_interval: float = 1.0
-    """Seconds."""
-    all_events: bool = False
-    """Records are also published for events of other VMs (`records.scope`)."""
-    history_bytes: int = HISTORY_BYTES
-    """The most bytes that the histories of events that are over may take."""
-    version: str = ""
-    random_key: str = ""
-    """The VM key of record ids where neither the id nor the name of the VM is known."""
 
 
 class DueApproval(Struct, frozen=True):
@@ -235,17 +199,10 @@ def run(state: State, observation: Observation, policy: Policy, context: Context
     return cycle.outcome()
 
 
-def decision_context(context: Context, state: State) -> DecisionContext:
-    """The inputs of a decision besides policy and state."""
-    identity = context.identity
-    return DecisionContext(
-        vm_name=identity.vm.name,
-        conflict=identity.conflict,
-        confirmed=identity.confirmed,
-        files=context.files,
-        writable=context.writable and not memory_full(state, context.now.wall, context.history_bytes),
-        now=context.now.wall,
-    )
+def decision_context(context: Context, state: State) -> Context:
+    """The context of decisions on this state: what must be remembered needs memory as well as a writable outbox."""
+    is_full = memory_full(state, context.now.wall, context.history_bytes)
+    return replace(context, writable=context.writable and not is_full)
 
 
 def interruption_patience(poll_interval: float) -> float:
@@ -345,11 +302,11 @@ class _Cycle:
         step = advance(
             self._state, observed.document, self._now, self._context.poll_interval, self._context.history_bytes
         )
-        scoped = apply_scope(self._state, step, self._vm.name, self._context.all_events, self._context.poll_interval)
+        scoped = apply_scope(self._state, step, self._vm.name, self._context.all_events)
         self._count_unknown_values(step)
         self._changed = self._changed or scoped.state is not step.state
         self._state = scoped.state
-        self._record_step(step, scoped)
+        self._record_step(scoped)
         # An event may have started with this document, or in the gap before it.
         gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is Kind.STARTED]
         unobserved = max(gaps, default=0.0)
@@ -360,15 +317,15 @@ class _Cycle:
         self._mark_due(self._decide())
         self._remember(evidence=EMPTY)
 
-    def _record_step(self, step: Step, scoped: ScopedStep) -> None:
+    def _record_step(self, step: Step) -> None:
         if step.changed:
             self._facts.append(DocumentChanged())
-        for anomaly in step.anomalies:
-            self._record_anomaly(anomaly)
-        self._facts.extend(EventTransitioned(transition) for transition in scoped.counted)
-        for transition in scoped.published:
+        if step.anomaly:
+            self._record_anomaly(step.anomaly)
+        self._facts.extend(EventTransitioned(transition) for transition in step.counted)
+        for transition in step.transitions:
             self._record(self._factory.transition(self._state, transition))
-        for rejection in scoped.rejections:
+        for rejection in step.rejections:
             self._record(self._factory.rejection(self._state, rejection))
 
     def _record_anomaly(self, anomaly: str) -> None:
@@ -438,7 +395,7 @@ class _Cycle:
 
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
         """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
-        due, failure = observed.due, observed.failure or PostFailure("not-begun")
+        due, failure = observed.due, observed.failure or Failure("not-begun")
         self._state = taken_back(self._state, due.tracked.key, due.before)
         self._facts.append(ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
 

@@ -26,9 +26,9 @@ from exporter.core.hours import Hours, shown
 from exporter.core.lifecycle import phase_of
 from exporter.core.policy import (
     OF_CONTENT,
+    Context,
     Coordination,
     Decision,
-    DecisionContext,
     Mode,
     Policy,
     Presence,
@@ -37,6 +37,7 @@ from exporter.core.policy import (
     Verdict,
     prepared_path,
 )
+from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import Phase, Reset, State, Tracked, Whose
 from exporter.core.strict_json import encodable
 
@@ -58,15 +59,14 @@ def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
     return frozenset(paths)
 
 
-def decide(policy: Policy, state: State, context: DecisionContext) -> tuple[Decision, ...]:
+def decide(policy: Policy, state: State, context: Context) -> tuple[Decision, ...]:
     """A decision for each event of the state's document, from the state alone.
 
     Of the approvals by rules with `when_quiet` at most one stands, and none next to another approval.
     """
-    document = state.document
-    if document is None:
+    if state.document is None:
         return ()
-    decisions = {key: decide_one(policy, state, context, document, tracked) for key, tracked in state.tracked.items()}
+    decisions = {key: decide_one(policy, state, context, tracked) for key, tracked in state.tracked.items()}
     quiet = {rule.name for rule in policy.rules if rule.when_quiet}
     approved = [decision for decision in decisions.values() if decision.verdict is Verdict.APPROVE]
     if not quiet or len(approved) == 1:
@@ -74,36 +74,33 @@ def decide(policy: Policy, state: State, context: DecisionContext) -> tuple[Deci
     going = frozenset(decision.key for decision in approved if decision.rule not in quiet)
     for decision in approved:
         if decision.rule in quiet:
-            key, besides = decision.key, replace(context, approved_now=going)
-            decisions[key] = decide_one(policy, state, besides, document, state.tracked[key])
+            key = decision.key
+            decisions[key] = decide_one(policy, state, context, state.tracked[key], going)
             going |= {key}
     return tuple(decisions.values())
 
 
 def decide_one(
-    policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked
+    policy: Policy, state: State, context: Context, tracked: Tracked, approved_now: frozenset[str] = frozenset()
 ) -> Decision:
-    """The decision on one event of the state's document."""
-    reason, finding = _before_the_rules(policy, context, tracked)
-    if reason is not Reason.NONE:
-        return _decision(tracked, context, reason, None, finding)
-    rule, reason, finding = _by_the_rules(policy, tracked, state.reset)
+    """The decision on one event of the state's document. `approved_now` is as in `Decision`."""
+    event, vm_name, rule = tracked.event, context.identity.vm.name, None
+    reason, finding = _before_the_rules(policy, context.identity, tracked)
+    if reason is Reason.NONE:
+        rule, reason, finding = _by_the_rules(policy, tracked, state.reset)
     if rule is not None:
-        reason, finding = _after_a_rule(policy, state, context, document, tracked, rule)
-    return _decision(tracked, context, reason, rule, finding)
-
-
-def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: Rule | None, finding: str) -> Decision:
-    event = tracked.event
+        asked = conditions(policy, state, context, tracked, rule, approved_now)
+        if unmet := next((condition for condition in asked if not condition.met), None):
+            reason, finding = unmet.reason, "" if unmet.reason in SAYS_ALL else unmet.finding
     return Decision(
         key=tracked.key,
         event=event,
-        now=EventNow(tracked, context.vm_name),
+        now=EventNow(tracked, vm_name),
         verdict=Verdict.APPROVE if reason is Reason.NONE else Verdict.HOLD,
         reason=reason,
         rule=rule.name if rule else "",
         finding=encodable(finding)[:MAX_FINDING],
-        approved_now=context.approved_now,
+        approved_now=approved_now,
         fields={
             "EventType": event.event_type,
             "EventStatus": event.status,
@@ -111,15 +108,15 @@ def _decision(tracked: Tracked, context: DecisionContext, reason: Reason, rule: 
             "DurationInSeconds": event.duration,
             "Resources": list(event.resources) if event.resources is not None else None,
             "NotBefore": event.raw.get("NotBefore"),
-            "vm_name": context.vm_name or None,
-            **({"hours": _hours(rule.hours, context.now)} if rule is not None and rule.hours is not None else {}),
+            "vm_name": vm_name or None,
+            **({"hours": _hours(rule.hours, context.now.wall)} if rule is not None and rule.hours is not None else {}),
         },
     )
 
 
-def _hours(hours: Hours, now: datetime | None) -> dict[str, Any]:
+def _hours(hours: Hours, now: datetime) -> dict[str, Any]:
     """The hours of a rule, the time in their zone, and when they open or close next; null for what is not known."""
-    local, change = (hours.local(now), hours.next_change(now)) if now is not None else (None, None)
+    local, change = hours.local(now), hours.next_change(now)
     until = hours.local(change) if change is not None else None
     return {
         **hours.table,
@@ -128,18 +125,18 @@ def _hours(hours: Hours, now: datetime | None) -> dict[str, Any]:
     }
 
 
-def _before_the_rules(policy: Policy, context: DecisionContext, tracked: Tracked) -> tuple[Reason, str]:
+def _before_the_rules(policy: Policy, identity: VmIdentity, tracked: Tracked) -> tuple[Reason, str]:
     """Why the event is held before any rule is tried, and what was found; `NONE` if it is not."""
-    event = tracked.event
+    event, vm_name = tracked.event, identity.vm.name
     if policy.mode is Mode.OFF:
         return Reason.OFF, ""
     if phase_of(event) is not Phase.SCHEDULED or tracked.was_started:
         return Reason.NOT_SCHEDULED, ""
-    if not context.vm_name or not context.confirmed:
-        return Reason.IDENTITY_UNKNOWN, f"{context.vm_name} is not confirmed" if context.vm_name else ""
-    if context.conflict:
+    if not vm_name or not identity.confirmed:
+        return Reason.IDENTITY_UNKNOWN, f"{vm_name} is not confirmed" if vm_name else ""
+    if identity.conflict:
         return Reason.IDENTITY_CONFLICT, ""
-    if EventNow(tracked, context.vm_name).ownership is Whose.THEIRS:
+    if EventNow(tracked, vm_name).ownership is Whose.THEIRS:
         return Reason.NOT_THIS_VM, ""
     if event.faulty or event.event_type is None or event.resources is None or event.not_before is None:
         return Reason.MALFORMED, f"{', '.join(sorted(VITAL.intersection(event.faults))) or 'NotBefore'} can't be read"
@@ -164,16 +161,6 @@ def _by_the_rules(policy: Policy, tracked: Tracked, reset: Reset | None = None) 
     return rule, reason, finding
 
 
-def _after_a_rule(  # noqa: PLR0917  # the same arguments as `conditions`
-    policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
-) -> tuple[Reason, str]:
-    asked = conditions(policy, state, context, document, tracked, rule)
-    unmet = next((condition for condition in asked if not condition.met), None)
-    if unmet is None:
-        return Reason.NONE, ""
-    return unmet.reason, "" if unmet.reason in SAYS_ALL else unmet.finding
-
-
 class Explanation(Struct, frozen=True):
     """A decision and the checks behind it. `evaluations` is empty when the event was held before any rule was tried."""
 
@@ -182,24 +169,23 @@ class Explanation(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-def explain(policy: Policy, state: State, context: DecisionContext) -> tuple[Explanation, ...]:
+def explain(policy: Policy, state: State, context: Context) -> tuple[Explanation, ...]:
     """`decide`, with all checks of each event, also those after the first that failed."""
     return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
 
 
-def explain_decision(policy: Policy, state: State, context: DecisionContext, decision: Decision) -> Explanation:
+def explain_decision(policy: Policy, state: State, context: Context, decision: Decision) -> Explanation:
     """A decision that was just made, with all checks of its event, also those after the first that failed."""
-    tracked, document = state.tracked[decision.key], state.document
-    if document is None or _before_the_rules(policy, context, tracked)[0] is not Reason.NONE:
+    tracked = state.tracked[decision.key]
+    if _before_the_rules(policy, context.identity, tracked)[0] is not Reason.NONE:
         return Explanation(decision)
     if decision.reason in (Reason.UNKNOWN_TYPE, Reason.ALREADY_APPROVED, Reason.SOURCE_RESET):
         return Explanation(decision)
     tried = tuple(evaluations(policy.rules, tracked.event))
     if not tried or tried[-1].outcome is not Outcome.MATCHES:
         return Explanation(decision, tried)
-    besides = replace(context, approved_now=decision.approved_now)
-    asked = tuple(conditions(policy, state, besides, document, tracked, tried[-1].rule))
-    return Explanation(decision, tried, asked)
+    asked = conditions(policy, state, context, tracked, tried[-1].rule, decision.approved_now)
+    return Explanation(decision, tried, tuple(asked))
 
 
 def turning_points(policy: Policy, state: State, vm_name: str) -> tuple[float, ...]:
@@ -238,7 +224,7 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
     unsent = replace(tracked.approval, accepted_at=None)
     as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
-    reason, _ = _before_the_rules(strict, DecisionContext(vm_name), as_unapproved)
+    reason, _ = _before_the_rules(strict, VmIdentity(Vm(name=vm_name)), as_unapproved)
     if reason is Reason.NONE:
         rule, reason, _ = _by_the_rules(policy, as_unapproved)
         if rule is not None:
@@ -312,16 +298,16 @@ class Condition(Struct, frozen=True):
 
 
 def conditions(  # noqa: PLR0917  # the whole context of one event, handed from one place
-    policy: Policy, state: State, context: DecisionContext, document: Document, tracked: Tracked, rule: Rule
+    policy: Policy, state: State, context: Context, tracked: Tracked, rule: Rule, approved_now: Collection[str]
 ) -> Iterator[Condition]:
     """The checks after a rule matched, in the order of the reasons, without those that the policy does not ask for."""
-    event, files = tracked.event, context.files
+    event, files, vm_name = tracked.event, context.files, context.identity.vm.name
     observed_seconds = state.observed_seconds - tracked.first_seen_at
-    reason = coordination_of(policy, event, context.vm_name, observed_seconds)
+    reason = coordination_of(policy, event, vm_name, observed_seconds)
     if policy.coordination is not Coordination.ANY:
         single = policy.coordination is Coordination.SINGLE
         asked = Reason.SEVERAL_RESOURCES if single else Reason.NOT_LEADER
-        yield Condition(asked, reason is Reason.NONE, _place(policy, event, context.vm_name, observed_seconds))
+        yield Condition(asked, reason is Reason.NONE, _place(policy, event, vm_name, observed_seconds))
     if rule.settle is not None:
         unchanged = state.observed_seconds - tracked.unchanged_at
         yield Condition(Reason.SETTLING, unchanged >= rule.settle, f"unchanged for {_of(unchanged, rule.settle)}")
@@ -331,14 +317,14 @@ def conditions(  # noqa: PLR0917  # the whole context of one event, handed from 
         finding = _whether(presence, path) if path else "the id can't be part of a path"
         yield Condition(Reason.NOT_PREPARED, presence is Presence.PRESENT, finding)
     if rule.when_quiet:
-        disturbing = not_quiet(document, state, context.approved_now, tracked.key)
+        disturbing = not_quiet(state, approved_now, tracked.key)
         yield Condition(Reason.NOT_QUIET, not disturbing, disturbing or "no other event is Started or approved")
     if rule.max_resources is not None:
         finding = f"{len(event.resources or ())} VMs of at most {rule.max_resources}"
         yield Condition(Reason.TOO_MANY_RESOURCES, not too_many(rule, event), finding)
     if rule.hours is not None:
-        now, hours = context.now, rule.hours
-        yield Condition(Reason.OUT_OF_HOURS, now is not None and hours.within(now), _by_the_clock(hours, now))
+        now, hours = context.now.wall, rule.hours
+        yield Condition(Reason.OUT_OF_HOURS, hours.within(now), _by_the_clock(hours, now))
     if policy.hold_file:
         presence = files.get(policy.hold_file, Presence.UNKNOWN)
         yield Condition(Reason.HELD, presence is Presence.ABSENT, _whether(presence, policy.hold_file))
@@ -370,10 +356,10 @@ def _whether(presence: Presence, path: str) -> str:
     return f"{path} {'exists' if presence is Presence.PRESENT else 'does not exist'}"
 
 
-def _by_the_clock(hours: Hours, now: datetime | None) -> str:
+def _by_the_clock(hours: Hours, now: datetime) -> str:
     """Whether it is within a rule's hours, and until when: the same at each poll, so that nothing that shows it changes
     every minute."""
-    if now is None or hours.local(now) is None:
+    if hours.local(now) is None:
         return "the time is not known"
     change = hours.next_change(now)
     until = hours.local(change) if change is not None else None
@@ -411,12 +397,12 @@ def takeover_seconds(policy: Policy, event: Event, place: int) -> float | None:
     return place * policy.takeover_after if policy.takeover_after is not None and event.source == "User" else None
 
 
-def not_quiet(document: Document, state: State, approved_now: Collection[str], key: str) -> str:
+def not_quiet(state: State, approved_now: Collection[str], key: str) -> str:
     """Which other event of the document is Started, or was approved by this VM and is not over; empty for none.
 
     One of unknown status may be Started. An approval that Azure has not answered may have been accepted.
     """
-    if any(item.status != "Scheduled" for item in document.rejected):
+    if state.document is not None and any(item.status != "Scheduled" for item in state.document.rejected):
         return "an element of the document that can't be tracked may be Started"
     for other, tracked in state.tracked.items():
         if other == key:

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from exporter.core.continuity import (
     Continuity,
+    Step,
     anomaly_of,
     continuity_of,
     gap_reasons,
@@ -47,7 +48,6 @@ from exporter.core.state import (
     Seen,
     StartedBy,
     State,
-    Step,
     Tracked,
     Transition,
 )
@@ -99,7 +99,7 @@ def advance(
         reset=reset_after(state, document, continuity),
     )
     if state.document is not None and same(document, state.document):
-        return Step(_with_gap(touched, continuity))
+        return Step(_with_gap(touched, continuity), continuity)
     transitions: list[Transition] = []
     tracked: dict[str, Tracked] = {}
     for event in document.events:
@@ -113,7 +113,7 @@ def advance(
     seen = replace(touched, document=document, tracked=_bounded(tracked, history_bytes))
     after_all = close(seen, [leave.tracked for leave in gone], now.wall, history_bytes)
     final, rejections = rejected(after_all, document)
-    return Step(final, tuple(gone + transitions), rejections, True, (anomaly,) if anomaly else ())
+    return Step(final, continuity, tuple(gone + transitions), rejections, True, anomaly)
 
 
 def _maybe_there(state: State, document: Document) -> Iterator[Tracked]:

@@ -1,10 +1,9 @@
-"""The types of the policy and of decisions: modes, rules, reasons, and the inputs and result of a decision."""
+"""The types of the policy and of decisions: modes, rules, reasons, and the context and result of a decision."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -13,6 +12,9 @@ from msgspec import Struct, field
 from exporter.core.document import Event
 from exporter.core.event_now import EventNow
 from exporter.core.hours import Hours
+from exporter.core.lifecycle import HISTORY_BYTES
+from exporter.core.records import VmIdentity
+from exporter.core.state import EMPTY, Instant
 
 
 class Mode(StrEnum):
@@ -162,31 +164,39 @@ class Policy(Struct, frozen=True):
     rules: tuple[Rule, ...] = DEFAULT_RULES
 
 
-class DecisionContext(Struct, frozen=True):
-    """The inputs of a decision besides policy and state."""
+class Context(Struct, frozen=True):
+    """The inputs of a run besides state, observation and policy, as the shell read them just before."""
 
-    vm_name: str = ""
-    """The name of this VM as `Resources` would hold it; empty while unknown."""
-    conflict: bool = False
-    """The configured name differs from the one that the metadata service gives."""
-    files: Mapping[str, Presence] = field(default_factory=dict)
-    """The presence of the policy's files by path. One that was not checked is UNKNOWN."""
+    now: Instant
+    process_start: Instant
+    identity: VmIdentity = VmIdentity()
+    files: Mapping[str, Presence] = EMPTY
+    """The presence of each file that the policy asks for (`decision.files_to_check`)."""
     writable: bool = True
-    """The outbox accepts writes."""
-    confirmed: bool = True
-    """The metadata service gave the name, or has none to give: a configured name alone may be another VM's."""
-    now: datetime | None = None
-    """The time of day at which it is decided, with a zone. None where it is not known: within no hours."""
-    approved_now: frozenset[str] = frozenset()
-    """Keys of the events that are approved on the same document, and are not marked in the state yet."""
+    """The outbox accepts writes, so that decisions can be recorded."""
+    pending: frozenset[str] = frozenset()
+    """Keys of the events whose POST is in flight or queued."""
+    sends: bool = True
+    """Due approvals are returned to be sent. False in `replay`, which takes what was sent from the recording."""
+    watching: bool = True
+    """Interruptions are observed. False where documents alone are replayed."""
+    poll_interval: float = 1.0
+    """Seconds."""
+    all_events: bool = False
+    """Records are also published for events of other VMs (`records.scope`)."""
+    history_bytes: int = HISTORY_BYTES
+    """The most bytes that the histories of events that are over may take."""
+    version: str = ""
+    random_key: str = ""
+    """The VM key of record ids where neither the id nor the name of the VM is known."""
 
 
 class Decision(Struct, frozen=True):
     """The decision on one event: verdict, reason, the name of the rule that matched, and the fields that were used.
 
     `key` is the event's; `finding` is what was found where the reason applies, a clause, empty if the reason says it
-    all; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some; `approved_now` is
-    as in the context.
+    all; `fields` are JSON values under Azure's names, `vm_name`, and `hours` where the rule has some; `approved_now`
+    are the keys of the events that are approved on the same document, and are not marked in the state yet.
     `event` is the document's, which alone it rests on; `now` is what the event is last known to be.
     """
 

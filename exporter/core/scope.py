@@ -18,21 +18,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.core.continuity import Continuity, continuity_of, gap_reasons
+from exporter.core.continuity import Continuity, Step, gap_reasons
 from exporter.core.event_now import EventNow
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,
-    Instant,
     InterruptionTotals,
     Kind,
     Phase,
     Rejection,
     State,
-    Step,
     Tracked,
     Transition,
     Whose,
@@ -41,28 +38,16 @@ from exporter.core.state import (
 _BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
 
 
-class ScopedStep(Struct, frozen=True):
-    """The part of a step that is in scope: transitions to publish, in this order, and transitions to count."""
-
-    state: State
-    published: tuple[Transition, ...] = ()
-    rejections: tuple[Rejection, ...] = ()
-    counted: tuple[Transition, ...] = ()
-
-
-def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_interval: float) -> ScopedStep:
+def apply_scope(before: State, step: Step, vm_name: str, all_events: bool) -> Step:
     """The part of the step from `before` that a VM of this name publishes and counts, for all events or its own.
 
-    `vm_name` is empty while it is not known; `poll_interval` is in seconds. While document, name and scope are
-    unchanged, the events are not examined again.
+    `vm_name` is empty while it is not known. While document, name and scope are unchanged, the events are not examined
+    again.
     """
     scoped_as = (vm_name, all_events)
     if not step.changed and before.scoped_as == scoped_as:
-        return ScopedStep(step.state)
-    document, now = step.state.document, step.state.last_good
-    assert document is not None, "a step is made by a document"  # noqa: S101  # `advance` sets both
-    assert now is not None, "at a time"  # noqa: S101  # as above
-    scope = _Scope(vm_name, all_events, continuity_of(before, document, now, poll_interval), now)
+        return step
+    scope = _Scope(vm_name, all_events, step.continuity)
     moves = {move.tracked.key: move for move in step.transitions}
     for key, move in moves.items():
         if move.kind in CLOSING:
@@ -76,18 +61,23 @@ def apply_scope(before: State, step: Step, vm_name: str, all_events: bool, poll_
         for rejection in step.rejections
         if not rejection.key or (tracked[rejection.key].in_scope and rejection.key not in newly_in_scope)
     ]
-    state = replace(step.state, tracked=tracked, scoped_as=scoped_as)
-    return ScopedStep(state, tuple(scope.published), (*rejections, *scope.rejections), tuple(scope.counted))
+    return replace(
+        step,
+        state=replace(step.state, tracked=tracked, scoped_as=scoped_as),
+        transitions=tuple(scope.published),
+        rejections=(*rejections, *scope.rejections),
+        counted=tuple(scope.counted),
+    )
 
 
 class _Scope:
     """Examines one document, event by event; the results are in the three lists."""
 
-    def __init__(self, vm_name: str, all_events: bool, continuity: Continuity, now: Instant) -> None:
+    def __init__(self, vm_name: str, all_events: bool, continuity: Continuity) -> None:
         self._vm_name = vm_name
         self._all = all_events
         self._continuity = continuity
-        self._now = now
+        self._now = continuity.now
         self.published: list[Transition] = []
         self.counted: list[Transition] = []
         self.rejections: list[Rejection] = []

@@ -5,17 +5,16 @@ The agent replaces the whole value after each poll; a reader on another thread t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.event_now import EventNow
-from exporter.core.policy import Coordination, Decision, Mode, Presence
+from exporter.core.policy import Coordination, Mode, Presence
 from exporter.core.records import Vm
-from exporter.core.state import Instant, SourceStatus, State, Whose
+from exporter.core.state import Instant, State, Whose
 
 WARMING_SECONDS: Final = 300.0
 """Azure delivers events at the latest five minutes after the first answer [Enabling and disabling]."""
@@ -57,14 +56,12 @@ class EventFilesStatus(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """The agent at one moment. `decisions` is by event key, for each event of the last good document."""
+    """The agent at one moment. Of the source, and of what was decided, `state.process` has the newest."""
 
     started_at: datetime
     state: State
     vm: Vm = Vm()
     identity_conflict: bool = False
-    source: SourceStatus = SourceStatus()
-    decisions: Mapping[str, Decision] = field(default_factory=dict)
     mode: Mode = Mode.DRY_RUN
     coordination: Coordination = Coordination.LEADER
     held: bool = False
@@ -109,13 +106,13 @@ class Status(Struct, frozen=True):
     def last_read(self) -> datetime | None:
         """When the document was last read: by an earlier process only once the first poll of this one has ended."""
         last = self.state.last_good
-        earlier = last.wall if last is not None and self.source.last_poll is not None else None
-        return self.source.last_success or earlier
+        earlier = last.wall if last is not None and self.state.process.source.last_poll is not None else None
+        return self.state.process.source.last_success or earlier
 
     @property
     def knows_its_events(self) -> bool:
         """Whether this process has read a document and the VM's name is known: what is not there now is over."""
-        return self.source.last_success is not None and bool(self.vm.name)
+        return self.state.process.source.last_success is not None and bool(self.vm.name)
 
     @property
     def stale_after(self) -> float:
@@ -124,7 +121,8 @@ class Status(Struct, frozen=True):
 
     def fresh(self, now: Instant) -> bool:
         """Whether this process has read a document that is not older than `stale_after`."""
-        age = now.since(self.source.success) if self.source.success else None
+        success = self.state.process.source.success
+        age = now.since(success) if success else None
         return age is not None and age <= self.stale_after
 
     def warming(self, now: Instant) -> bool:

@@ -419,14 +419,3 @@ class Rejection(Struct, frozen=True):
     fault: str
     raw: Any
     key: str = ""
-
-
-class Step(Struct, frozen=True):
-    """The result of one good document."""
-
-    state: State
-    transitions: tuple[Transition, ...] = ()
-    rejections: tuple[Rejection, ...] = ()
-    changed: bool = False
-    anomalies: tuple[str, ...] = ()
-    """Anomalies of the source, words of `continuity.ANOMALIES`."""

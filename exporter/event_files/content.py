@@ -119,11 +119,12 @@ def event_file(fields: Mapping[str, Any], now: datetime) -> bytes:
 
 def status_fields(status: Status, files: Sequence[str], *, version: str, running: bool) -> dict[str, Any]:
     """The members of `status.json`, but for `type` and `written_at`. `files` are the names of the events' files."""
+    source = status.state.process.source
     return {
         "vm": _cut(vm_data(status.vm)),
-        "up": status.source.up,
+        "up": source.up,
         "last_read_at": optional_timestamp(status.last_read),
-        "failure": status.source.failure or None,
+        "failure": source.failure or None,
         "mode": status.mode.value,
         "version": version,
         "started_at": timestamp(status.started_at),

@@ -124,7 +124,7 @@ class Keeper:
         done = [self._tried(self._remove_over, name) for name in over]
         self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, event in wanted.items():
-            decision = status.decisions.get(event.key)
+            decision = status.state.process.decisions.get(event.key)
             fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)

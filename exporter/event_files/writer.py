@@ -63,9 +63,9 @@ class EventFiles:
     def publish(self, status: Status) -> None:
         """Take the last status. From one thread."""
         self._latest = status
-        source = status.source
+        state, source = status.state, status.state.process.source
         seen = (source.up, source.failure, source.last_success is None, status.vm, status.mode)
-        everything = (seen, status.state.tracked, status.decisions)
+        everything = (seen, state.tracked, state.process.decisions)
         if everything != self._seen:
             self._seen = everything
             self._wake.set()

@@ -129,7 +129,7 @@ def _past(name: str, instant: Instant | datetime | None, now: Instant) -> Value:
 
 
 def _source(status: Status, now: Instant) -> Value:
-    source, state = status.source, status.state
+    state, source = status.state, status.state.process.source
     since = None if source.up else source.failing or (state.outage.since if state.outage else None)
     # When the document that is known was read, perhaps by an earlier process.
     read = source.success or (state.last_good if state.document else None)
@@ -193,7 +193,7 @@ class _Texts:
 def _event(status: Status, known: EventNow, now: Instant) -> Value:
     tracked, event, texts = known.history, known.history.event, _Texts()
     approval, felt, start = tracked.approval, tracked.interruptions, known.starts_at
-    decision = status.decisions.get(tracked.key)
+    decision = status.state.process.decisions.get(tracked.key)
     return {
         "event_id": event.event_id,
         "event_type": texts.cut("event_type", known.event_type),

@@ -457,7 +457,7 @@ def test_what_a_late_disk_knows_of_an_id_stands_against_an_approval(tmp_path: Pa
         world.live(30)
         assert len(world.source.posts) == sent
         reason = Reason.ALREADY_APPROVED if what == "accepted" else Reason.NOT_SCHEDULED
-        assert [decision.reason for decision in world.agent.status.decisions.values()] == [reason]
+        assert [decision.reason for decision in world.agent.status.state.process.decisions.values()] == [reason]
 
 
 def test_a_number_that_is_lower_than_a_late_disks_is_not_acted_on(tmp_path: Path) -> None:

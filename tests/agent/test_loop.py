@@ -283,7 +283,7 @@ def test_nothing_is_approved_that_cannot_be_recorded(tmp_path: Path) -> None:
         block(folder)
         world.see(document(2, event()), 10)
         assert world.source.posts == []
-        held = list(world.agent.status.decisions.values())
+        held = list(world.agent.status.state.process.decisions.values())
         assert [decision.reason for decision in held] == [Reason.OUTBOX_UNWRITABLE]
         assert world.value("up") == 1
         assert len(world.said("outbox.unwritable")) == 1

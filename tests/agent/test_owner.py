@@ -134,7 +134,7 @@ def test_what_was_read_just_before_a_restart_is_shown_until_it_is_read_again(tmp
         world.see(TIMEOUT, 5)
         assert world.value("events", event_type="Reboot", event_status="Started") == 1
         assert world.value("up") == 0
-        assert not world.agent.status.decisions
+        assert not world.agent.status.state.process.decisions
         world.live(40)
         assert world.value("events", event_type="Reboot", event_status="Started") == 0
 

@@ -130,7 +130,7 @@ def test_an_event_that_was_started_is_not_approved_when_it_is_scheduled_again(tm
         world.restart()
         world.see(document(9, event()), 15)
         assert world.source.posts == []
-        assert world.agent.status.decisions[REBOOT.lower()].reason.value == "not-scheduled"
+        assert world.agent.status.state.process.decisions[REBOOT.lower()].reason.value == "not-scheduled"
 
 
 @pytest.mark.parametrize("down", [1, 5])
@@ -505,7 +505,7 @@ def test_an_id_that_a_twin_showed_as_started_is_not_approved(tmp_path: Path) -> 
             world.see(document(2, *twins), 3)
             world.see(document(3, event()), 15)
             assert world.source.posts == []
-            assert world.agent.status.decisions[REBOOT.lower()].reason.value == "not-scheduled"
+            assert world.agent.status.state.process.decisions[REBOOT.lower()].reason.value == "not-scheduled"
 
 
 def test_an_event_that_only_started_is_not_outdated(tmp_path: Path) -> None:

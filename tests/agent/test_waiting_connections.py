@@ -250,7 +250,7 @@ def test_approved_event_that_is_not_over_is_not_quiet(tmp_path: Path) -> None:
         assert [event_id for _, event_id in world.source.posts] == [REBOOT]
         world.see(document(3, started(first), second), 5)
         assert [event_id for _, event_id in world.source.posts] == [REBOOT]
-        found = world.agent.status.decisions["second"]
+        found = world.agent.status.state.process.decisions["second"]
         assert (found.reason.value, found.finding) == ("not-quiet", f"Reboot {REBOOT} is or was Started")
         world.see(document(4, second), 3)
         assert [event_id for _, event_id in world.source.posts] == [REBOOT, "second"]
@@ -296,7 +296,7 @@ def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
     rule = Rule("mine", ("Reboot",), settle=30.0, require_file=str(tmp_path / "ready" / "{event_id}"))
     with World(tmp_path, policy(rules=(rule,))) as world:
         world.see(document(2, event("a-1")), 12)
-        assert world.agent.status.decisions["a-1"].finding == "unchanged for 12 s of 30 s"
+        assert world.agent.status.state.process.decisions["a-1"].finding == "unchanged for 12 s of 30 s"
         world.live(25)
         settling, unprepared = world.records("approval.decided")
         assert settling.data["decision"]["finding"] == "unchanged for 0 s of 30 s"
@@ -308,7 +308,7 @@ def test_finding_is_recorded_logged_and_current(tmp_path: Path) -> None:
         (tmp_path / "ready").mkdir()
         world.live(3)
         assert len(world.records("approval.decided")) == 2
-        assert world.agent.status.decisions["a-1"].finding == f"{missing} does not exist"
+        assert world.agent.status.state.process.decisions["a-1"].finding == f"{missing} does not exist"
         assert logged_finding in world.said("approval.decided")[1]
 
 
@@ -317,7 +317,7 @@ def test_identity_is_in_the_finding(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         world.who = VmIdentity(world.who.vm, confirmed=False)
         world.see(document(2, event()), 2)
-        assert world.agent.status.decisions[REBOOT.lower()].finding == f"{NAME} is not confirmed"
+        assert world.agent.status.state.process.decisions[REBOOT.lower()].finding == f"{NAME} is not confirmed"
 
 
 def test_each_refusal_is_logged_and_each_reason_recorded_once(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from exporter.core.attempts import attempt_due, attempting, retry_delay
 from exporter.core.decision import Outcome, decide, explain, files_to_check, outdated, turning_points
-from exporter.core.policy import AFTER_A_RULE, DecisionContext, Mode, Presence, Reason, prepared_path
+from exporter.core.policy import AFTER_A_RULE, Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
-from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS, SPOILERS, Case, at_place, hours, told
-from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, event, one, parsed, started
+from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, hours, told
+from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, context_of, event, one, parsed, started
 
 # -- conditions of a rule
 
@@ -39,7 +39,7 @@ def test_settled_is_unchanged_for_so_long() -> None:
 def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> None:
     """Anything else is not."""
     path = f"/run/ready/{EVENT_ID}"
-    case = Case(context=DecisionContext("vm-0", files={path: presence})).rules(require_file="/run/ready/{event_id}")
+    case = Case(context=context_of(files={path: presence})).rules(require_file="/run/ready/{event_id}")
     assert files_to_check(case.policy, parsed(event())) == {path}
     assert told(case) == reason
 
@@ -51,7 +51,7 @@ def test_prepared_is_a_file_that_was_seen(presence: Presence, reason: str) -> No
 def test_held_is_anything_but_a_clear_no_such_file(presence: Presence, reason: str) -> None:
     """A file that can't be looked at holds."""
     policy = replace(ENFORCE, hold_file="/etc/hold")
-    assert told(Case(policy=policy, context=DecisionContext("vm-0", files={"/etc/hold": presence}))) == reason
+    assert told(Case(policy=policy, context=context_of(files={"/etc/hold": presence}))) == reason
     assert told(Case(policy=policy)) == "held"
 
 
@@ -121,9 +121,7 @@ def test_an_id_that_cannot_be_a_file_name_is_not_prepared(tmp_path: Path) -> Non
     watcher.sees(event("../there"))
     policy = replace(ENFORCE, rules=(replace(ANY_REBOOT, require_file=template),))
     files = {f"{tmp_path}/ready/../there": Presence.PRESENT, f"{tmp_path}/there": Presence.PRESENT}
-    assert [found.reason for found in decide(policy, watcher.state, DecisionContext("vm-0", files=files))] == [
-        Reason.NOT_PREPARED
-    ]
+    assert [found.reason for found in decide(policy, watcher.state, context_of(files=files))] == [Reason.NOT_PREPARED]
     assert files_to_check(policy, parsed(event("../there"))) == frozenset()
 
 
@@ -158,16 +156,15 @@ def test_within_the_hours_it_is_approved_and_without_it_is_held() -> None:
         ("2026-11-29T04:00:00+00:00", "out-of-hours"),
         ("2026-11-29T21:30:00+00:00", "out-of-hours"),
     ):
-        assert told(replace(case, context=replace(OURS, now=datetime.fromisoformat(moment)))) == reason, moment
+        assert told(replace(case, context=context_of(now=datetime.fromisoformat(moment)))) == reason, moment
 
 
 def test_a_time_that_is_not_known_is_within_no_hours() -> None:
-    """None, or one without a zone, which is the time of day nobody knows where: not even of those of the whole day."""
+    """One without a zone, which is the time of day nobody knows where: not even of those of the whole day."""
     case = Case().rules(hours=hours())
-    for now in (None, NOON.replace(tzinfo=None)):
-        (explained,) = explain(case.policy, case.state(), replace(OURS, now=now))
-        assert explained.decision.reason is Reason.OUT_OF_HOURS
-        assert [each.finding for each in explained.conditions if not each.met] == ["the time is not known"]
+    (explained,) = explain(case.policy, case.state(), context_of(now=NOON.replace(tzinfo=None)))
+    assert explained.decision.reason is Reason.OUT_OF_HOURS
+    assert [each.finding for each in explained.conditions if not each.met] == ["the time is not known"]
     assert told(case) == ""
 
 
@@ -176,7 +173,7 @@ def test_finding_shows_when_hours_begin_or_end_in_local_time() -> None:
 
     def finding(now: str) -> str:
         case = Case().rules(hours=hours("02:15-02:45", timezone="Europe/Berlin"))
-        (explained,) = explain(case.policy, case.state(), replace(OURS, now=datetime.fromisoformat(now)))
+        (explained,) = explain(case.policy, case.state(), context_of(now=datetime.fromisoformat(now)))
         return next(each.finding for each in explained.conditions if each.reason is Reason.OUT_OF_HOURS)
 
     first, second = "Sun 2026-10-25 02:15+02:00", "Sun 2026-10-25 02:15+01:00"

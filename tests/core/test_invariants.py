@@ -18,22 +18,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted
+from exporter.core.continuity import Step
 from exporter.core.decision import decide, files_to_check
 from exporter.core.document import Document, parse_document
 from exporter.core.folding import folded
 from exporter.core.hours import Hours
 from exporter.core.lifecycle import advance
 from exporter.core.memory import with_tracked
-from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, Policy, Presence, Rule, Verdict
+from exporter.core.policy import Context, Coordination, Decision, Mode, Policy, Presence, Rule, Verdict
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, Vm
 from exporter.core.scope import apply_scope
-from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, Step, Tracked
+from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
 from exporter.core.timestamps import parse_time
 from tests.support import oracle
 from tests.support.approval_case import hours
-from tests.support.core_documents import NOON, event
+from tests.support.core_documents import NOON, context_of, event
 from tests.support.effort import LONG, Tried, examples
 from tests.support.records_reading import unknown_words
 
@@ -180,9 +181,10 @@ def hours_of(between: str = "", days: Sequence[str] = (), timezone: str = "UTC")
     return hours(between or "00:00-24:00", *days, timezone=timezone) if between or days else None
 
 
-def situation_of(house: oracle.House, policy: Policy, document: Document) -> DecisionContext:
+def situation_of(house: oracle.House, policy: Policy, document: Document) -> Context:
     files = {path: Presence(house.file(path)) for path in files_to_check(policy, document)}
-    return DecisionContext(house.vm_name, house.conflict, files, house.writable, now=house.now)
+    now = house.now or NOON.replace(tzinfo=None)  # of a time without a zone nothing is known
+    return context_of(house.vm_name, files, conflict=house.conflict, writable=house.writable, now=now)
 
 
 def places(events: list[Any]) -> dict[str, int]:
@@ -464,10 +466,10 @@ class Life:
         """The line up to the commit: every fact gets its record and its number."""
         step = advance(state, document, now, POLL)
         name = self.house_now.vm_name
-        scoped = apply_scope(state, step, name, False, POLL)
+        scoped = apply_scope(state, step, name, False)
         writer = RecordFactory(Vm(name=name), now.wall, document.incarnation, self.policy.mode)
         state, records = scoped.state, []
-        for transition in scoped.published:
+        for transition in scoped.transitions:
             state, record = writer.transition(state, transition)
             records.append(record)
         for rejection in scoped.rejections:

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import DecisionContext, Mode, Policy, Rule, Verdict
+from exporter.core.policy import Mode, Policy, Rule, Verdict
 from exporter.core.record_factory import NAMESPACE, RecordFactory, account
 from exporter.core.records import DEPTH, KINDS, Record, Vm, timestamp
 from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, Rejection, State
 from exporter.core.strict_json import encodable
-from tests.support.approval_case import hours
-from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
+from tests.support.approval_case import OURS, hours
+from tests.support.core_documents import EVENT_ID, NOON, Watcher, context_of, event, started
 
 KEY = folded(EVENT_ID)
 VM_ID = "5c7f1d3e-1c1a-4a3e-9d57-0d1f4c1f2b11"
@@ -248,7 +248,7 @@ def test_rejection_rules_an_approval_out_only_if_the_decision_does(fields: dict[
     """An event with an unreadable description is approved by the default rules, right after this record."""
     watcher = Watcher.fresh()
     step = watcher.step(event(**fields))
-    (decision,) = decide(Policy(Mode.ENFORCE), step.state, DecisionContext("vm-0"))
+    (decision,) = decide(Policy(Mode.ENFORCE), step.state, OURS)
     assert (decision.verdict is Verdict.APPROVE) is approved
     _, record = WRITER.rejection(step.state, step.rejections[0])
     assert ("can't be approved" in record.data["message"]) is not approved
@@ -260,7 +260,7 @@ def test_a_decision_is_told_with_its_reason_rule_and_fields() -> None:
     watcher = Watcher.fresh()
     watcher.sees(event())
     for mode, verdict, reason in ((Mode.DRY_RUN, "hold", "dry-run"), (Mode.ENFORCE, "approve", None)):
-        (decision,) = decide(Policy(mode), watcher.state, DecisionContext("vm-0"))
+        (decision,) = decide(Policy(mode), watcher.state, OURS)
         _, record = replace(WRITER, mode=mode).decision(watcher.state, decision)
         told = record.data["decision"]
         assert (told["verdict"], told["reason"], told["rule"]) == (verdict, reason, "user-initiated")
@@ -278,9 +278,9 @@ def test_a_decision_by_the_clock_tells_the_hours_and_until_when_they_hold() -> N
     for now, verdict, local, change, message in (
         ("2026-11-28T12:00:30+00:00", "hold", "2026-11-28T13:00+01:00", "2026-11-28T22:00+01:00", opens),
         ("2026-11-28T23:59:00+00:00", "approve", "2026-11-29T00:59+01:00", "2026-11-29T05:00+01:00", "(rule nights)"),
-        (None, "hold", None, None, "hours (rule nights): the time is not known"),
+        ("2026-11-28T12:00:30", "hold", None, None, "hours (rule nights): the time is not known"),
     ):
-        context = DecisionContext("vm-0", now=datetime.fromisoformat(now) if now else None)
+        context = context_of(now=datetime.fromisoformat(now))
         (decision,) = decide(Policy(Mode.ENFORCE, rules=(rule,)), watcher.state, context)
         _, record = replace(WRITER, mode=Mode.ENFORCE).decision(watcher.state, decision)
         told = record.data["decision"]

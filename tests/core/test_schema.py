@@ -18,7 +18,7 @@ from exporter.core.continuity import ANOMALIES
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import DecisionContext, Mode, Policy, Reason
+from exporter.core.policy import Mode, Policy, Reason
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import KINDS, Record, Vm
 from exporter.core.state import (
@@ -33,6 +33,7 @@ from exporter.core.state import (
     StartedBy,
     State,
 )
+from tests.support.approval_case import OURS
 from tests.support.core_documents import EVENT_ID, NOON, Watcher, event, started
 from tests.support.records_reading import unknown_words
 
@@ -68,7 +69,7 @@ def ended() -> Told:
 
 def decided() -> Told:
     state = scheduled()
-    (decision,) = decide(Policy(Mode.ENFORCE), state, DecisionContext("vm-0"))
+    (decision,) = decide(Policy(Mode.ENFORCE), state, OURS)
     return RecordFactory(VM, NOON, 2, Mode.ENFORCE).decision(state, decision)
 
 

@@ -59,7 +59,7 @@ def contents(status: Status) -> dict[str, Mapping[str, Any]]:
     """Each file that this status asks for, read back and held against its schema."""
     found = {}
     for name, event in named_files(status).items():
-        decision = status.decisions.get(event.key)
+        decision = status.state.process.decisions.get(event.key)
         fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=RULES)
         content = event_file(fields, NOON)
         assert len(content) <= MAX_BYTES
@@ -251,7 +251,7 @@ def test_the_status_file_is_as_its_schema_says(status: Status, running: bool) ->
     content = json.loads(status_file(status_fields(status, ["a.json"], version="1.2.3", running=running), NOON))
     STATUS_FILE.validate(content)
     assert content["running"] is running
-    assert content["up"] is status.source.up
+    assert content["up"] is status.state.process.source.up
     assert content["events"] == ["a.json"]
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from msgspec.structs import replace
 
 from exporter.core.policy import DEFAULT_RULES, Mode
 from exporter.core.records import Vm
@@ -40,6 +39,7 @@ from tests.support.statuses import (
     scheduled_story,
     started,
     started_story,
+    with_source,
 )
 
 FREEZE_FILE: Final = file_name(FREEZE["EventId"])
@@ -104,7 +104,7 @@ def world(tmp_path: Path) -> World:
 
 def unread(status: Status) -> Status:
     """The same before this process has read a document."""
-    return replace(status, source=SourceStatus())
+    return with_source(status, SourceStatus())
 
 
 def leave(folder: Path, name: str = OLD, **fields: Any) -> Path:
@@ -172,7 +172,7 @@ def test_status_is_told_from_time_to_time_and_at_each_change(world: World) -> No
     assert world.status == first
     world.bring(story.status(), after=HEARTBEAT_SECONDS - 1)
     assert world.status["written_at"] != first["written_at"]
-    down = replace(story.status(), source=SourceStatus(False, NOON, story.now, "timeout"))
+    down = with_source(story.status(), SourceStatus(False, NOON, story.now, "timeout"))
     world.bring(down, after=0.1)
     assert (world.status["up"], world.status["failure"]) == (False, "timeout")
     world.bring(down, running=False, after=0.1)

@@ -24,7 +24,7 @@ from tests.support.documentation import ROOT, blocks
 from tests.support.event_files import events
 from tests.support.peers import need
 from tests.support.running import Run
-from tests.support.statuses import FREEZE, REBOOT, scheduled_story
+from tests.support.statuses import FREEZE, REBOOT, scheduled_story, with_source
 
 PAGE: Final = ROOT / "docs" / "event-files.md"
 SHOWN: Final = "/run/azure-scheduled-events-exporter/events"
@@ -113,7 +113,7 @@ def test_python_takes_what_is_not_known_for_no_promise(world: World) -> None:
     assert not world.status["events"]
     assert read(world.path) is None
     known = scheduled_story().status()
-    world.bring(replace(known, source=SourceStatus(), state=replace(known.state, last_good=None)))
+    world.bring(with_source(replace(known, state=replace(known.state, last_good=None)), SourceStatus()))
     assert world.status["last_read_at"] is None
     assert read(world.path) is None
 

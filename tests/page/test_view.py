@@ -21,7 +21,7 @@ from exporter.page.view import render_page
 from tests.support import statuses
 from tests.support.page_reading import plain, read, rows, shown, tables, terms, verdict
 from tests.support.status_reading import answered
-from tests.support.statuses import FREEZE, NOON, REBOOT, Story
+from tests.support.statuses import FREEZE, NOON, REBOOT, Story, with_source
 
 
 def test_a_calm_page_says_as_of_when() -> None:
@@ -164,8 +164,8 @@ def test_it_never_looks_calm_when_blind() -> None:
     empty = statuses.empty_story()
     good = empty.status()
     never = Status(NOON, State(birth=NOON))
-    refused = replace(never, source=SourceStatus(False, NOON, None, "forbidden", NOON))
-    earlier = replace(good, source=SourceStatus())
+    refused = with_source(never, SourceStatus(False, NOON, None, "forbidden", NOON))
+    earlier = with_source(good, SourceStatus())
     warming = Story()
     warming.read()
     unreadable = statuses.empty_story()
@@ -362,7 +362,7 @@ def test_the_runbook_is_linked_at_what_the_page_says() -> None:
         "spotpreemption": preempt.status(),
         "nameunknown": statuses.scheduled_story().status(vm=Vm()),
         "sourcefailing": statuses.failing_status(statuses.scheduled_story()),
-        "datastale": replace(empty.status(), source=SourceStatus()),
+        "datastale": with_source(empty.status(), SourceStatus()),
         "outboxunwritable": empty.status(outbox=OutboxStatus(1, 2**20, False)),
         "destinationparked": parked,
         "destinationbehind": behind,
@@ -371,7 +371,6 @@ def test_the_runbook_is_linked_at_what_the_page_says() -> None:
     anchors = {line[3:].lower() for line in runbook.splitlines() if line.startswith("## ")}
     for section, status in sections.items():
         expected = f"azurescheduledevents{section}" if section else ""
-        assert (
-            answered(status, Instant(status.source.last_poll or NOON))["links"]["runbook"].partition("#")[2] == expected
-        )
+        now = Instant(status.state.process.source.last_poll or NOON)
+        assert answered(status, now)["links"]["runbook"].partition("#")[2] == expected
         assert not expected or expected in anchors

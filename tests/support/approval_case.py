@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from exporter.core.decision import decide
 from exporter.core.hours import DAYS, Hours
 from exporter.core.memory import with_tracked
-from exporter.core.policy import Coordination, Decision, DecisionContext, Mode, Policy, Reason, Rule, Verdict
+from exporter.core.policy import Context, Coordination, Decision, Mode, Policy, Reason, Rule, Verdict
 from exporter.core.state import Approval, Reset, State
-from tests.support.core_documents import KEY, NOON, Watcher, event, started
+from tests.support.core_documents import KEY, NOON, Watcher, context_of, event, started
 
 ANY_REBOOT = Rule("all", ("Reboot",))
-OURS = DecisionContext("vm-0", now=NOON)
+OURS = context_of()
 UNTRIED = Approval()
 ENFORCE = Policy(Mode.ENFORCE, Coordination.LEADER, rules=(ANY_REBOOT,))
 
@@ -35,7 +35,7 @@ class Case(Struct, frozen=True):
     fields: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[Any, ...] = ()
     policy: Policy = ENFORCE
-    context: DecisionContext = OURS
+    context: Context = OURS
     approval: Approval = UNTRIED
     known_for: float = 0.0
     number_restarted: bool = False
@@ -71,8 +71,8 @@ def told(case: Case) -> str:
 SPOILERS: Mapping[Reason, Callable[[Case], Case]] = {
     Reason.OFF: lambda case: replace(case, policy=replace(case.policy, mode=Mode.OFF)),
     Reason.NOT_SCHEDULED: lambda case: replace(case, fields={**case.fields, "EventStatus": "Started"}),
-    Reason.IDENTITY_UNKNOWN: lambda case: replace(case, context=replace(case.context, vm_name="")),
-    Reason.IDENTITY_CONFLICT: lambda case: replace(case, context=replace(case.context, conflict=True)),
+    Reason.IDENTITY_UNKNOWN: lambda case: replace(case, context=context_of("")),
+    Reason.IDENTITY_CONFLICT: lambda case: replace(case, context=context_of(conflict=True)),
     Reason.NOT_THIS_VM: lambda case: replace(case, fields={**case.fields, "Resources": ["vm-1", "vm-2"]}),
     Reason.MALFORMED: lambda case: replace(case, fields={**case.fields, "NotBefore": "soon"}),
     Reason.UNKNOWN_TYPE: lambda case: replace(case, fields={**case.fields, "ResourceType": "Disk"}),

@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from exporter.core.continuity import Step
 from exporter.core.document import Document, DocumentError, Event, parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
-from exporter.core.state import Approval, Instant, State, Step, Transition
+from exporter.core.policy import Context, Presence
+from exporter.core.records import Vm, VmIdentity
+from exporter.core.state import EMPTY, Approval, Instant, State, Transition
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
 NOT_BEFORE: Final = "Fri, 21 Nov 2025 12:15:00 GMT"
@@ -41,6 +44,18 @@ def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
 def started(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
     """An event that is Started, as Azure writes it."""
     return event(event_id, **{"EventStatus": "Started", "NotBefore": ""} | fields)
+
+
+def context_of(
+    vm_name: str = "vm-0",
+    files: Mapping[str, Presence] = EMPTY,
+    *,
+    conflict: bool = False,
+    writable: bool = True,
+    now: datetime = NOON,
+) -> Context:
+    """The context of a VM of this name."""
+    return Context(Instant(now), Instant(now), VmIdentity(Vm(name=vm_name), conflict), files, writable)
 
 
 def body(number: Any, *events: Any) -> bytes:

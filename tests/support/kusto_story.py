@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from exporter.core.decision import decide
 from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
-from exporter.core.policy import DecisionContext, Mode, Policy
+from exporter.core.policy import Mode, Policy
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, Record, Vm
 from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, State
-from tests.support.core_documents import Watcher
+from tests.support.core_documents import Watcher, context_of
 
 SUBSCRIPTION: Final = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 FREEZE: Final = "11111111-AAAA-4AAA-8AAA-AAAAAAAAAAAA"
@@ -106,7 +106,7 @@ class Member:
     def decides(self, moment: datetime, event_id: str) -> None:
         """Tells what it decides about an event that it saw."""
         self._go(moment)
-        found = decide(Policy(self.mode), self._watcher.state, DecisionContext(self.vm.name))
+        found = decide(Policy(self.mode), self._watcher.state, context_of(self.vm.name))
         for decision in found:
             if decision.key == folded(event_id):
                 self._tell(self._writer.decision(self._watcher.state, decision))

@@ -71,7 +71,7 @@ def read(page: bytes) -> Element:
 def shown(status: Status, later: float = 0.0, at: Story | None = None) -> Element:
     """The page of a status, made of its answer for machines, so many seconds after its last poll, or after the last
     moment of the story `at`."""
-    moment = at.now if at else (status.source.last_poll or NOON)
+    moment = at.now if at else (status.state.process.source.last_poll or NOON)
     return read(render_page(answered(status, Instant(moment + timedelta(seconds=later)))))
 
 

@@ -14,11 +14,12 @@ from exporter.core.document import parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
-from exporter.core.policy import DecisionContext, Mode, Policy
+from exporter.core.policy import Mode, Policy
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
-from exporter.core.state import Approval, Instant, SourceStatus, State, Transition
+from exporter.core.state import Approval, Instant, ProcessMemory, SourceStatus, State, Transition
 from exporter.core.state_codec import dump_state, load_state
+from tests.support.core_documents import context_of
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
 VM: Final = Vm(
@@ -138,13 +139,13 @@ class Story:
         source: SourceStatus | None = None,
         outbox: OutboxStatus | None = None,
     ) -> Status:
-        decisions = decide(Policy(mode=mode), self.state, DecisionContext(vm_name=vm.name))
+        decisions = decide(Policy(mode=mode), self.state, context_of(vm.name))
+        source = source or SourceStatus(up=True, last_poll=self.now, last_success=self.now)
+        process = ProcessMemory(source=source, decisions={decision.key: decision for decision in decisions})
         return Status(
             started_at=self.at,
-            state=self.state,
+            state=replace(self.state, process=process),
             vm=vm,
-            source=source or SourceStatus(up=True, last_poll=self.now, last_success=self.now),
-            decisions={decision.key: decision for decision in decisions},
             mode=mode,
             outbox=outbox or OutboxStatus(bytes=45_056, capacity=104_857_600),
             destinations=tuple(destinations),
@@ -212,3 +213,8 @@ def failing_status(story: Story) -> Status:
     story.seconds += 60
     source = SourceStatus(False, story.now, last, "timeout", last + timedelta(seconds=1))
     return story.status(source=source, destinations=outputs(story.now))
+
+
+def with_source(status: Status, source: SourceStatus) -> Status:
+    """The same status with this one of the metadata service."""
+    return replace(status, state=replace(status.state, process=replace(status.state.process, source=source)))

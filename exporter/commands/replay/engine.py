@@ -39,17 +39,18 @@ from exporter.commands.replay.plans import ReplayPlan
 from exporter.commands.replay.result import Moment, ReplayResult
 from exporter.config.policy_values import PolicyRead
 from exporter.core import cycle
-from exporter.core.cycle import Context, Observation
+from exporter.core.cycle import Observation
 from exporter.core.decision import Explanation, explain_decision, files_to_check, match, turning_points
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import DecisionMade
 from exporter.core.folding import alike, folded
 from exporter.core.outage import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
-from exporter.core.policy import Policy, Presence, Reason, prepared_path
+from exporter.core.policy import Context, Policy, Presence, Reason, prepared_path
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import APPROVAL_DECIDED, APPROVAL_OUTDATED, DOCUMENT_REJECTED, Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
+from exporter.errors import Failure
 
 FileCheck = Callable[[Policy, Iterable[str], Mapping[str, Presence]], Mapping[str, Presence]]
 """The presence of a policy's files, by path: gets the policy, the paths, and what the agent found then."""
@@ -486,7 +487,7 @@ class ReplayEngine:
         self.result.answered(tracked.key, entry.at, entry.status, entry.reason)
         failure = None
         if entry.status != ACCEPTED:
-            failure = cycle.PostFailure(entry.reason, "as recorded", entry.status)
+            failure = Failure(entry.reason, "as recorded", status_code=entry.status)
         sent = tracked.approval.last_attempt or self._clock.advance_to(entry.at)
         self._run(cycle.PostAnswered(tracked, sent, failure), entry.at)
         document = self._state.document

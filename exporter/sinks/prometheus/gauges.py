@@ -60,13 +60,13 @@ def gauges_of(status: Status, now: Instant) -> Samples:
     gauges = _Gauges()
     _source(gauges, status, now)
     _vm(gauges, status)
-    _events(gauges, status.named_events, status.decisions)
+    _events(gauges, status.named_events, status.state.process.decisions)
     _outputs(gauges, status)
     return gauges.samples
 
 
 def _source(gauges: _Gauges, status: Status, now: Instant) -> None:
-    source, document = status.source, status.state.document
+    source, document = status.state.process.source, status.state.document
     gauges.set("up", source.up)
     gauges.set("last_poll_timestamp_seconds", source.last_poll)
     gauges.set("last_successful_poll_timestamp_seconds", status.last_read)

@@ -53,7 +53,7 @@ def agent(*flags: str, listen: str = "127.0.0.1:0") -> Iterator[tuple[App, str]]
     thread = threading.Thread(target=app.run)
     thread.start()
     try:
-        until(lambda: app.status.source.last_poll is not None)
+        until(lambda: app.status.state.process.source.last_poll is not None)
         yield app, f"{listen.rpartition(':')[0]}:{app.web.address[1]}"
     finally:
         app.stop()

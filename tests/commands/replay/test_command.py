@@ -26,10 +26,11 @@ from exporter.config.policy_values import policy_values
 from exporter.core.decision import decide, explain
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance
-from exporter.core.policy import Coordination, DecisionContext, Mode, Policy, Presence, Rule
+from exporter.core.policy import Coordination, Mode, Policy, Presence, Rule
 from exporter.core.state import Instant, State
 from exporter.simulator.metadata import scenario
 from tests.support.approval_case import hours
+from tests.support.core_documents import context_of
 from tests.support.lines import rejoined
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
@@ -534,7 +535,8 @@ def test_an_explanation_is_the_decision_and_what_it_lists_leads_to_it(chance: ra
     ]
     state = advance(State(birth=NOW), parse_document(body(1, *events)), Instant(NOW, 0.0)).state
     files = {"/hold": some(Presence), **{f"/f/{number}": some(Presence) for number in range(3)}}
-    context = DecisionContext(some(["vm-1", ""]), False, files, some([True, True, False]), now=some([None, NOW]))
+    now, writable = some([NOW, NOW.replace(tzinfo=None)]), some([True, True, False])
+    context = context_of(some(["vm-1", ""]), files, writable=writable, now=now)
     explained = explain(policy, state, context)
     assert tuple(each.decision for each in explained) == decide(policy, state, context)
     for each in explained:

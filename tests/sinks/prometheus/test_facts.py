@@ -183,7 +183,7 @@ def test_facts_bump_their_counters() -> None:
     sink.observe(InterruptionObserved("sleepwalk", 5.0, "abc"))
     sink.observe(InterruptionObserved("clock_step", -5.0, "abc"))
     story = statuses.scheduled_story()
-    decision = story.status().decisions[folded(FREEZE["EventId"])]
+    decision = story.status().state.process.decisions[folded(FREEZE["EventId"])]
     sink.observe(DecisionMade(decision))
     sink.observe(DecisionMade(replace(decision, rule="a rule of yesterday")))
     assert value(sink, "polls_total") == 3

@@ -196,7 +196,9 @@ def test_no_decision_is_told_that_this_process_did_not_make() -> None:
     """After a restart the events are known again, what is to be done about them is not yet."""
     story = statuses.scheduled_story()
     sink = make_sink(story.now)
-    sink.publish(replace(story.status(), decisions={}))
+    status = story.status()
+    process = replace(status.state.process, decisions={})
+    sink.publish(replace(status, state=replace(status.state, process=process)))
     assert ids(sink, "event_info")
     assert decisions(sink) == {}
 

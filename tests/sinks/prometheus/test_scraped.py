@@ -57,7 +57,7 @@ def golden_sink(name: str) -> PrometheusSink:
     for transition in story.transitions:
         if EventNow(transition.tracked, status.vm.name).ownership is not Whose.THEIRS:
             sink.observe(EventTransitioned(transition))
-    for decision in status.decisions.values():
+    for decision in status.state.process.decisions.values():
         if decision.now.ownership is not Whose.THEIRS:
             sink.observe(DecisionMade(decision))
     if name == "failing":
