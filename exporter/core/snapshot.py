@@ -5,10 +5,11 @@ The agent replaces the whole value after each poll; a reader on another thread t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.event_now import EventNow

@@ -28,6 +28,7 @@ T = TypeVar("T")
 SLICE_SECONDS: Final = 0.25
 _PENDING: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN})
 _READ_BYTES: Final = 65536
+_HEADER_BYTES: Final = 256 * 1024
 
 
 class Aborted(Exception):
@@ -35,7 +36,7 @@ class Aborted(Exception):
 
 
 class Flooded(Exception):
-    """The peer sent more bytes in one exchange than any valid answer needs."""
+    """The peer sent or announced more bytes in one exchange than it allows, or than any valid answer needs."""
 
 
 class Disconnected(ConnectionError):
@@ -66,8 +67,8 @@ class Exchange:
     """The time and the bytes that one exchange may take, and how far it got.
 
     One exchange at a time, from one thread; only `abort` may come from another. `stage`, `received` (bytes of the
-    answer), `connected` (a connection was opened for it), `ended` (the peer closed its side) and `unsent` (`leave` let
-    the request go, and no byte of it was written yet) are for the caller.
+    answer), `ended` (the peer closed its side) and `unsent` (`leave` let the request go, and no byte of it was written
+    yet) are for the caller.
     """
 
     def __init__(self, monotonic: Callable[[], float], waiting: Callable[[], None] = lambda: None) -> None:
@@ -76,7 +77,7 @@ class Exchange:
         self.waiting = waiting
         self._aborted = False
         self._deadline = 0.0
-        self._allowance = 0
+        self._max_bytes = 0
         self._leave = self._left = _nothing
         self.restart()
 
@@ -84,17 +85,17 @@ class Exchange:
         self,
         seconds: float,
         *,
-        allowance: int,
+        max_bytes: int,
         leave: Callable[[], None] = _nothing,
         left: Callable[[], None] = _nothing,
     ) -> None:
-        """Start an exchange: it ends within `seconds` and receives at most `allowance` bytes, headers included.
+        """Start an exchange: it ends within `seconds` and receives a body of at most `max_bytes`.
 
         `leave` is called right before the first byte of the request is written; if it raises, nothing is sent. `left`
         is called right after the system has accepted that byte.
         """
         self._deadline = self._monotonic() + seconds
-        self._allowance = allowance
+        self._max_bytes = max_bytes
         self._leave, self._left = leave, left
         self.restart()
 
@@ -102,7 +103,6 @@ class Exchange:
         """Begin the same exchange again, under the same deadline."""
         self.stage = Stage.EXCHANGE  # of a kept connection; a new one begins with CONNECT
         self.received = 0
-        self.connected = False
         self.ended = False
         self.unsent = False
 
@@ -145,16 +145,23 @@ class Exchange:
         return min(left, SLICE_SECONDS)
 
     def count(self, data: bytes) -> bytes:
-        """Account for received bytes. Raises Flooded over the allowance: endless 1xx answers, headers or trailers."""
+        """Account for received bytes. Raises Flooded for more than any answer needs: endless 1xx, headers or trailers.
+
+        Chunk framing at most doubles a body, even of chunks of a few bytes.
+        """
         self.received += len(data)
         self.ended = self.ended or not data
-        if self.received > self._allowance:
+        if self.received > 2 * self._max_bytes + _HEADER_BYTES:
             raise Flooded("more bytes than any answer needs")
         return data
 
+    def check_body(self, size: int) -> None:
+        """Raise Flooded if a body of so many bytes is longer than the exchange allows."""
+        if size > self._max_bytes:
+            raise Flooded(f"an answer of more than {self._max_bytes} bytes")
+
     def connecting(self, seconds: float) -> float:
         """Note that a connection is being opened. Returns its deadline (monotonic), at most `seconds` from now."""
-        self.connected = True
         self.stage = Stage.CONNECT
         return min(self._deadline, self._monotonic() + seconds)
 

@@ -1,8 +1,8 @@
 """The HTTP client of the Azure metadata service: read the document, approve an event, read the identity of this VM.
 
 Whatever the peer does, a call returns or raises `MetadataError` by its deadline, having read at most `max_bytes`. No
-proxy, redirect, cookie, content encoding or credential file is ever used: requests go through `http.transport`, which
-supports none of them by itself. Documents are not parsed here: `fetch` returns bytes.
+proxy, redirect, cookie, content encoding or credential file is ever used: an `httpx.Client` that takes nothing from
+the environment sends ready-made requests through `http.transport`. Documents aren't parsed here: `fetch` returns bytes.
 
 Facts about the service are from Microsoft's documentation of Scheduled Events and of the Instance Metadata Service.
 """
@@ -25,7 +25,7 @@ from exporter.core.strict_json import encodable
 from exporter.core.tags import MAX_TAG_VALUE, Tags
 from exporter.http.deadline import Aborted, Exchange, Resolve, Stage
 from exporter.http.tls import default_context
-from exporter.http.transport import Transport
+from exporter.http.transport import Transport, client_over
 from exporter.metadata.errors import (
     FOREIGN,
     RETRY_AFTER_SECONDS,
@@ -43,7 +43,6 @@ FIRST_DEADLINE_SECONDS: Final = 125.0  # the first request enables the service f
 PATIENT_AGAIN_SECONDS: Final = 3600.0  # without any answer, before one poll waits as long as the first
 IDENTITY_API_VERSION: Final = "2021-12-13"
 
-_HEADER_BYTES: Final = 256 * 1024
 _SNIPPET_BYTES: Final = 2048
 _SNIPPET_SECONDS: Final = 1.0
 _HEADERS: Final = {
@@ -113,10 +112,10 @@ def _tags(given: Any, names: Sequence[str]) -> Tags:
 
 
 class _Channel(Struct, frozen=True):
-    """An exchange and its transport, for one request at a time."""
+    """An exchange and the client that makes it, for one request at a time."""
 
     exchange: Exchange
-    transport: Transport
+    http: httpx.Client
 
 
 class MetadataClient:
@@ -219,20 +218,15 @@ class MetadataClient:
         except IndexError:
             channel = self._new_posting_channel()
         try:
-            request = httpx.Request(
-                "POST",
-                self._events.url,
-                json={"StartRequests": [{"EventId": event_id}]},
-                headers={**_HEADERS, "Connection": "close"},
-            )
             exchange = channel.exchange
 
             def leave_with_time() -> None:
                 leave()
                 exchange.prolong(self._deadline)
 
-            exchange.begin(self._deadline, allowance=_HEADER_BYTES, leave=leave_with_time, left=left)
-            self._send(channel, request, max_bytes=None)
+            approval, headers = {"StartRequests": [{"EventId": event_id}]}, {**_HEADERS, "Connection": "close"}
+            exchange.begin(self._deadline, max_bytes=self._max_bytes, leave=leave_with_time, left=left)
+            self._send(channel, httpx.Request("POST", self._events.url, json=approval, headers=headers))
             if exchange.unsent:
                 raise MetadataError("reset", "the peer answered and closed before the request was sent")
         finally:
@@ -247,15 +241,13 @@ class MetadataClient:
 
     def close(self) -> None:
         """Close the connections. Not while a call is in flight: `abort` it first."""
-        self._polling.transport.close()
-        for channel in self._posting:
-            channel.transport.close()
+        for channel in (self._polling, *self._posting):
+            channel.http.close()
 
     def _new_channel(self, waiting: Callable[[], None] = lambda: None) -> _Channel:
         exchange = Exchange(self._monotonic, waiting)
-        return _Channel(
-            exchange, Transport(exchange, connect_seconds=self._deadline, resolve=self._resolve, tls=self._tls)
-        )
+        transport = Transport(exchange, connect_seconds=self._deadline, resolve=self._resolve, tls=self._tls)
+        return _Channel(exchange, client_over(transport))
 
     def _new_posting_channel(self) -> _Channel:
         """Another channel for POSTs. All are kept: there are as many as POSTs were once in flight at the same time."""
@@ -266,42 +258,36 @@ class MetadataClient:
         return channel
 
     def _get(self, request: httpx.Request, seconds: float) -> bytes:
-        exchange = self._polling.exchange
-        # Chunk framing at most doubles a body, even of chunks of a few bytes.
-        exchange.begin(seconds, allowance=2 * self._max_bytes + _HEADER_BYTES)
-        try:
-            return self._send(self._polling, request, self._max_bytes)
-        except MetadataError as error:
-            # A kept connection that the peer closed meanwhile is no failure of the service: retry at once.
-            if error.reason != "reset" or exchange.connected or exchange.received:
-                raise
-        exchange.restart()
-        return self._send(self._polling, request, self._max_bytes)
+        self._polling.exchange.begin(seconds, max_bytes=self._max_bytes)
+        return self._send(self._polling, request)
 
-    def _send(self, channel: _Channel, request: httpx.Request, max_bytes: int | None) -> bytes:
-        """The body of a 200; empty, and not read, if `max_bytes` is None."""
+    def _send(self, channel: _Channel, request: httpx.Request) -> bytes:
+        """The body of a 200; empty, and not read, of the answer to a POST."""
         try:
-            response = channel.transport.handle_request(request)
+            response = channel.http.send(request, stream=True)
+            if channel is self._polling:
+                self.headers = response.headers
             try:
-                if channel is self._polling:
-                    self.headers = response.headers
-                self._check_status(channel.exchange, response)
-                return b"" if max_bytes is None else self._read(channel.exchange, response, max_bytes)
+                if response.status_code != httpx.codes.OK:
+                    raise self._refused(channel.exchange, response)
+                if request.method == "POST":
+                    return b""
+                if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+                    raise MetadataError("encoding", "a content encoding that was not asked for", status_code=200)
+                return b"".join(response.iter_raw())
             finally:
                 response.close()
         except FOREIGN as error:
             raise translate(error, channel.exchange) from error
 
-    def _check_status(self, exchange: Exchange, response: httpx.Response) -> None:
+    def _refused(self, exchange: Exchange, response: httpx.Response) -> MetadataError:
         code = response.status_code
-        if code == httpx.codes.OK:
-            return
         # By the service's own clock where it sends a Date: the clock of this VM may be wrong.
         now = parse_http_date(response.headers.get("date", ""))
         now = self._clock() if now is None else now
         retry_after = parse_retry_after(response.headers.get("retry-after", ""), now, RETRY_AFTER_SECONDS)
         detail = f"HTTP {code} {self._snippet(exchange, response)}".rstrip()
-        raise MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
+        return MetadataError(status_reason(code), detail, status_code=code, retry_after=retry_after)
 
     def _snippet(self, exchange: Exchange, response: httpx.Response) -> str:
         """The beginning of an error's text, as far as it is received quickly, safe for one line of a log; for an HTML
@@ -320,17 +306,3 @@ class MetadataClient:
         text = data[:_SNIPPET_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
         markup = "html" in response.headers.get("content-type", "").lower() or is_page(text)
         return "(an HTML or XML page)" if markup else one_line(text)
-
-    def _read(self, exchange: Exchange, response: httpx.Response, max_bytes: int) -> bytes:
-        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise MetadataError("encoding", "a content encoding that was not asked for", status_code=200)
-        announced = response.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > max_bytes:
-            raise MetadataError("too-large", f"more than {max_bytes} bytes announced", status_code=200)
-        body = bytearray()
-        for part in response.iter_raw():  # no chunk size: parts must not be collected past the deadline
-            body += part
-            if len(body) > max_bytes:
-                raise MetadataError("too-large", f"more than {max_bytes} bytes", status_code=200)
-            exchange.slice()
-        return bytes(body)

@@ -24,7 +24,7 @@ from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok
 @contextmanager
 def transport_of(seconds: float = 30.0, **options: Any) -> Iterator[tuple[Exchange, Transport]]:
     exchange = Exchange(time.monotonic)
-    exchange.begin(seconds, allowance=1 << 20)
+    exchange.begin(seconds, max_bytes=1 << 20)
     transport = Transport(exchange, connect_seconds=seconds, **options)
     try:
         yield exchange, transport
@@ -72,10 +72,10 @@ def test_request_that_is_not_wanted_any_more_is_not_sent() -> None:
 
     with RawServer(notes) as server, transport_of() as (exchange, transport):
         assert get(transport, server.url) == b"1"
-        exchange.begin(30.0, allowance=1 << 20, leave=refuse)
+        exchange.begin(30.0, max_bytes=1 << 20, leave=refuse)
         with pytest.raises(Unwanted):
             get(transport, server.url)
-        exchange.begin(30.0, allowance=1 << 20)
+        exchange.begin(30.0, max_bytes=1 << 20)
         assert get(transport, server.url, last="1") == b"1"
     assert [b"last" in head for head in heads] == [False, True]
 

@@ -16,15 +16,14 @@ import httpx
 
 from exporter import __version__
 from exporter.errors import Failure, Retryable
-from exporter.http.deadline import Disconnected, Exchange, Stage
+from exporter.http.deadline import Disconnected, Exchange
 from exporter.http.proxies import environment_proxy
 from exporter.http.tls import TlsFiles
-from exporter.http.transport import Proxy, Transport
+from exporter.http.transport import Proxy, Transport, client_over
 from exporter.secrets import Sieve, header_secrets
 from exporter.sinks.otlp.answers import FOREIGN, CollectorResponse, Success, judge, translate
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
-_HEADER_BYTES: Final = 256 * 1024
 _MAX_QUOTED: Final = 200  # characters of the collector's own words in an error
 _GZIP_OR_ZLIB: Final = 32  # zlib's word for finding out by itself which of the two headers it is
 _CLOSE_SECONDS: Final = 1.0
@@ -57,7 +56,7 @@ class CollectorClient:
         self._tls = tls if tls.authorities else TlsFiles(_ca_bundle(environ), tls.certificate, tls.key)
         self._proxy = environment_proxy(self._url, environ)
         self._sieve = Sieve([])
-        self._transport: Transport | None = None
+        self._http: httpx.Client | None = None
         self._busy = threading.Lock()
         self._closed = False
 
@@ -79,8 +78,7 @@ class CollectorClient:
     def give_back(self) -> None:
         """Close the connection that is kept for the next request."""
         with self._busy:
-            if self._transport is not None:
-                self._transport.close()
+            self._drop_client()
 
     def close(self) -> None:
         """For good, from any thread: a request under way ends within a quarter second, a later one at once."""
@@ -88,25 +86,21 @@ class CollectorClient:
         self._exchange.abort()
         if self._busy.acquire(timeout=_CLOSE_SECONDS):
             try:
-                if self._transport is not None:
-                    self._transport.close()
+                self._drop_client()
             finally:
                 self._busy.release()
 
+    def _drop_client(self) -> None:
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
     def _post(self, content: bytes, records: int, encoding: str) -> Success:
-        if self._transport is None:
-            self._transport = self._make_transport()
+        if self._http is None:
+            self._http = client_over(self._make_transport())
         request = httpx.Request("POST", self._url, headers=self._headers(encoding), content=content)
-        # Chunk framing may double a body made of tiny chunks.
-        self._exchange.begin(self._deadline, allowance=2 * MAX_RESPONSE_BYTES + _HEADER_BYTES)
-        try:
-            response = self._transport.handle_request(request)
-        except ConnectionError:
-            # A kept connection that the collector closed meanwhile costs a second attempt, not a failure.
-            if self._exchange.stage is not Stage.EXCHANGE or self._exchange.received:
-                raise
-            self._exchange.restart()
-            response = self._transport.handle_request(request)
+        self._exchange.begin(self._deadline, max_bytes=MAX_RESPONSE_BYTES)
+        response = self._http.send(request, stream=True)
         try:
             return self._judge(response, _read(response), records)
         finally:
@@ -159,17 +153,13 @@ def _ca_bundle(environ: Mapping[str, str]) -> str:
 
 def _read(response: httpx.Response) -> bytes:
     """The body as it was meant, never more than the cap."""
-    content = bytearray()
-    for part in response.iter_raw():
-        content += part
-        if len(content) > MAX_RESPONSE_BYTES:
-            raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", needs_operator=True)
+    content = b"".join(response.iter_raw())
     headers = response.headers
     unannounced = "Content-Length" not in headers and "Transfer-Encoding" not in headers
     if unannounced and not content and response.status_code != httpx.codes.NO_CONTENT:
         # An answer that ends with its connection and says nothing may have been cut off anywhere.
         raise Disconnected("the answer ended early")
-    return _plain(bytes(content), headers.get("Content-Encoding", "").strip().lower())
+    return _plain(content, headers.get("Content-Encoding", "").strip().lower())
 
 
 def _plain(content: bytes, encoding: str) -> bytes:

@@ -170,20 +170,20 @@ def test_retry_after_is_capped_and_never_believed_blindly(value: str, expected: 
 
 def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
     """A kept connection that turns out dead costs a second try, not a failure."""
-    with Receiver(Drop()) as receiver:
-        destination = OtlpDestination(receiver.url)
+    with Receiver(success(), Drop()) as receiver, closing(OtlpDestination(receiver.url)) as destination:
         destination.send([a_record()])
-        destination.close()
-    assert len(receiver.requests) == 2
-    assert len(receiver.logs) == 1
+        destination.send([a_record()])
+    assert len(receiver.requests) == 3
+    assert len(receiver.logs) == 2
 
 
 def test_a_collector_that_always_hangs_up_is_transient() -> None:
-    """Two lost connections in a row are a failure that is tried again."""
-    with Receiver(Drop(), Drop()) as receiver:
-        error = refused(receiver)
-    assert isinstance(error, Retryable)
-    assert (error.reason, error.needs_operator, len(receiver.requests)) == ("connect", False, 2)
+    """A new connection that is lost, be it after a kept one, is a failure that is tried again."""
+    with Receiver(success(), Drop(), Drop()) as receiver, closing(OtlpDestination(receiver.url)) as destination:
+        destination.send([a_record()])
+        with pytest.raises(Retryable) as caught:
+            destination.send([a_record()])
+    assert (caught.value.reason, caught.value.needs_operator, len(receiver.requests)) == ("connect", False, 3)
 
 
 @pytest.mark.parametrize("action", [Hang(), Drip(), Drip(0.001)])

@@ -11,7 +11,7 @@ from exporter.errors import Retryable
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.sinks.otlp.test_sink import a_record, status
 from tests.support.certificates import self_signed, write
-from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Receiver, Reply
+from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Receiver, Reply, success
 from tests.support.tunnel_proxy import TunnelProxy
 
 CREDENTIALS = "Basic dXNlcjpodW50ZXIy"  # user:hunter2
@@ -146,6 +146,6 @@ def test_a_silent_proxy_costs_the_deadline(certificate: tuple[str, str]) -> None
 
 def test_a_tunnel_that_breaks_is_opened_once_more(certificate: tuple[str, str]) -> None:
     """A collector that hangs up before its answer costs a second tunnel, not a failure."""
-    with Receiver(Drop(), tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
-        send(receiver.url, {"https_proxy": proxy.url}, certificate_file=certificate[0])
-    assert (len(receiver.logs), len(receiver.requests), len(proxy.requests)) == (1, 2, 2)
+    with Receiver(success(), Drop(), tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
+        send(receiver.url, {"https_proxy": proxy.url}, 2, certificate_file=certificate[0])
+    assert (len(receiver.logs), len(receiver.requests), len(proxy.requests)) == (2, 3, 2)
