@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter import __version__
@@ -51,7 +50,7 @@ from exporter.errors import Failure
 from exporter.event_files.folder import Folder
 from exporter.event_files.writer import EventFiles
 from exporter.log.log import Log
-from exporter.metadata.client import Answer, MetadataClient
+from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import REASONS
 from exporter.outbox.store import Outbox
 from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, status_body, status_value
@@ -67,8 +66,7 @@ from exporter.windows.places import NO_SHARE, is_on_network
 IDENTITY_PATIENCE_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 5.0
 HEALTHY_SECONDS: Final = 30.0
-HEALTHY_WHILE_READING_SECONDS: Final = 140.0
-"""The first answer of the metadata service may take two minutes; a loop that waits for it is healthy."""
+"""How long the poll loop may take for one pass. It turns while it waits for the metadata service, too."""
 FLUSH_SECONDS: Final = 1.0
 GATE_PATIENCE_SECONDS: Final = 1.0
 """How long after the start the gate waits for the first pass of the loop. Well below the timeout of any prober."""
@@ -99,33 +97,6 @@ def recorded(environment: Environment, recorder: Recorder) -> Environment:
     )
 
 
-class _Loop(Struct):
-    """When the poll loop last began a pass, on the monotonic clock, and whether it waits for a document."""
-
-    turned: float
-    reading: bool = False
-
-    def healthy(self, now: float) -> bool:
-        return now - self.turned < (HEALTHY_WHILE_READING_SECONDS if self.reading else HEALTHY_SECONDS)
-
-
-class _Reading:
-    """The metadata client as a source that marks in `_Loop` when a read is in progress."""
-
-    def __init__(self, client: MetadataClient, loop: _Loop) -> None:
-        self._client = client
-        self._loop = loop
-        self.approve = client.approve
-
-    def fetch(self) -> Answer:
-        self._loop.reading = True
-        try:
-            return self._client.fetch()
-        finally:
-            self._loop.reading = False
-            self._loop.turned = time.monotonic()
-
-
 class App:
     """The agent with its outbox, web server, deliveries and other threads: `start`, `run`, and `stop` from anywhere."""
 
@@ -146,7 +117,7 @@ class App:
         self._passed = threading.Event()  # the first pass of the loop is over
         self._gate_waits_until = time.monotonic() + gate_patience
         self._notifier = Notifier(environ)
-        self._loop = _Loop(time.monotonic())
+        self._turned = time.monotonic()
         self.sink = PrometheusSink(
             __version__,
             tuple(rule.name for rule in settings.approval.rules),
@@ -249,8 +220,7 @@ class App:
             )
             recorder.began(self._clock().wall, __version__, options.boot_id, policy_values(options.policy))
             environment = recorded(environment, recorder)
-        source = _Reading(self._client, self._loop)
-        return Agent(options, source, self._outbox, self.sink, log=self._log, environment=environment)
+        return Agent(options, self._client, self._outbox, self.sink, log=self._log, environment=environment)
 
     def _make_event_files(self, path: str) -> EventFiles:
         rules = self._settings.approval.rules
@@ -263,6 +233,7 @@ class App:
             self._event_files.publish(status)
 
     def _while_polling(self) -> None:
+        self._turned = time.monotonic()
         if self._agent is not None:
             self._agent.while_polling()
 
@@ -274,10 +245,10 @@ class App:
         """Run the poll loop until `stop`, then end with nothing lost; a disk that hangs keeps it. Returns 0."""
         assert self._agent is not None, "start comes first"  # noqa: S101  # only a bug calls it before
         self._notifier.ready(f"serving on {self.web.address[1]}")
-        self._notifier.watch(lambda: self._loop.healthy(time.monotonic()), self._stopping)
+        self._notifier.watch(self._is_healthy, self._stopping)
         self._identity.wait(IDENTITY_PATIENCE_SECONDS)
         while not self._stopping.is_set():
-            self._loop.turned = time.monotonic()
+            self._turned = time.monotonic()
             try:
                 wait = self._agent.tick()
             except Exception as error:  # one of the two loops that catch broadly: logged, and continued
@@ -289,6 +260,9 @@ class App:
             self._wake.clear()
         self._end()
         return 0
+
+    def _is_healthy(self) -> bool:
+        return time.monotonic() - self._turned < HEALTHY_SECONDS
 
     def stop(self) -> None:
         """End `run`, from any thread; a request in flight is aborted."""
@@ -326,8 +300,7 @@ class App:
         if path == "/metrics":
             return Response(200, *self.sink.render(accept == "openmetrics"))
         if path == "/-/healthy":
-            healthy = self._loop.healthy(time.monotonic())
-            return _word(200, "Healthy") if healthy else _word(503, "The poll loop does not turn")
+            return _word(200, "Healthy") if self._is_healthy() else _word(503, "The poll loop does not turn")
         if path == "/-/ready":
             ready = self._agent is not None and self._agent.status.fresh(self._clock())
             return _word(200, "Ready") if ready else _word(503, "No fresh document has been read")

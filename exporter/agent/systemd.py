@@ -27,8 +27,8 @@ class Notifier:
         """How long the watchdog waits for a keep-alive message; 0 when there is none."""
 
     def ready(self, status: str) -> None:
-        """Notify that the agent has started; `status` is shown by `systemctl status`."""
-        self._send(f"READY=1\nSTATUS={_one_line(status)}")
+        """Notify that the agent has started; `status`, one line, is shown by `systemctl status`."""
+        self._send(f"READY=1\nSTATUS={status}")
 
     def alive(self) -> None:
         """Send one keep-alive message to the watchdog."""
@@ -65,7 +65,3 @@ def _watchdog(environ: Mapping[str, str]) -> float:
         return 0.0
     text = environ.get("WATCHDOG_USEC", "")
     return int(text) / 1_000_000 if text.isascii() and text.isdigit() else 0.0
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:200]

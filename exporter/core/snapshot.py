@@ -101,7 +101,7 @@ class Status(Struct, frozen=True):
         """Whether the document may hold an event of this VM: also if the last poll failed or the VM's name is not
         known."""
         tracked = self.state.tracked.values()
-        return not (self.source.up and self.vm.name) or any(event.whose is not Whose.THEIRS for event in tracked)
+        return not (self.state.process.source.up and self.vm.name) or any(event.whose is not Whose.THEIRS for event in tracked)
 
     @property
     def last_read(self) -> datetime | None:

@@ -51,16 +51,8 @@ class Stage(Enum):
     EXCHANGE = "exchange"
 
 
-class Resolve(Protocol):
-    """`socket.getaddrinfo`, or a function of its shape."""
-
-    def __call__(self, host: str, port: int, *, type: int, flags: int = 0) -> list[Any]:
-        """The addresses of `host`, as `socket.getaddrinfo` returns them. Raises OSError."""
-        ...
-
-
-def _nothing() -> None:
-    """What is called if the caller gave nothing to call."""
+Resolve = Callable[..., list[Any]]
+"""`socket.getaddrinfo`, or a function of its shape: called with host, port and `type`, it may raise OSError."""
 
 
 class Exchange:
@@ -78,7 +70,8 @@ class Exchange:
         self._aborted = False
         self._deadline = 0.0
         self._max_bytes = 0
-        self._leave = self._left = _nothing
+        self._leave: Callable[[], None] = lambda: None
+        self._left: Callable[[], None] = lambda: None
         self.restart()
 
     def begin(
@@ -86,8 +79,8 @@ class Exchange:
         seconds: float,
         *,
         max_bytes: int,
-        leave: Callable[[], None] = _nothing,
-        left: Callable[[], None] = _nothing,
+        leave: Callable[[], None] = lambda: None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
         """Start an exchange: it ends within `seconds` and receives a body of at most `max_bytes`.
 

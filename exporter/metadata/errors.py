@@ -95,34 +95,19 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
         (Exception, "reset" if cut_off else "protocol"),
     )
     reason = next(word for kind, word in table if isinstance(error, kind))
-    return MetadataError(reason, one_line(str(error)) if isinstance(error, _OWN) else _without_bytes(str(error)))
+    return MetadataError(reason, one_line(str(error)) if isinstance(error, _OWN) else _without_bytes(error))
 
 
 _OWN = (Aborted, Flooded, OSError)
 """Messages of this package or of the system. Others are the HTTP library's, which quote what the peer sent."""
-_KNOWN_MESSAGES = (
-    "illegal status line",
-    "illegal header line",
-    "illegal chunk header",
-    "illegal request line",
-    "Receive buffer too long",
-    "Too many chunk",
-    "peer closed connection without sending complete message body",
-    "peer unexpectedly closed connection",
-    "Server disconnected without sending a response",
-    "conflicting Content-Length headers",
-    "bad Content-Length",
-    "multiple Transfer-Encoding headers",
-    "Transfer-Encoding",
-    "Can't send data when our state is ERROR",
-)
+_QUOTED = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
 _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)
 
 
-def _without_bytes(text: str) -> str:
+def _without_bytes(error: Exception) -> str:
     """The HTTP library's message without the bytes of the answer that it quotes."""
-    known = next((words for words in _KNOWN_MESSAGES if text.lower().startswith(words.lower())), "")
-    message = known or "what came is no answer of HTTP"
+    text = str(error)
+    message = _QUOTED.sub("", text) if isinstance(error, InvalidAnswer) else "what came is no answer of HTTP"
     return f"{message} (an HTML or XML page)" if is_page(text) else message
 
 

@@ -105,13 +105,6 @@ def format_size(count: int) -> str:
     return str(count)
 
 
-def distance(seconds: float) -> str:
-    """The distance to an instant that is so many seconds away: `in 14 min 30 s` or, where it was, `3 min ago`."""
-    if abs(seconds) < 1:
-        return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
-
-
 def ago(seconds: float | None) -> str:
     """How long ago something was, None where that is not known; never `in ...`, whatever the clocks did."""
     if seconds is None:

@@ -191,8 +191,8 @@ _TEXTS: Final = (
 
 def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
     """The account with every key and its right type; anything else becomes None, or 0 for a count."""
-    checked: dict[str, Any] = {name: _not_negative(account.get(name)) for name in _SPANS}
-    checked["notice_seconds"] = _number(account.get("notice_seconds"))
+    checked: dict[str, Any] = {name: _number(account.get(name)) for name in ("notice_seconds", *_SPANS)}
+    checked |= {name: None for name in _SPANS if (checked[name] or 0) < 0}
     checked |= {name: int(_number(account.get(name)) or 0) for name in _COUNTS}
     checked |= {name: clean(account[name], LONGEST_WORD) if account.get(name) else None for name in _TEXTS}
     approver = account.get("approved_by")
@@ -206,12 +206,6 @@ def _checked(account: Mapping[str, Any]) -> dict[str, Any]:
         "interruptions_observed": None if observed is None else int(observed),
         "interruption_longest_seconds": checked["interruption_longest_seconds"] or 0.0,
     }
-
-
-def _not_negative(value: object) -> float | None:
-    """The number if it is not negative, as no span is."""
-    seconds = _number(value)
-    return seconds if seconds is not None and seconds >= 0 else None
 
 
 def _first_seen(account: Mapping[str, Any]) -> str:

@@ -151,15 +151,14 @@ def split_address(text: str) -> tuple[str, int]:
 
 def near_miss(word: str, known: Iterable[str]) -> str:
     """The known word that was probably meant, for the end of a sentence; nothing where none is near."""
-    by_lower_case = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, _NEAR)
-    return f" (did you mean {quote(by_lower_case[near[0]])}? words match exactly)" if near else ""
+    near = nearest(word, known, _NEAR)
+    return f" (did you mean {quote(near)}? words match exactly)" if near else ""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that is most like this one, whatever the case; "" where none is like it."""
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """The known word that is most like this one (1 is the same), whatever the case; "" where none is like it."""
     by_lower_case = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1)
+    near = difflib.get_close_matches(word.strip().lower(), by_lower_case, 1, likeness)
     return by_lower_case[near[0]] if near else ""
 
 

@@ -28,7 +28,7 @@ def test_each_word_is_one_datagram(manager: tuple[socket.socket, str]) -> None:
     """Ready with a status of one line, alive, stopping: on a path or an abstract name."""
     listener, name = manager
     notifier = Notifier({"NOTIFY_SOCKET": name})
-    notifier.ready("serving\non 1")
+    notifier.ready("serving on 1")
     notifier.alive()
     notifier.stopping()
     assert [listener.recv(1000) for _ in range(3)] == [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.text.account import announced_duration
-from exporter.text.format import ago, clean, counted, distance, format_duration, moment, parse_duration, size, span
+from exporter.text.format import ago, clean, counted, format_duration, moment, parse_duration, size, span
 from tests.support.statuses import NOON
 
 
@@ -32,13 +32,6 @@ def plain(text: str) -> str:
 def test_a_span_has_at_most_two_units(seconds: float, text: str) -> None:
     """The two greatest; tenths only below ten seconds."""
     assert plain(span(seconds)) == text
-
-
-def test_a_distance_tells_past_and_future() -> None:
-    """Less than a second away is now."""
-    assert distance(0.9) == distance(-0.9) == "now"
-    assert plain(distance(-180)) == "3 min ago"
-    assert plain(distance(76 * 3600)) == "in 3 d 4 h"
 
 
 def test_what_was_is_never_said_to_come() -> None:
