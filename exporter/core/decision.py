@@ -169,11 +169,6 @@ class Explanation(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-def explain(policy: Policy, state: State, context: Context) -> tuple[Explanation, ...]:
-    """`decide`, with all checks of each event, also those after the first that failed."""
-    return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
-
-
 def explain_decision(policy: Policy, state: State, context: Context, decision: Decision) -> Explanation:
     """A decision that was just made, with all checks of its event, also those after the first that failed."""
     tracked = state.tracked[decision.key]

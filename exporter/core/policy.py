@@ -79,8 +79,6 @@ class Reason(StrEnum):
     """No reason applies: approved."""
 
 
-BEFORE_A_RULE: Final = tuple(Reason)[: tuple(Reason).index(Reason.NO_RULE) + 1]
-AFTER_A_RULE: Final = tuple(Reason)[tuple(Reason).index(Reason.NO_RULE) + 1 : -1]
 OF_CONTENT: Final = frozenset(
     {
         Reason.NOT_THIS_VM,

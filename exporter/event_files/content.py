@@ -36,8 +36,8 @@ _NOT_A_NAME: Final = re.compile(r"(?i)status|con|prn|aux|nul|(com|lpt)[0-9]")
 """Ours for another file, and what means a device on Windows, also with `.json` [Naming files, paths, namespaces]."""
 _SURE_NAME: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9a-f]{64}")
 """A GUID, as Azure's ids are, or a digest: nobody else's files are called so."""
-_OUR_TYPE: Final = r"azure_scheduled_events\.%s\.v[0-9]+"
-_EVENT_OPENING: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"azure_scheduled_events\.event_file\.v[0-9]+"')
+_OPENING: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"azure_scheduled_events\.(\w+)\.v[0-9]+"')
+"""How each of our files begins, also one that was torn off."""
 
 
 def file_name(event_id: str) -> str:
@@ -60,21 +60,17 @@ def is_event_file(name: str, content: bytes) -> bool:
     """
     if not content.strip(b"\0"):
         return bool(_SURE_NAME.fullmatch(name.removesuffix(SUFFIX)))
-    return bool(_EVENT_OPENING.match(content)) or _has_type(content, "event_file")
+    return _type_of(content) == b"event_file"
 
 
 def is_status_file(content: bytes) -> bool:
     """Whether what is called `status.json` may be replaced: it is ours, or blank."""
-    return not content.strip(b"\0") or _has_type(content, "event_files_status")
+    return not content.strip(b"\0") or _type_of(content) == b"event_files_status"
 
 
-def _has_type(content: bytes, word: str) -> bool:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return False
-    given = value.get("type") if isinstance(value, dict) else None
-    return isinstance(given, str) and bool(re.fullmatch(_OUR_TYPE % word, given))
+def _type_of(content: bytes) -> bytes:
+    opening = _OPENING.match(content)
+    return opening[1] if opening else b""
 
 
 def named_files(status: Status) -> dict[str, EventNow]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.core.attempts import attempt_due, attempting, retry_delay
-from exporter.core.decision import Outcome, decide, explain, files_to_check, outdated, turning_points
-from exporter.core.policy import AFTER_A_RULE, Mode, Presence, Reason, prepared_path
+from exporter.core.decision import Outcome, decide, files_to_check, outdated, turning_points
+from exporter.core.policy import Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, SPOILERS, Case, at_place, hours, told
-from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, context_of, event, one, parsed, started
+from tests.support.core_documents import EVENT_ID, KEY, NOON, Watcher, context_of, event, explain, one, parsed, started
 
 # -- conditions of a rule
 
@@ -193,7 +193,9 @@ def test_an_explanation_agrees_with_its_decision(reason: Reason) -> None:
     explained = next(found for found in explain(case.policy, case.state(), case.context) if found.decision.key == KEY)
     assert explained.decision == case.decision()
     unmet = [condition.reason for condition in explained.conditions if not condition.met]
-    assert unmet[:1] == ([reason] if reason in AFTER_A_RULE else [])
+    reasons = list(Reason)
+    after_a_rule = reason is not Reason.NONE and reasons.index(reason) > reasons.index(Reason.NO_RULE)
+    assert unmet[:1] == ([reason] if after_a_rule else [])
     matched = [trial.rule.name for trial in explained.evaluations if trial.outcome is Outcome.MATCHES]
     assert matched == ([explained.decision.rule] if explained.decision.rule else [])
 

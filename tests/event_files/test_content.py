@@ -280,7 +280,7 @@ GUID: Final = "A123BC45-1234-5678-AB90-ABCDEF123456.json"
     [
         ("a.json", b'{"type": "azure_scheduled_events.event_file.v1"}', True),
         ("a.json", b'{\n  "type": "azure_scheduled_events.event_file.v2",\n  "wri', True),
-        ("a.json", b'{"event_id": "a", "type": "azure_scheduled_events.event_file.v1"}', True),
+        ("a.json", b'{"event_id": "a", "type": "azure_scheduled_events.event_file.v1"}', False),
         (GUID, b"", True),
         (GUID, bytes(4096), True),
         (f"{sha256('x')}.json", b"", True),
@@ -305,6 +305,7 @@ def test_own_files_are_known_by_their_type(name: str, content: bytes, ours: bool
         (b"", True),
         (bytes(100), True),
         (b'{"type": "azure_scheduled_events.event_files_status.v1"}', True),
+        (b'{\n  "type": "azure_scheduled_events.event_files_status.v1",\n  "wri', True),
         (b'{"status": "ok"}', False),
         (b"ok", False),
     ],

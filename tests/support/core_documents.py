@@ -11,11 +11,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from exporter.core.continuity import Step
+from exporter.core.decision import Explanation, decide, explain_decision
 from exporter.core.document import Document, DocumentError, Event, parse_document
 from exporter.core.folding import folded
 from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
-from exporter.core.policy import Context, Presence
+from exporter.core.policy import Context, Policy, Presence
 from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import EMPTY, Approval, Instant, State, Transition
 
@@ -56,6 +57,11 @@ def context_of(
 ) -> Context:
     """The context of a VM of this name."""
     return Context(Instant(now), Instant(now), VmIdentity(Vm(name=vm_name), conflict), files, writable)
+
+
+def explain(policy: Policy, state: State, context: Context) -> tuple[Explanation, ...]:
+    """`decide`, with all checks of each event."""
+    return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
 
 
 def body(number: Any, *events: Any) -> bytes:

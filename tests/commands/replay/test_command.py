@@ -23,14 +23,14 @@ from exporter.commands.replay.plans import replay_plans
 from exporter.config.command_line import FlagParser
 from exporter.config.load import load, load_policy
 from exporter.config.policy_values import policy_values
-from exporter.core.decision import decide, explain
+from exporter.core.decision import decide
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance
 from exporter.core.policy import Coordination, Mode, Policy, Presence, Rule
 from exporter.core.state import Instant, State
 from exporter.simulator.metadata import scenario
 from tests.support.approval_case import hours
-from tests.support.core_documents import context_of
+from tests.support.core_documents import context_of, explain
 from tests.support.lines import rejoined
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
