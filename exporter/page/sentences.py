@@ -175,16 +175,12 @@ def _felt(event: Json) -> str:
 def headline(event: Json) -> str:
     """An event in half a sentence: what, and when."""
     name = event["event_type"] if event["event_type"] in MEANING else "Event of unknown kind"
+    words = when(event)[0].lower() + when(event)[1:]
     if event["status"] == Phase.STARTED:
-        seconds = _seconds_started(event)
-        if seconds is None:
-            return f"{name} has started"
-        return f"{name} started {ago(seconds)}"
+        return f"{name} has started" if _seconds_started(event) is None else f"{name} {words}"
     if event["not_before_in_seconds"] is None:
-        return f"{name} is coming, at a time that can't be read"
-    if _due(event):
-        return f"{name} is {DUE}"
-    return f"{name} {when(event)[0].lower()}{when(event)[1:]}"
+        return f"{name} is coming, {words}"
+    return f"{name} is {words}" if _due(event) else f"{name} {words}"
 
 
 def when(event: Json) -> str:
@@ -198,12 +194,8 @@ def when(event: Json) -> str:
     if left is None:
         return "At a time that can't be read"
     if _due(event):
-        return DUE.capitalize()
+        return "Due: it may start any moment"  # from a second before NotBefore on
     return f"In {span(int(left))}, at the earliest"
-
-
-DUE: Final = "due: it may start any moment"
-"""From a second before NotBefore on."""
 
 
 def not_before_distance(event: Json) -> str:
