@@ -100,8 +100,9 @@ class Status(Struct, frozen=True):
     def may_hold_own_event(self) -> bool:
         """Whether the document may hold an event of this VM: also if the last poll failed or the VM's name is not
         known."""
-        tracked = self.state.tracked.values()
-        return not (self.state.process.source.up and self.vm.name) or any(event.whose is not Whose.THEIRS for event in tracked)
+        state = self.state
+        is_known = state.process.source.up and self.vm.name
+        return not is_known or any(event.whose is not Whose.THEIRS for event in state.tracked.values())
 
     @property
     def last_read(self) -> datetime | None:
