@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -187,7 +186,7 @@ def test_ids_are_used_once_and_come_in_both_cases() -> None:
 def test_the_readme_names_every_key_of_a_scenario() -> None:
     """The README of the scenarios names every key that a file may hold."""
     readme = (resources.files("exporter.simulator.metadata") / "scenarios" / "README.md").read_text()
-    for key in scenario._STEP_KEYS | scenario._FILE_KEYS:
+    for key in {*Scenario.__struct_encode_fields__, *Step.__struct_encode_fields__, "wait"} - {"name"}:
         assert f"`{key}`" in readme
 
 
@@ -278,56 +277,73 @@ def test_a_malformed_event_is_published_as_written() -> None:
     assert {key: document["Events"][0][key] for key in fields} == fields
 
 
-def test_all_errors_of_a_file_are_named_at_once() -> None:
-    """Each error is named with its place."""
-    file = {
-        "vms": ["a", "A", 5],
-        "colour": "red",
-        "incarnation": -1,
-        "start": "2026-03-02T09:00:00",
-        "length": "soon",
-        "steps": [
-            {
-                "at": 1,
-                "after": "x gone",
-                "do": "announce",
-                "event": "x",
-                "fields": {"EventId": "no", "Resources": ["z"]},
-            },
-            {"do": "explode", "event": "x", "at": True},
-            {"do": "change", "event": "y", "at": "99999d", "fields": {"NotBefore": "", "DurationInSeconds": True}},
-            {"do": "start", "event": "z", "at": float("nan"), "fields": [], "wait": 1, "waits_for_all": 1},
-            7,
-        ],
-    }
+EVENT_ID = "00000000-0000-4000-8000-00000000000a"
+ANNOUNCED = {
+    "at": 1,
+    "do": "announce",
+    "event": "x",
+    "notice": "1m",
+    "fields": {"EventId": EVENT_ID, "EventType": "Reboot", "Resources": ["a"]},
+}
+GOOD: dict[str, Any] = {"description": "good", "vms": ["a"], "steps": [ANNOUNCED]}
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ({"vms": ["a", 5]}, "$.vms[1].name"),
+        ({"vms": []}, "$.vms"),
+        ({"vms": [{"name": "a", "zone": 1}]}, "$.vms[0].fields[...]"),
+        ({"colour": "red"}, "colour"),
+        ({"description": ""}, "$.description"),
+        ({"incarnation": -1}, "$.incarnation"),
+        ({"start": "2026-03-02T09:00:00"}, "$.start"),
+        ({"length": "soon"}, "$.length"),
+        ({"steps": [7]}, "$.steps[0]"),
+        ({"steps": [{**ANNOUNCED, "do": "explode"}]}, "$.steps[0].do"),
+        ({"steps": [{**ANNOUNCED, "at": True}]}, "$.steps[0].at"),
+        ({"steps": [{**ANNOUNCED, "at": "99999d"}]}, "$.steps[0].at"),
+        ({"steps": [{**ANNOUNCED, "at": float("nan")}]}, "$.steps[0].at"),
+        ({"steps": [{**ANNOUNCED, "wait": 1}]}, "wait"),
+        ({"steps": [{**ANNOUNCED, "waits_for_all": 1}]}, "$.steps[0].waits_for_all"),
+        ({"steps": [ANNOUNCED, {**ANNOUNCED, "after": "x gone"}]}, "at"),
+        ({"steps": [ANNOUNCED, {"after": "x soon", "do": "end", "event": "x"}]}, "$.steps[1].after[1]"),
+        ({"steps": [{**ANNOUNCED, "fields": []}]}, "$.steps[0].fields"),
+    ],
+)
+def test_a_key_of_the_wrong_form_is_named(file: dict[str, Any], place: str) -> None:
+    """The first key that has another form than the description is named with its place."""
+    scenario.parse("good", GOOD)
     with pytest.raises(ScenarioError) as error:
-        scenario.parse("bad", file)
-    places = [re.match(r"bad: ([^:]+):", line) for line in str(error.value).splitlines()]
-    assert {place[1] for place in places if place} == {
-        "vms",
-        "vms[2]",
-        "colour",
-        "description",
-        "incarnation",
-        "start",
-        "length",
-        "steps[0]",
-        "steps[0].after",
-        "steps[0].fields",
-        "steps[0].fields.EventId",
-        "steps[0].fields.Resources",
-        "steps[1].do",
-        "steps[1].at",
-        "steps[2].at",
-        "steps[2].fields",
-        "steps[2].fields.NotBefore",
-        "steps[2].fields.DurationInSeconds",
-        "steps[3].at",
-        "steps[3].fields",
-        "steps[3].wait",
-        "steps[3].waits_for_all",
-        "steps[4]",
-    }
+        scenario.parse("bad", {**GOOD, **file})
+    assert str(error.value).startswith("bad: ")
+    assert place in str(error.value)
+
+
+def test_all_contradictions_of_a_file_are_named_at_once() -> None:
+    """What does not go together is named step by step."""
+    steps = [
+        {"after": "x gone", "do": "announce", "event": "x", "fields": {"EventId": "no", "Resources": ["z"]}},
+        {"do": "change", "event": "y", "at": 1, "fields": {"NotBefore": ""}},
+        {"do": "change", "event": "x", "at": 1, "fields": {"DurationInSeconds": True}},
+        {**ANNOUNCED, "event": ""},
+        {**ANNOUNCED, "event": "z"},
+    ]
+    with pytest.raises(ScenarioError) as error:
+        scenario.parse("bad", {**GOOD, "vms": ["a", "A"], "steps": steps})
+    assert [line.removeprefix("bad: ").partition(" (")[0] for line in str(error.value).splitlines()] == [
+        "vms: a name occurs twice",
+        "steps[0]: after names the event 'x', and no earlier step does",
+        "steps[0]: an announcement needs its `notice`",
+        "steps[0]: expected in fields an EventId that is a GUID and used once",
+        "steps[0]: expected in fields at least EventId, EventType and Resources",
+        "steps[0]: Resources names a VM that is not in `vms`",
+        "steps[1]: no event 'y' so far",
+        "steps[1]: fields: Object contains unknown field `NotBefore`",
+        "steps[2]: fields: Expected `int`, got `bool` - at `$.DurationInSeconds`",
+        "steps[3]: expected the label of an event as `event`",
+        "steps[4]: expected in fields an EventId that is a GUID and used once",
+    ]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 100_000, b" " * (scenario.MAX_BYTES + 1)])

@@ -233,7 +233,7 @@ def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logge
     assert shown["tags"] == f"owner:web;env:x;{instance.NOISE_TAG}:{instance.NOISE}"
     assert instance.compute(story.vms[1])["tagsList"] == [noise]
     for tags in ("owner", {"owner": 7}):
-        with pytest.raises(ScenarioError, match=r"vms\[0\].tags: expected an object of strings"):
+        with pytest.raises(ScenarioError, match=r"\$\.vms\[0\]\.tags"):
             scenario.parse("tagged", {"description": "Tags.", "vms": [{"name": "a", "tags": tags}], "steps": []})
 
 
