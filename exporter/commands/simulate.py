@@ -16,6 +16,7 @@ from exporter.config.command_line import add_format, listen_argument
 from exporter.config.types import path_argument, word_argument
 from exporter.core.records import timestamp
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.simulator.faults import FaultError
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import FASTEST, SLOWEST
@@ -28,6 +29,7 @@ _LOOPBACK = "127.0.0.1"
 _PORT = 8169
 _LAST_PORT = 65535
 _LONGEST_WAIT = 0.5  # seconds
+_FAULT = "[events/|instance/|all/]NAME[:ARG][*COUNT]"
 _NAME_WIDTH = 32
 _LIST_HANG = _NAME_WIDTH + 3
 _HANG = 11
@@ -59,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=word_argument,
         action="append",
         default=[],
-        help="Fail in this way: [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END], times such as 500ms or seconds "
-        "without a unit; may be repeated, --list names them.",
+        help=f"Fail in this way: {_FAULT}, times such as 500ms or seconds without a unit, COUNT times and no more; may "
+        "be repeated, --list names them.",
     )
     ending = played.add_mutually_exclusive_group()
     ending.add_argument("--repeat", action="store_true", help="Begin the story again when it is over.")
@@ -87,7 +89,7 @@ def simulate(args: argparse.Namespace) -> int:
         try:
             chosen = scenario.load(args.scenario)
             running = services(args, chosen, stack)
-        except (ScenarioError, faults.FaultError) as error:
+        except (ScenarioError, FaultError) as error:
             complain(str(error))
             return BAD_USAGE
         except NotListeningError as error:
@@ -216,7 +218,7 @@ class AsLines:
         for name in scenario.names():
             tell(f"  {name:<{_NAME_WIDTH}} {scenario.load(name).description}", hang=_LIST_HANG)
         tell("")
-        tell("faults (--fault [events/|instance/|all/]NAME[:ARG][*COUNT][@START-END]):")
+        tell(f"faults (--fault {_FAULT}):")
         for name, kind in faults.KINDS.items():
             shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
             tell(f"  {shown:<{_NAME_WIDTH}} {kind.does}", hang=_LIST_HANG)

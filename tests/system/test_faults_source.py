@@ -82,7 +82,7 @@ FAULTS: Final = {
     "403": "forbidden",
     "404": "not-found",
     "408": "status-other",
-    "410:3600": "gone",
+    "410": "gone",
     "429:7": "throttled",
     "500": "server-error",
     "502": "server-error",
@@ -156,7 +156,7 @@ def test_throttled_as_long_as_it_asks(tmp_path: Path) -> None:
 def test_gone_for_seventy_seconds(tmp_path: Path) -> None:
     """410 for as long as Azure may give it: told once, recovered once, nothing lost."""
     with over_the_wire(tmp_path) as (world, service):
-        service.fault("410:3600")
+        service.fault("410")
         world.live(70)
         service.fault(None)
         world.live(12)

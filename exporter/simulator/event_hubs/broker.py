@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from exporter.simulator.event_hubs.connection import Connection
-from exporter.simulator.event_hubs.faults import Faults
+from exporter.simulator.event_hubs.faults import KINDS
 from exporter.simulator.event_hubs.session import Namespace
 from exporter.simulator.event_hubs.store import Store, StoredMessage
+from exporter.simulator.faults import Faults
 
 DEFAULT_HUBS: Final[Mapping[str, int]] = {"scheduled-events": 4}
 _TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs them
@@ -56,9 +57,8 @@ class Broker:
         self._store = Store(max_messages=max_messages, max_bytes=max_bytes, clock=clock)
         for name, partitions in hubs.items():
             self._store.create(name, partitions)
-        self._namespace = Namespace(self._store, Faults(), max_message_size)
-        for text in faults:
-            self.fault(text)
+        self._namespace = Namespace(self._store, Faults(KINDS), max_message_size)
+        self._namespace.faults.set(*faults)
         self._ssl = ssl_context
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
@@ -208,7 +208,7 @@ class Broker:
 
     def clear_faults(self) -> None:
         """Forget the faults still to happen."""
-        self._namespace.faults.clear()
+        self._namespace.faults.set()
 
     @property
     def pending_faults(self) -> int:

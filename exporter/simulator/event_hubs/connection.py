@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from exporter.simulator.event_hubs.amqp import Array, CodecError, Symbol, UByte, UInt, UShort
-from exporter.simulator.event_hubs.faults import Stage
 from exporter.simulator.event_hubs.frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -67,7 +66,7 @@ class Connection(asyncio.Protocol):
         """Called by asyncio."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # a stream server makes no other
         self._transport = transport
-        self._silent = self.namespace.faults.take(Stage.CONNECT) is not None
+        self._silent = self.namespace.faults.take("connect") is not None
         self.namespace.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 from msgspec import Struct, field
 
 from exporter.simulator.event_hubs.amqp import CodecError, Described, UInt, ULong
-from exporter.simulator.event_hubs.faults import Fault, FaultKind, Faults, Stage
 from exporter.simulator.event_hubs.frames import (
     ACCEPTED,
     MAX_FRAME_SIZE,
@@ -50,6 +49,7 @@ from exporter.simulator.event_hubs.store import (
     Store,
     parse_message,
 )
+from exporter.simulator.faults import Fault, Faults
 
 CREDIT: Final = 1000
 """Deliveries that a peer may send ahead on a link; granted anew when half is used."""
@@ -216,7 +216,7 @@ class Publisher(IncomingLink):
 
     def delivered(self, delivery_id: int, message_format: int, settled: bool, payload: bytes) -> None:
         """Store the message, or the messages of a batch, and settle the delivery."""
-        fault = self.session.namespace.faults.take(Stage.SEND)
+        fault = self.session.namespace.faults.take("send")
         if fault is not None and self._refused(fault, delivery_id, settled):
             return
         try:
@@ -226,24 +226,24 @@ class Publisher(IncomingLink):
             self.settle(delivery_id, settled, rejected("amqp:decode-error", str(error)))
             return
         self.session.namespace.publish(self._hub, self._partition, messages, envelope.partition_key)
-        if fault is not None and fault.kind is FaultKind.DROP_AFTER_STORE:
+        if fault is not None and fault.name == "drop-after-store":
             self.session.connection.drop()
-        elif fault is None or fault.kind is not FaultKind.NO_DISPOSITION:
+        elif fault is None or fault.name != "no-disposition":
             self.settle(delivery_id, settled, ACCEPTED)
 
     def _refused(self, fault: Fault, delivery_id: int, settled: bool) -> bool:
         """Let the fault happen; True if it is one by which the message is not stored."""
         description = "a fault was asked for"
         outcome = {
-            FaultKind.RELEASED: RELEASED,
-            FaultKind.MODIFIED: MODIFIED,
-            FaultKind.REJECTED: rejected(fault.condition, description),
-        }.get(fault.kind)
+            "released": RELEASED,
+            "modified": MODIFIED,
+            "rejected": rejected(fault.condition, description),
+        }.get(fault.name)
         if outcome is not None:
             self.settle(delivery_id, settled, outcome)
-        elif fault.kind is FaultKind.DROP_BEFORE_STORE:
+        elif fault.name == "drop-before-store":
             self.session.connection.drop()
-        elif fault.kind is FaultKind.DETACH:
+        elif fault.name == "detach":
             self.session.detach(self, fault.condition, description)
         else:
             return False
@@ -273,12 +273,12 @@ class Requests(IncomingLink):
     def _answer(self, request: Message) -> bytes | None:
         namespace = self.session.namespace
         if self.node == "$management":
-            fault = namespace.faults.take(Stage.MANAGEMENT)
+            fault = namespace.faults.take("management")
             if fault is not None:
                 return None
             return answer_management(request, namespace.store, authorised=self.session.connection.authorised)
-        fault = namespace.faults.take(Stage.CBS)
-        if fault is not None and fault.kind is FaultKind.CBS_SILENT:
+        fault = namespace.faults.take("cbs")
+        if fault is not None and fault.name == "cbs-silent":
             return None
         accepted, reply = answer_token(request, refuse=fault is not None)
         self.session.connection.authorised |= accepted
@@ -524,7 +524,7 @@ class Session:
             return self._request_half(attach, address)
         if not self.connection.authorised:
             raise LinkRefusedError("amqp:unauthorized-access", "Unauthorized access. No token was put on $cbs.")
-        fault = self.namespace.faults.take(Stage.ATTACH)
+        fault = self.namespace.faults.take("attach")
         if fault is not None:
             raise LinkRefusedError(fault.condition, "a fault was asked for")
         hub = self.namespace.store.hubs.get(address.hub)

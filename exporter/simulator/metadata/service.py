@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from exporter.core.folding import folded
+from exporter.simulator.faults import Fault, Faults
 from exporter.simulator.metadata import protocol, transport
-from exporter.simulator.metadata.faults import HANGING, Fault, Faults, apply_fault, is_delay
+from exporter.simulator.metadata.faults import HANGING, KINDS, PLACES, apply_fault, is_delay
 from exporter.simulator.metadata.platform import Change, utc
 from exporter.simulator.metadata.play import Play
 from exporter.simulator.metadata.protocol import Refusal, Request, Response
@@ -68,8 +69,8 @@ class MetadataService:
         self.requests: deque[Request] = deque(maxlen=_MOST_KEPT)
         self._clock = clock
         self.platform = platform or Play(scenario, start=utc(clock()), speed=speed, repeat=repeat)
-        self._faults = Faults()
-        self._faults.set(faults, clock())
+        self._faults = Faults(KINDS, PLACES)
+        self._faults.set(*faults)
         self._fixed: bytes | None = None
         self._stopping = threading.Event()
         self._changed = threading.Condition()
@@ -109,7 +110,7 @@ class MetadataService:
 
     def fault(self, *specs: str | None) -> None:
         """Replace all faults by these (see `faults`); none or None clears them."""
-        self._faults.set([spec for spec in specs if spec], self._clock())
+        self._faults.set(*filter(None, specs))
 
     def finished(self) -> bool:
         """True once the play is over; its last document is answered on."""
@@ -126,12 +127,14 @@ class MetadataService:
         self.requests.append(request)
         path = urlsplit(request.path).path.rstrip("/")
         where = "events" if path == protocol.EVENTS_PATH else "instance"
-        faults = self._faults.take(where, request.method, request.time)
-        for delay in filter(is_delay, faults):
+        if delay := self._faults.take(where, is_delay):
             self._stopping.wait(delay.argument)
-        fault = next((fault for fault in faults if not is_delay(fault)), None)
+        is_post = request.method == "POST"
+        fault = self._faults.take(
+            where, lambda fault: not is_delay(fault) and (is_post or not fault.name.startswith("post-"))
+        )
         response = self._faulty_response(request, fault)
-        if request.method == "POST" and where == "events":
+        if is_post and where == "events":
             # Before it is sent: who has the response finds its POST here.
             status = response.status if response and not (fault and fault.name == "post-reset") else 0
             self.posts.append(Post(request.time, request.body, status))

@@ -15,7 +15,7 @@ from http.client import responses
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from exporter.simulator.metadata.faults import Fault
+from exporter.simulator.faults import Fault
 from exporter.simulator.metadata.protocol import MAX_BODY, Request, Response, refusal
 
 _IDLE_SECONDS = 300.0
