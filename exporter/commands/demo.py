@@ -5,6 +5,7 @@ record arrives over real AMQP and real OTLP. The timeline is printed from what a
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -15,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 import httpx
 from msgspec import Struct, field
 
 from exporter.agent.app import App
-from exporter.commands.simulate import speed
+from exporter.commands.simulate import add_play
 from exporter.commands.stops import on_stop
 from exporter.commands.tail.messages import record_in
 from exporter.config.command_line import listen_argument
@@ -34,7 +35,7 @@ from exporter.config.schema import (
     SourceSettings,
     WebSettings,
 )
-from exporter.config.types import path_argument, word_argument
+from exporter.config.types import word_argument
 from exporter.core.policy import Mode
 from exporter.core.records import APPROVAL_DECIDED, Record
 from exporter.errors import Failure
@@ -74,14 +75,7 @@ LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `demo`."""
     played = parser.add_argument_group("what is played")
-    played.add_argument(
-        "--scenario",
-        metavar="NAME",
-        default="demo",
-        type=path_argument,
-        help="Another story: a name of `simulate --list`, or a file. Default: demo.",
-    )
-    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Play N times as fast. Default: 1.")
+    add_play(played)
     played.add_argument(
         "--vm", metavar="NAME", type=word_argument, help="Run as this VM of the scenario. Default: its first."
     )
@@ -130,8 +124,10 @@ def demo(args: argparse.Namespace) -> int:
         except OSError as error:
             complain(f"demo: {error.strerror or error}")
             return FAILED
-        run = _Run(app, address, _StandIns(service, broker, collector), sys.stdout)
-        return run.to_end(ended, EventHubsReader(settings.event_hubs, "start"), keep_running=args.keep_running)
+        reader = EventHubsReader(settings.event_hubs, "start")
+        colour = supports_colour(sys.stdout, os.environ)
+        run = _Run(app, address, service, broker, collector, reader, colour)
+        return run.to_end(ended, keep_running=args.keep_running)
 
 
 def _settings(source: str, connection_string: str, collector: str, folder: str) -> Settings:
@@ -160,110 +156,102 @@ def _listening(settings: Settings, log: Log, wanted: str) -> tuple[App, str]:
     raise AssertionError("one of the two addresses was taken or raised")
 
 
-class _Received(Struct):
-    """What the consumer received: records by id, and how many further copies of them."""
+class _Run(Struct):
+    """One run of the demo, from the first poll to the summary: the agent at its address, the simulated Azure, and what
+    a consumer received of each record, by its id."""
 
-    records: dict[str, Record] = field(default_factory=dict)
-    copies: int = 0
-
-
-class _StandIns(Struct, frozen=True):
-    """The simulated Azure and collector."""
-
+    app: App
+    address: str
     service: MetadataService
     broker: Broker
     collector: Collector
+    reader: EventHubsReader
+    colour: bool
+    records: dict[str, Record] = field(default_factory=dict)
+    copies: int = 0
+    samples: int = 0
 
-
-class _Run:
-    """One run of the demo, from the first poll to the summary."""
-
-    def __init__(self, app: App, address: str, stand_ins: _StandIns, out: TextIO) -> None:
-        self._app = app
-        self._address = address
-        self._service = stand_ins.service
-        self._broker = stand_ins.broker
-        self._collector = stand_ins.collector
-        self._out = out
-        self._colour = supports_colour(out, os.environ)
-        self._received = _Received()
-        self._samples = 0
-
-    def to_end(self, ended: threading.Event, reader: EventHubsReader, *, keep_running: bool) -> int:
+    def to_end(self, ended: threading.Event, *, keep_running: bool) -> int:
         """Run until the play is over or `ended` is set. The exit code."""
-        agent = threading.Thread(target=self._app.run, name="agent", daemon=True)
+        agent = threading.Thread(target=self.app.run, name="agent", daemon=True)
         agent.start()
         try:
             self._print(
-                f"A simulated Azure at {self._service.url} tells its story to the agent: {self._service.vm.name}."
+                f"A simulated Azure at {self.service.url} tells its story to the agent: {self.service.vm.name}."
             )
-            self._print(f"Metrics {self._address}/metrics · page {self._address}/ · approvals are enforced")
-            self._print(f"The page as JSON: {self._address}/api/v1/status")
+            self._print(f"Metrics {self.address}/metrics · page {self.address}/ · approvals are enforced")
+            self._print(f"The page as JSON: {self.address}/api/v1/status")
             self._print("")
-            with _Consumer(reader, self._receive, ended.set) as consumer:
-                _wait_until(lambda: ended.is_set() or self._service.finished(), LONGEST_PLAY_SECONDS)
-                if keep_running and not ended.is_set():
-                    self._print("")
-                    self._print("The story is over; still serving. Ctrl-C ends it.")
-                    ended.wait()
-                consumer.raise_failure()
-                _wait_until(self._all_delivered, DELIVERY_SECONDS)
-                self._samples = self._scrape()
-                self._app.stop()
-                agent.join(AGENT_SECONDS)
-                _wait_until(lambda: len(self._received.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
-                consumer.raise_failure()
-        finally:
-            self._app.stop()  # also where nobody reads what is printed: its files are removed next
+            self.reader.open()
+            self._read_until(lambda: ended.is_set() or self.service.finished(), LONGEST_PLAY_SECONDS)
+            if keep_running and not ended.is_set():
+                self._print("")
+                self._print("The story is over; still serving. Ctrl-C ends it.")
+                self._read_until(ended.is_set, math.inf)
+            self._read_until(self._all_delivered, DELIVERY_SECONDS)
+            self.samples = self._scrape()
+            self.app.stop()
             agent.join(AGENT_SECONDS)
+            self._read_until(lambda: len(self.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
+        finally:
+            self.app.stop()  # also where nobody reads what is printed: its files are removed next
+            agent.join(AGENT_SECONDS)
+            self.reader.close()
         return self._summary()
+
+    def _read_until(self, holds: Callable[[], bool], seconds: float) -> None:
+        """Print what arrives at the hub, as `tail` does, until that holds; at most for so many seconds."""
+        deadline = time.monotonic() + seconds
+        while not holds() and time.monotonic() < deadline:
+            message = self.reader.get(TICK_SECONDS)
+            record = None if message is None or isinstance(message, Failure) else record_in(message.body)
+            if record is None:
+                continue
+            if record.id in self.records:
+                self.copies += 1
+                continue
+            self.records[record.id] = record
+            for text in record_lines(record, colour=self.colour):
+                self._print(text)
 
     def _all_delivered(self) -> bool:
         """The last document was read, unless the demo was interrupted, and nothing waits for a destination."""
-        queues = self._app.status.destinations
-        document = self._app.status.state.document
-        read = not self._service.finished() or (document is not None and not document.events)
+        queues = self.app.status.destinations
+        document = self.app.status.state.document
+        read = not self.service.finished() or (document is not None and not document.events)
         return read and all(queue.records == 0 for queue in queues)
 
     def _scrape(self) -> int:
         """How many samples `/metrics` has."""
-        response = httpx.get(f"{self._address}/metrics", trust_env=False)
+        response = httpx.get(f"{self.address}/metrics", trust_env=False)
         return sum(1 for text in response.text.splitlines() if text.startswith("azure_scheduled_events_"))
 
     def _stored_ids(self) -> list[str]:
-        return [message.message_id or "" for message in self._broker.messages(HUB)]
-
-    def _receive(self, record: Record) -> None:
-        if record.id in self._received.records:
-            self._received.copies += 1
-            return
-        self._received.records[record.id] = record
-        for text in record_lines(record, colour=self._colour):
-            self._print(text)
+        return [message.message_id or "" for message in self.broker.messages(HUB)]
 
     def _summary(self) -> int:
-        records = list(self._received.records.values())
+        records = list(self.records.values())
         kinds = Counter(record.kind for record in records)
         self._print("")
         self._print("Seen        " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
         for text in _decisions(records):
             self._print(text)
-        posts = self._service.posts
+        posts = self.service.posts
         accepted = sum(post.status == HTTPStatus.OK for post in posts)
         self._print(f"Approved    {len(posts)} sent, {accepted} answered 200 by the simulated Azure")
-        stored, consumed, exported = set(self._stored_ids()), set(self._received.records), set(self._collector.ids)
+        stored, consumed, exported = set(self._stored_ids()), set(self.records), set(self.collector.ids)
         self._print(
             f"Event Hubs  {len(stored)} records sent over AMQP, {len(consumed)} read back by the official SDK"
-            f", {self._received.copies} more than once"
+            f", {self.copies} more than once"
         )
         self._print(f"OTLP        {len(exported)} log records received and decoded")
-        self._print(f"Prometheus  {self._samples} samples scraped from {self._address}/metrics at the end")
+        self._print(f"Prometheus  {self.samples} samples scraped from {self.address}/metrics at the end")
         matches = stored == consumed == exported and bool(stored)
         self._print("Every record arrived in every output, under one id." if matches else "The outputs do not match.")
         return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:
-        tell(text, self._out, hang=SUMMARY_INDENT, colour=self._colour)
+        tell(text, hang=SUMMARY_INDENT, colour=self.colour)
 
 
 def _decisions(records: list[Record]) -> list[str]:
@@ -277,55 +265,3 @@ def _decisions(records: list[Record]) -> list[str]:
             reason += f" (rule {decision['rule']})"
         lines.append(f"Decided     {decision['verdict']:<8}{event.get('EventType')!s:<9} {record.subject}  {reason}")
     return lines
-
-
-def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Wait for a condition that no event announces; whether it came in so many seconds."""
-    pause = threading.Event()
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.05)
-    return True
-
-
-class _Consumer:
-    """Reads the hub as `tail` does, from its start, on a thread of its own; `receive` gets each record.
-
-    When `receive` raises OSError, since what it prints is not read any more, `failed` is called and reading ends.
-    """
-
-    def __init__(self, reader: EventHubsReader, receive: Callable[[Record], None], failed: Callable[[], None]) -> None:
-        self._reader = reader
-        self._receive = receive
-        self._failed = failed
-        self._failure: OSError | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
-
-    def __enter__(self) -> _Consumer:
-        self._reader.open()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(CONSUMER_SECONDS)
-        self._reader.close()
-
-    def raise_failure(self) -> None:
-        """Raise what `receive` raised."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.is_set():
-                message = self._reader.get(TICK_SECONDS)
-                record = None if message is None or isinstance(message, Failure) else record_in(message.body)
-                if record is not None:
-                    self._receive(record)
-        except OSError as error:
-            self._failure = error
-            self._failed()

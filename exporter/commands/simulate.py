@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
+
+from msgspec import Struct
 
 from exporter.commands.stops import interrupted_on_stop
 from exporter.config.command_line import add_format, listen_argument
@@ -39,14 +41,7 @@ _HANG = 11
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of `simulate`."""
     played = parser.add_argument_group("what is played")
-    played.add_argument(
-        "--scenario",
-        metavar="NAME",
-        type=path_argument,
-        default="demo",
-        help="A shipped scenario (see --list) or a file. Default: demo.",
-    )
-    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Play N times as fast. Default: 1.")
+    add_play(played)
     played.add_argument(
         "--vm",
         metavar="NAME",
@@ -79,9 +74,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--list", action="store_true", help="List the scenarios and the faults, and exit.")
 
 
+def add_play(played: argparse._ArgumentGroup) -> None:
+    """Declare the flags of what is played, for `demo` too."""
+    played.add_argument(
+        "--scenario",
+        metavar="NAME",
+        type=path_argument,
+        default="demo",
+        help="A shipped scenario (see `simulate --list`) or a file. Default: demo.",
+    )
+    played.add_argument("--speed", metavar="N", type=speed, default=1.0, help="Play N times as fast. Default: 1.")
+
+
 def simulate(args: argparse.Namespace) -> int:
     """Run the command until interrupted (or, with --end, until the play is over); its exit code."""
-    shown: Shown = AsJson() if args.format == "json" else AsLines()
+    shown = Output(args.format == "json")
     if args.list:
         shown.list()
         return DONE
@@ -100,7 +107,7 @@ def simulate(args: argparse.Namespace) -> int:
                 service.start()
             _print_play(running, chosen, args, shown)
         except KeyboardInterrupt:
-            shown.stopped()
+            shown.line("stopped", "stopped")
     return DONE
 
 
@@ -138,7 +145,7 @@ def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> li
     return made
 
 
-def _print_play(running: Sequence[MetadataService], played: Scenario, args: argparse.Namespace, shown: Shown) -> None:
+def _print_play(running: Sequence[MetadataService], played: Scenario, args: argparse.Namespace, shown: Output) -> None:
     """Print what happens: a line for each change of the document and for each POST."""
     first = running[0]
     shown.began(running, played, args.speed)
@@ -149,7 +156,7 @@ def _print_play(running: Sequence[MetadataService], played: Scenario, args: argp
         for service in running:
             for post in list(service.posts)[printed_posts[service] :]:
                 printed_posts[service] += 1
-                shown.post(post, service.vm.name)
+                shown.post(post, service.vm.name, named=len(running) > 1)
         for change in first.platform.changes(printed_until, now):
             shown.change(change, last)
             last = change
@@ -165,101 +172,56 @@ def _has_new_posts(printed: Mapping[MetadataService, int]) -> bool:
     return any(len(service.posts) > count for service, count in printed.items())
 
 
-class Shown(Protocol):
-    """How what happens is printed."""
+class Output(Struct, frozen=True):
+    """What happens, as lines for people or as JSON: an object for each line, `kind` says of what."""
+
+    as_json: bool
+
+    def line(self, kind: str, text: str, hang: int = _HANG, **fields: object) -> None:
+        """Print the text, or the fields; nothing of a heading, which has no `kind`, as JSON."""
+        if not self.as_json:
+            tell(text, hang=hang)
+        elif kind:
+            say(json.dumps({"kind": kind, **fields}, ensure_ascii=False, separators=(",", ":")))
 
     def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
         """Who answers where, and what is played."""
+        names = [service.vm.name for service in running]
+        for service, name in zip(running, names, strict=True):
+            who = f" as {name}" if len(running) > 1 else ""
+            self.line("listening", f"listening on {service.url}{who}", url=service.url, vm=name)
+        text = f"scenario {played.name} as {', '.join(names)}, speed {speed:g}: {played.description}"
+        self.line("scenario", text, name=played.name, vms=names, speed=speed, description=played.description)
 
-    def post(self, post: Post, vm: str) -> None:
-        """An approval that was sent to the service of this VM."""
+    def post(self, post: Post, vm: str, *, named: bool) -> None:
+        """An approval that was sent to the service of this VM, which is `named` for people where there are several."""
+        at, by = utc(post.time), f" by {vm}" if named else ""
+        ids = ", ".join(post.event_ids) or "a malformed body"
+        text = f"{_clock(at)} POST{by} for {ids}: {post.status or 'no answer'}"
+        self.line("post", text, time=timestamp(at), vm=vm, event_ids=list(post.event_ids), status=post.status or None)
 
-    def change(self, change: Change, last: Change | None, /) -> None:
+    def change(self, change: Change, last: Change | None) -> None:
         """Another document than the last one."""
-
-    def stopped(self) -> None:
-        """It was interrupted."""
+        document = None if change.silent else change.document()
+        text = f"{_clock(change.at)} {_described(change, last)}"
+        self.line("document", text, time=timestamp(change.at), document=document)
 
     def list(self) -> None:
         """What can be played, and how it can fail."""
-
-
-class AsLines:
-    """Lines for people."""
-
-    def __init__(self) -> None:
-        self._several = False
-
-    def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
-        """As `Shown`."""
-        self._several = len(running) > 1
-        for service in running:
-            tell(f"listening on {service.url}" + (f" as {service.vm.name}" if self._several else ""))
-        names = ", ".join(service.vm.name for service in running)
-        tell(f"scenario {played.name} as {names}, speed {speed:g}: {played.description}", hang=_HANG)
-
-    def post(self, post: Post, vm: str) -> None:
-        """As `Shown`."""
-        ids = ", ".join(post.event_ids) or "a malformed body"
-        by = f" by {vm}" if self._several else ""
-        self._line(utc(post.time), f"POST{by} for {ids}: {post.status or 'no answer'}")
-
-    def change(self, change: Change, last: Change | None) -> None:
-        """As `Shown`."""
-        self._line(change.at, _described(change, last))
-
-    def stopped(self) -> None:
-        """As `Shown`."""
-        tell("stopped")
-
-    def list(self) -> None:
-        """As `Shown`."""
-        tell("scenarios (--scenario NAME, or a file of your own):")
+        self.line("", "scenarios (--scenario NAME, or a file of your own):")
         for name in scenario.names():
-            tell(f"  {name:<{_NAME_WIDTH}} {scenario.load(name).description}", hang=_LIST_HANG)
-        tell("")
-        tell(f"faults (--fault {_FAULT}):")
+            does = scenario.load(name).description
+            self.line("scenario", f"  {name:<{_NAME_WIDTH}} {does}", _LIST_HANG, name=name, description=does)
+        self.line("", "")
+        self.line("", f"faults (--fault {_FAULT}):")
         for name, kind in faults.KINDS.items():
             shown = name if kind.argument is None else f"{name}:{kind.argument:g}"
-            tell(f"  {shown:<{_NAME_WIDTH}} {kind.does}", hang=_LIST_HANG)
-
-    def _line(self, at: datetime, text: str) -> None:
-        tell(f"{at:%H:%M:%S}.{at.microsecond // 100_000} {text}", hang=_HANG)
+            text = f"  {shown:<{_NAME_WIDTH}} {kind.does}"
+            self.line("fault", text, _LIST_HANG, name=name, argument=kind.argument, description=kind.does)
 
 
-class AsJson:
-    """A JSON object for each line, `kind` says of what."""
-
-    def began(self, running: Sequence[MetadataService], played: Scenario, speed: float) -> None:
-        """As `Shown`."""
-        for service in running:
-            self._line("listening", url=service.url, vm=service.vm.name)
-        names = [service.vm.name for service in running]
-        self._line("scenario", name=played.name, vms=names, speed=speed, description=played.description)
-
-    def post(self, post: Post, vm: str) -> None:
-        """As `Shown`."""
-        at = timestamp(utc(post.time))
-        self._line("post", time=at, vm=vm, event_ids=list(post.event_ids), status=post.status or None)
-
-    def change(self, change: Change, _: Change | None) -> None:
-        """As `Shown`."""
-        document = None if change.silent else change.document()
-        self._line("document", time=timestamp(change.at), document=document)
-
-    def stopped(self) -> None:
-        """As `Shown`."""
-        self._line("stopped")
-
-    def list(self) -> None:
-        """As `Shown`."""
-        for name in scenario.names():
-            self._line("scenario", name=name, description=scenario.load(name).description)
-        for name, kind in faults.KINDS.items():
-            self._line("fault", name=name, argument=kind.argument, description=kind.does)
-
-    def _line(self, kind: str, **fields: object) -> None:
-        say(json.dumps({"kind": kind, **fields}, ensure_ascii=False, separators=(",", ":")))
+def _clock(at: datetime) -> str:
+    return f"{at:%H:%M:%S}.{at.microsecond // 100_000}"
 
 
 def _described(change: Change, last: Change | None) -> str:

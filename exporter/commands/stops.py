@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Final
 
@@ -43,36 +44,28 @@ def leave_on_signal() -> None:
         _handle(_SIGNALS, lambda *_: os._exit(0))
 
 
-@contextlib.contextmanager
-def on_stop(stop: Callable[[], None]) -> Iterator[None]:
+def on_stop(stop: Callable[[], None]) -> AbstractContextManager[None]:
     """As `stop_by`, for as long as the block runs."""
-    undo = stop_by(stop)
-    try:
-        yield
-    finally:
-        undo()
+    return _undone(stop_by(stop))
 
 
-@contextlib.contextmanager
-def interrupted_on_stop() -> Iterator[None]:
+def interrupted_on_stop() -> AbstractContextManager[None]:
     """Let all that `stop_by` names raise KeyboardInterrupt in the main thread, as Ctrl-C does by itself."""
     if sys.platform == "win32":
-        undo = watch(_thread.interrupt_main)
-    else:
-        undo = _handle((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler)
-    try:
-        yield
-    finally:
-        undo()
+        return _undone(watch(_thread.interrupt_main))
+    return _undone(_handle((signal.SIGTERM, signal.SIGHUP), signal.default_int_handler))
 
 
-@contextlib.contextmanager
-def left_on_stop() -> Iterator[None]:
+def left_on_stop() -> AbstractContextManager[None]:
     """Let all that `stop_by` names end the process at once, for a command that leaves nothing to be tidied up.
 
     On Linux each does so by itself. On Windows Ctrl-C would wait until the main thread waits no more.
     """
-    undo = watch(_leave) if sys.platform == "win32" else lambda: None
+    return _undone(watch(_leave)) if sys.platform == "win32" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _undone(undo: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
