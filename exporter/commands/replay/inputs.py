@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -39,7 +41,6 @@ from exporter.commands.replay.entries import (
     Unreadable,
     read_time,
 )
-from exporter.commands.replay.shapes import kept, several
 from exporter.config.policy_values import PolicyRead, read_policy
 from exporter.core.policy import Presence
 from exporter.core.records import VM_TEXTS, Vm
@@ -53,7 +54,8 @@ MAX_LINE: Final = 3 * MAX_BODY  # a body inside a JSON text is longer than it is
 MAX_TEXT: Final = 256
 MAX_SECONDS: Final = 1e9
 """Of an interruption: some 30 years. With more a time of this age is out of the calendar."""
-_RECORDED: Final = frozenset({"read_at", "body"})  # a line of the recorder's
+_DECODER: Final = json.JSONDecoder()
+_SPACE: Final = re.compile(r"\s*")
 
 
 class InputError(Exception):
@@ -102,22 +104,35 @@ def read_input(name: str, standard_input: BinaryIO | None) -> Input:
 
 
 def _content(name: str, content: bytes) -> Input:
-    whole = _json(content) if len(content) <= MAX_LINE else None
+    whole = _json(content)
     if isinstance(whole, dict) and scenario.is_scenario(whole):
         try:
             return Input(scenario=scenario.parse(Path(name).name.removesuffix(".json"), whole))
         except ScenarioError as error:
             raise InputError(str(error)) from error
     if isinstance(whole, dict):
-        return Input((_entry(whole, content, name),))
-    if isinstance(whole, list):
-        return Input(tuple(_entry(item, json.dumps(item).encode(), f"{name}[{i}]") for i, item in enumerate(whole)))
+        return Input((_entry(content, name),))
     entries = tuple(_with_opening(_lines(name, content)))
-    if all(isinstance(entry, Unreadable) for entry in entries):
-        # No line is JSON: it is several documents in a row, or one answer that is no document.
-        whole = tuple(_several(name, content))
-        return Input(whole or ((Reading(None, content[: MAX_BODY + 1], name),) if content.strip() else ()))
-    return Input(entries)
+    if not all(isinstance(entry, Unreadable) for entry in entries):
+        return Input(entries)
+    # No line is JSON: it is several documents in a row, or one answer that is no document.
+    texts = list(_in_a_row(content))
+    if len(texts) > 1 and isinstance(_json(texts[1]), dict):
+        return Input(tuple(_entry(text, f"{name}, object {number}") for number, text in enumerate(texts, 1)))
+    return Input((Reading(None, content[: MAX_BODY + 1], name),) if texts else ())
+
+
+def _in_a_row(content: bytes) -> Iterator[bytes]:
+    """The texts of JSON values one after the other, as of `curl` in a loop; what is left after the last comes last."""
+    text = content.decode("utf-8-sig", "surrogateescape").strip()
+    position = 0
+    while position < len(text):
+        try:
+            _, end = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = len(text)
+        yield text[position:end].encode("utf-8", "surrogateescape")
+        position = end + len(match[0]) if (match := _SPACE.match(text, end)) else end
 
 
 def _with_opening(entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -132,44 +147,35 @@ def _with_opening(entries: Iterable[Entry]) -> Iterator[Entry]:
         opening = opening and noted
 
 
-def _several(where: str, content: bytes) -> Iterator[Entry]:
-    for number, text in enumerate(several(content), 1):
-        place = f"{where}, object {number}"
-        parsed = _json(text) if len(text) <= MAX_LINE else None
-        yield _entry(parsed, text, place) if isinstance(parsed, dict) else Unreadable(place, "not a whole JSON object")
-
-
 def _lines(name: str, content: bytes) -> Iterator[Entry]:
     for number, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-        if not text.strip():
-            continue
-        where = f"{name}:{number}"
-        parsed = _json(text) if len(text) <= MAX_LINE else None
-        if isinstance(parsed, dict):
-            yield _entry(parsed, text, where)
-        elif entries := tuple(_several(where, text)):
-            yield from entries
-        elif len(text) > MAX_LINE:
-            yield Unreadable(where, f"the line is longer than {MAX_LINE >> 20} MiB")
-        else:
-            yield Unreadable(where, "the line is not a JSON object")
+        if text.strip():
+            yield _entry(text, f"{name}:{number}")
 
 
 def _json(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text) if len(text) <= MAX_LINE else None
     except (ValueError, RecursionError):
         return None
 
 
-def _entry(parsed: Any, text: bytes, where: str) -> Entry:
-    """One object: a document, alone or with its time beside it (`shapes`), or a line of a recording."""
+class _Kept(Struct):
+    """A document that was kept with its time beside it. Its text stays as it is: what the agent would refuse in it is
+    refused here too."""
+
+    document: msgspec.Raw
+    time: str | None = None
+
+
+def _entry(text: bytes, where: str) -> Entry:
+    """One object: a document, alone or with its time beside it, or a line of a recording."""
+    parsed = _json(text)
     if not isinstance(parsed, dict):
-        return Reading(None, text, where)
-    if parsed.keys() == _RECORDED and (recorded_at := read_time(parsed["read_at"])) is not None:
-        return _reading(parsed, recorded_at, where)  # whatever its body is: also JSON that is no document
-    if document := kept(parsed, text, where):
-        return document
+        too_long = f" of at most {MAX_LINE >> 20} MiB" if len(text) > MAX_LINE else ""
+        return Unreadable(where, f"expected a JSON object{too_long}")
+    if "document" in parsed:
+        return _kept(text, where)
     if not ("read_at" in parsed or "at" in parsed):
         return Reading(None, text, where)
     at = read_time(parsed.get("read_at", parsed.get("at")))
@@ -180,8 +186,19 @@ def _entry(parsed: Any, text: bytes, where: str) -> Entry:
     return _noted(parsed, at) or Unreadable(where, "not a line of a recording")
 
 
+def _kept(text: bytes, where: str) -> Entry:
+    try:
+        kept = msgspec.json.decode(text, type=_Kept)
+    except (msgspec.MsgspecError, RecursionError):
+        return Unreadable(where, 'expected {"time": "...", "document": {...}}')
+    at = read_time(kept.time)
+    if kept.time is not None and at is None:
+        return Unreadable(where, "its time can't be read")
+    return Reading(at, bytes(kept.document), where)
+
+
 def _times(value: object) -> int | None:
-    """How often a document was read again; None for no such number."""
+    """A number of times from 1 on; None for no such number."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
@@ -196,34 +213,25 @@ def _reading(line: Mapping[str, Any], at: datetime, where: str) -> Entry:
 
 
 def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
-    if isinstance(reason := line.get("failure"), str):
-        return Failed(at, reason[:MAX_TEXT])
-    if isinstance(event_id := line.get("post"), str):
+    if isinstance(line.get("failure"), str):
+        return Failed(at, _text(line["failure"]))
+    if isinstance(line.get("post"), str):
+        event_id, status = _text(line["post"]), line.get("status")
         if line.get("sent") is True:
-            return Sent(at, event_id[:MAX_TEXT])
-        status = line.get("status")
-        reason = line.get("reason")
-        return Posted(
-            at,
-            event_id[:MAX_TEXT],
-            status if isinstance(status, int) else None,
-            reason[:MAX_TEXT] if isinstance(reason, str) else "",
-        )
+            return Sent(at, event_id)
+        return Posted(at, event_id, status if isinstance(status, int) else None, _text(line.get("reason")))
     if isinstance(interruption := line.get("interruption"), dict):
         seconds, kind = interruption.get("seconds"), interruption.get("kind")
         usable = isinstance(seconds, int | float) and abs(seconds) <= MAX_SECONDS and isinstance(kind, str)
         read = read_time(interruption.get("read_at"))
-        return Interrupted(at, str(kind)[:MAX_TEXT], float(seconds or 0.0), read) if usable else None
+        return Interrupted(at, _text(kind), float(seconds or 0.0), read) if usable else None
     if isinstance(vm := line.get("vm"), dict):
-        known = {name: vm.get(name) for name in VM_TEXTS}
-        texts = {name: text[:MAX_TEXT] for name, text in known.items() if isinstance(text, str)}
-        recorded = Vm(**texts, tags=_tags(vm.get("tags")))
+        recorded = Vm(**{name: _text(vm.get(name)) for name in VM_TEXTS}, tags=_tags(vm.get("tags")))
         return IdentityKnown(at, recorded, line.get("conflict") is True, line.get("confirmed") is not False)
     if isinstance(line.get("ended"), dict):
         return Ended(at)
     if isinstance(began := line.get("began"), dict):
-        boot, version = (text if isinstance(text := began.get(key), str) else "" for key in ("boot", "version"))
-        return Began(at, boot[:MAX_TEXT], version[:MAX_TEXT], _policy(began.get("policy")))
+        return Began(at, _text(began.get("boot")), _text(began.get("version")), _policy(began.get("policy")))
     if "policy" in line:
         return PolicyKnown(at, _policy(line["policy"]))
     if isinstance(files := line.get("files"), dict):
@@ -232,9 +240,13 @@ def _noted(line: Mapping[str, Any], at: datetime) -> Timed | None:
         return FilesFound(at, found)
     if (word := line.get("outbox")) in ("writable", "unwritable"):
         return OutboxKnown(at, word == "writable")
-    if isinstance(lost := line.get("lost"), int) and not isinstance(lost, bool) and lost > 0:
-        return Lost(at, lost)
-    return None
+    lost = _times(line.get("lost"))
+    return None if lost is None else Lost(at, lost)
+
+
+def _text(value: object) -> str:
+    """A text, cut to what is kept of one; "" for anything else."""
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 def _tags(value: object) -> Tags:
@@ -242,7 +254,7 @@ def _tags(value: object) -> Tags:
     if not isinstance(value, dict):
         return ()
     pairs = list(value.items())[:MAX_TAGS]
-    return tuple((name[:MAX_TEXT], text[:MAX_TEXT] if isinstance(text, str) else "") for name, text in pairs)
+    return tuple((_text(name), _text(text)) for name, text in pairs)
 
 
 def _policy(value: Any) -> PolicyRead:
