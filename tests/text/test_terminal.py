@@ -27,6 +27,7 @@ from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
 from exporter.outbox.store import Outbox
+from exporter.secrets import Sieve
 from exporter.text.terminal import (
     complain,
     discard_unwritable,
@@ -187,7 +188,7 @@ def test_check_escapes_its_summary_and_its_findings(tmp_path: Path) -> None:
 
     out = io.StringIO()
     with redirect_stdout(out):
-        print_findings((fail("metadata", ATTACK),), ())
+        print_findings((fail("metadata", ATTACK),), Sieve(()))
     assert safe(out.getvalue())
     folder = tmp_path / "a\u202e\x9b"
     folder.mkdir()

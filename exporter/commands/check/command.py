@@ -23,7 +23,7 @@ from exporter.config.sources import add_flags
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
-from exporter.secrets import Secret, Sieve, redact
+from exporter.secrets import Sieve, redact
 from exporter.text.terminal import say, tell
 
 SUMMARY_HANG: Final = 16
@@ -68,18 +68,21 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     except ConfigError as error:
         if not as_json:
             raise
-        _print_json({**NOTHING, "errors": [redact(text) for text in error.errors]}, ())
+        _print_json({**NOTHING, "errors": [redact(text) for text in error.errors]}, Sieve(()))
         return BAD_USAGE
+    sieve = Sieve(settings.secrets)
     lines = tuple(summary(settings))
     exposed = (*readable_secrets(settings, environment), *open_to_writers(settings), *exposed_folders(settings))
-    doubts = (*exposed, *missing_packages(settings))
-    warnings = (*settings.warnings, *doubts)
+    warnings = (*settings.warnings, *exposed, *missing_packages(settings))
     if not as_json:
-        _print_summary(lines, warnings, settings.secrets)
+        tell("configuration is valid")
+        for name, text in lines:
+            tell(sieve(f"  {name:<13} {text}"), hang=SUMMARY_HANG)
+        for warning in warnings:
+            tell(sieve(f"warning: {warning}"), hang=WARNING_HANG)
     if args.probe and not as_json:
-        _print("", ())
-        total = environment.timeouts.total
-        _print(f"probing, for at most {total:g} s; nothing is approved or published", settings.secrets)
+        tell("")
+        tell(f"probing, for at most {environment.timeouts.total:g} s; nothing is approved or published")
     findings: tuple[Finding, ...] = ()
     if args.probe:
         with left_on_stop(), captured_libraries(Log(None)):
@@ -87,18 +90,10 @@ def check(args: argparse.Namespace, environment: ProbeEnvironment | None = None)
     if as_json:
         told = {"valid": True, "warnings": list(warnings), "settings": values(settings), "summary": dict(lines)}
         probed = [asdict(finding) for finding in findings] if args.probe else None
-        _print_json({**NOTHING, **told, "findings": probed}, settings.secrets)
+        _print_json({**NOTHING, **told, "findings": probed}, sieve)
     else:
-        print_findings(findings, settings.secrets)
+        print_findings(findings, sieve)
     return FAILED if any(finding.verdict is Verdict.FAIL for finding in findings) else DONE
-
-
-def _print_summary(lines: Iterable[tuple[str, str]], warnings: Iterable[str], secrets: Iterable[Secret]) -> None:
-    _print("configuration is valid", secrets)
-    for name, text in lines:
-        _print(f"  {name:<13} {text}", secrets, SUMMARY_HANG)
-    for warning in warnings:
-        _print(f"warning: {warning}", secrets, WARNING_HANG)
 
 
 def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settings:
@@ -115,15 +110,14 @@ def validated(args: argparse.Namespace, environment: ProbeEnvironment) -> Settin
     return settings
 
 
-def print_findings(findings: Iterable[Finding], secrets: Iterable[Secret]) -> None:
-    """Print one line for each finding, without any of these secrets."""
+def print_findings(findings: Iterable[Finding], sieve: Sieve) -> None:
+    """Print one line for each finding, without a secret."""
     for finding in findings:
-        _print(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}", secrets, FINDING_HANG)
+        tell(sieve(f"{finding.verdict:<5} {finding.topic:<11} {finding.sentence}"), hang=FINDING_HANG)
 
 
-def _print_json(told: Mapping[str, object], secrets: Iterable[Secret]) -> None:
+def _print_json(told: Mapping[str, object], sieve: Sieve) -> None:
     """The whole of it as one JSON object on one line, without any secret in a text of it."""
-    sieve = Sieve(secrets)
     say(json.dumps(_sifted(told, sieve), ensure_ascii=False))
 
 
@@ -134,8 +128,3 @@ def _sifted(value: object, sieve: Sieve) -> object:
     if isinstance(value, Mapping):
         return {name: _sifted(item, sieve) for name, item in value.items()}
     return [_sifted(item, sieve) for item in value] if isinstance(value, list) else value
-
-
-def _print(text: str, secrets: Iterable[Secret], hang: int = 0) -> None:
-    """A line, without any secret in it, whoever wrote it; it goes on behind `hang` spaces."""
-    tell(Sieve(secrets)(text), hang=hang)

@@ -30,7 +30,6 @@ from exporter.secrets import redact
 T = TypeVar("T")
 
 TOPIC: Final = "metadata"
-_PROXY_VARIABLES: Final = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _MAX_NAMES: Final = 5
 _MAX_QUOTED: Final = 120
 """Characters of an answer that is quoted."""
@@ -51,9 +50,8 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
     parts = urlsplit(settings.source.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     reached = reach(parts.hostname or "", port, environment.timeouts.connect)
-    proxies = _proxies(environment)
     if reached is not Reach.OPEN:
-        return Report((fail(TOPIC, unreachable(reached, settings.source.url, environment)), *proxies))
+        return Report((fail(TOPIC, unreachable(reached, settings.source.url, environment)),))
     with ThreadPoolExecutor(2) as pool:
         asking_who = pool.submit(_ask, settings, environment, MetadataClient.instance)
         events = _ask(settings, environment, lambda client: client.fetch().body)
@@ -61,7 +59,7 @@ def probe_metadata(settings: Settings, environment: ProbeEnvironment) -> Report:
     findings = [*_events(events, who, settings, environment), *_identity(who, events, settings)]
     # What answers in the place of the service has a clock of its own.
     clocks = who.clocks or events.clocks if findings[0].verdict is Verdict.OK else ()
-    return Report((*findings, *proxies), clocks, who.value.id if who.value else "")
+    return Report(tuple(findings), clocks, who.value.id if who.value else "")
 
 
 def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[MetadataClient], T]) -> _Asked[T]:
@@ -80,15 +78,6 @@ def _ask(settings: Settings, environment: ProbeEnvironment, question: Callable[[
     took = time.monotonic() - began
     clocks = clock_of("the metadata service", client.headers.get("date", ""), environment.wall(), took)
     return _Asked(value, error, client.headers, clocks, took)
-
-
-def _proxies(environment: ProbeEnvironment) -> tuple[Finding, ...]:
-    values = {name: value for name in _PROXY_VARIABLES if (value := environment.environ.get(name))}
-    # Windows knows no small letters in names: there one variable answers to both.
-    names = [name for name, value in values.items() if name.islower() or values.get(name.lower()) != value]
-    if not names:
-        return ()
-    return (ok("proxy", f"{' and '.join(names)} is set and not used for the metadata service, as it must be"),)
 
 
 def _events(events: _Asked[bytes], who: _Asked[Vm], settings: Settings, environment: ProbeEnvironment) -> list[Finding]:
@@ -180,9 +169,6 @@ def _named(azure: Vm, configured: str) -> Finding:
     return ok("identity", f"this VM is {azure.name}{scale_set}{where}")
 
 
-AZURE_CHASSIS: Final = "7783-7084-3265-9085-8269-3286-77"
-"""The asset tag of every Azure VM's chassis, in its SMBIOS tables."""
-
 _PROXY: Final = (
     "a proxy or service mesh stands in between; take the metadata service out of it (transparent proxy: no redirection "
     "for 169.254.169.254; Istio: traffic.sidecar.istio.io/excludeOutboundIPRanges: 169.254.169.254/32)"
@@ -201,22 +187,10 @@ def unreachable(reached: Reach, url: str, environment: ProbeEnvironment) -> str:
             f"{sentence}: this pod has no host network, and Azure answers the node alone; set hostNetwork: true and "
             "dnsPolicy: ClusterFirstWithHostNet in the pod's spec"
         )
-    if _chassis(environment) == AZURE_CHASSIS:
-        return (
-            f"{sentence}, although this is an Azure VM: let this process reach 169.254.169.254 port 80 past the "
-            "firewall rules, VPN and routes of this machine"
-        )
     return (
-        f"{sentence}: this is not an Azure VM, or a firewall rule, a VPN or a container without host network keeps the "
-        "address from this process"
+        f"{sentence}: this is not an Azure VM, or a firewall rule, a route, a VPN or a container without host network "
+        "keeps the address from this process"
     )
-
-
-def _chassis(environment: ProbeEnvironment) -> str:
-    try:
-        return environment.chassis.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def only_late(url: str, seconds: float, identified: bool) -> Finding:
@@ -236,16 +210,10 @@ def only_late(url: str, seconds: float, identified: bool) -> Finding:
 
 def stranger(headers: Mapping[str, str]) -> str:
     """Who else shows in the headers, as the beginning of a sentence; "" for nobody."""
-    if "metadata-flavor" in headers:
-        return "it is Google's metadata service that answers"
-    server = headers.get("server", "")
-    if server.startswith("EC2"):
-        return "it is Amazon's metadata service that answers"
-    for name in ("via", "x-squid-error", "proxy-authenticate", "x-cache", "x-envoy-upstream-service-time"):
-        if name in headers:
-            return f"through a proxy (its header {name}: {one_line(headers[name])[:60]})"
-    if re.match(r"(?i)squid|envoy|istio|zscaler|bluecoat", server):
-        return f"through a proxy (its header server: {one_line(server)[:60]})"
+    for name in ("via", "x-squid-error", "proxy-authenticate", "x-cache", "x-envoy-upstream-service-time", "server"):
+        value = headers.get(name)
+        if value is not None and (name != "server" or re.match(r"(?i)squid|envoy|istio|zscaler|bluecoat", value)):
+            return f"through a proxy (its header {name}: {one_line(value)[:60]})"
     return ""
 
 
@@ -263,84 +231,33 @@ def explained(
     error: MetadataError, headers: Mapping[str, str], settings: Settings, environment: ProbeEnvironment
 ) -> Finding:
     """The finding for an answer that the client does not take."""
-    url, other = settings.source.url, stranger(headers)
-    if other.startswith("it is"):
-        return fail(TOPIC, f"{url}: {other}, so this is not an Azure VM: there are no Scheduled Events here")
-    if other:
+    url = settings.source.url
+    if other := stranger(headers):
         return fail(TOPIC, f"{url} answers {other} with HTTP {error.status_code}: {_PROXY}")
-    sentence = _SENTENCES.get(error.reason, _unexpected)(error, settings, environment)
+    detail = one_line(error.detail)
+    quoted = redact(detail.removeprefix(f"HTTP {error.status_code}").strip(" :"))[:_MAX_QUOTED]
+    sentence = _SENTENCES.get(error.reason, f"failed ({error.reason}: {{detail}}): {_PROXY}, or correct source.url")
     verdict = warn if error.reason in _PASSING else fail
-    return verdict(TOPIC, f"{url} {sentence}")
+    facts = {"status": error.status_code, "detail": detail, "answer": quoted or "without a text"}
+    pod = _POD if environment.in_kubernetes else ""
+    return verdict(TOPIC, f"{url} {sentence.format(**facts, version=settings.source.api_version, pod=pod)}")
 
 
-def _unexpected(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del settings, environment
-    return f"failed ({error.reason}: {one_line(error.detail)}): {_PROXY}, or correct source.url"
-
-
-def _forbidden(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del settings
-    pod = (
-        "; in a pod on AKS, metadata restriction does the same: set hostNetwork: true"
-        if environment.in_kubernetes
-        else ""
-    )
-    answer = redact(one_line(error.detail.removeprefix(f"HTTP {error.status_code}")))[:_MAX_QUOTED]
-    return (
-        f"answers HTTP {error.status_code}: either the Metadata Security Protocol of this VM refuses this process, so "
-        "add this program and its user to the VM's allow list for the metadata service; or something else refuses it, "
-        "such as a proxy, a firewall or another service at this address, so take the metadata service out of it, or "
-        f"correct source.url{pod}; the answer was {answer or 'without a text'}"  # last: redaction may cut it short
-    )
-
-
-def _bad_request(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del environment
-    newest = re.findall(r"\b20\d\d-\d\d-\d\d\b", error.detail)
-    if newest or "api-version" in error.detail:
-        version = settings.source.api_version
-        listed = f" (it names {', '.join(newest)})" if newest else ""
-        return f"does not take api-version {version}{listed}: set source.api_version to 2020-07-01, or leave it out"
-    return f"refuses the request ({one_line(error.detail)}): it may be no metadata service; correct source.url"
-
-
-def _redirect(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del settings, environment
-    return f"answers with a redirection (HTTP {error.status_code}), which Azure never does: {_PROXY}"
-
-
-def _not_found(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del error, settings, environment
-    return "knows no Scheduled Events (HTTP 404): it is not Azure's metadata service; correct source.url"
-
-
-def _passing(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del settings, environment
-    reasons = {
-        "throttled": "is asked too often (HTTP 429): all processes of this VM share 5 requests a second; find who else "
-        "asks, or raise source.poll_interval",
-        "gone": "is away for a moment (HTTP 410), up to 70 s: try again",
-        "server-error": f"is in trouble itself (HTTP {error.status_code}): try again in a minute; the agent goes on "
-        "asking",
-    }
-    return reasons[error.reason]
-
-
-def _tls(error: MetadataError, settings: Settings, environment: ProbeEnvironment) -> str:
-    del settings, environment
-    return (
-        f"does not agree on TLS ({one_line(error.detail)}): Azure's metadata service is plain http; correct source.url"
-    )
-
-
+_POD: Final = "; in a pod on AKS, metadata restriction does the same: set hostNetwork: true"
 _PASSING: Final = frozenset({"throttled", "gone", "server-error"})
-_SENTENCES: Final[Mapping[str, Callable[[MetadataError, Settings, ProbeEnvironment], str]]] = {
-    "forbidden": _forbidden,
-    "status-400": _bad_request,
-    "redirect": _redirect,
-    "not-found": _not_found,
-    "tls": _tls,
-    "throttled": _passing,
-    "gone": _passing,
-    "server-error": _passing,
+_SENTENCES: Final[Mapping[str, str]] = {
+    # Last comes the answer: redaction of the printed line may cut it short.
+    "forbidden": "answers HTTP {status}: either the Metadata Security Protocol of this VM refuses this process, so add "
+    "this program and its user to the VM's allow list for the metadata service; or something else refuses it, such as "
+    "a proxy, a firewall or another service at this address, so take the metadata service out of it, or correct "
+    "source.url{pod}; the answer was {answer}",
+    "status-400": "does not take api-version {version}, or is no metadata service: set source.api_version to "
+    "2020-07-01, or correct source.url ({detail})",
+    "redirect": f"answers with a redirection (HTTP {{status}}), which Azure never does: {_PROXY}",
+    "not-found": "knows no Scheduled Events (HTTP 404): it is not Azure's metadata service; correct source.url",
+    "tls": "does not agree on TLS ({detail}): Azure's metadata service is plain http; correct source.url",
+    "throttled": "is asked too often (HTTP 429): all processes of this VM share 5 requests a second; find who else "
+    "asks, or raise source.poll_interval",
+    "gone": "is away for a moment (HTTP 410), up to 70 s: try again",
+    "server-error": "is in trouble itself (HTTP {status}): try again in a minute; the agent goes on asking",
 }

@@ -12,11 +12,6 @@ from typing import Final
 from exporter.commands.check.report import ClockReading
 from exporter.daemon import DaemonCall
 
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""HTTP/2's connection preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
-_FRAME_HEADER: Final = 9
-_SETTINGS: Final = 4
-
 
 class Reach(StrEnum):
     """How far a TCP connection got."""
@@ -64,19 +59,6 @@ def _reach(host: str, port: int, seconds: float, looked_up: threading.Event) -> 
     except OSError:
         return Reach.UNREACHABLE
     return Reach.OPEN
-
-
-def speaks_only_http2(host: str, port: int, seconds: float) -> bool:
-    """Whether a peer without TLS answers HTTP/2's connection preface in kind, as a receiver of gRPC does."""
-    try:
-        with socket.create_connection((host, port), timeout=seconds) as sock:
-            sock.sendall(_PREFACE)
-            answer = b""
-            while len(answer) < _FRAME_HEADER and (part := sock.recv(_FRAME_HEADER - len(answer))):
-                answer += part
-    except OSError:
-        return False
-    return len(answer) == _FRAME_HEADER and answer[3] == _SETTINGS and answer[5:] == bytes(4)
 
 
 def clock_of(peer: str, date: str, ours: float, took: float) -> tuple[ClockReading, ...]:

@@ -8,18 +8,17 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from exporter.agent.destinations import otlp_destination
-from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach, speaks_only_http2
+from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.errors import Failure
 from exporter.http.proxies import environment_proxy
 
 TOPIC: Final = "otlp"
-_GREETING_SECONDS: Final = 1.0
 
 
 def probe_otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
-    """At most `timeouts.connect` seconds, twice, and `otlp.timeout`."""
+    """At most `timeouts.connect` seconds and `otlp.timeout`."""
     url = settings.otlp.logs_url
     parts = urlsplit(url)
     shown, host = origin(url), parts.hostname or ""
@@ -33,11 +32,7 @@ def probe_otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
     try:
         headers = _post(settings)
     except Failure as failure:
-        finding = _explained(failure, shown, proxy)
-        plain = parts.scheme == "http" and not proxy
-        if failure.reason in ("connect", "timeout") and plain and speaks_only_http2(host, port, _GREETING_SECONDS):
-            finding = fail(TOPIC, _grpc(shown))
-        return Report((finding,))
+        return Report((_explained(failure, shown, proxy),))
     clocks = clock_of("the collector", headers.get("Date", ""), environment.wall(), time.monotonic() - began)
     through = f" through the proxy that {proxy} names" if proxy else ""
     return Report((ok(TOPIC, f"{shown} took an empty request{through}; no record was sent"),), clocks)
@@ -67,13 +62,6 @@ def _unreachable(reached: Reach, shown: str, host: str) -> str:
     return f"{shown} {what}: start the collector there (OTLP over HTTP, port 4318 as a rule), or correct otlp.endpoint"
 
 
-def _grpc(shown: str) -> str:
-    return (
-        f"{shown} speaks HTTP/2 alone, as receivers of OTLP over gRPC do: give the collector's port for OTLP over "
-        "HTTP, 4318 as a rule"
-    )
-
-
 _SENTENCES: Final[Mapping[str, str]] = {
     "unauthorized": "refuses us: correct the credentials in otlp.headers",
     "not-found": "has no /v1/logs there: give the base URL of a receiver of OTLP over HTTP as otlp.endpoint (/v1/logs "
@@ -84,8 +72,8 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "server or a proxy",
     "tls": "does not agree on TLS: for a certificate of your own CA set otlp.certificate, for a client certificate "
     "otlp.client_certificate, and for a collector without TLS write http://",
-    "timeout": "takes the connection and gives no answer in time: see what the collector waits for, or raise "
-    "otlp.timeout",
+    "timeout": "takes the connection and gives no answer in time: see what the collector waits for and that this is "
+    "its port for OTLP over HTTP (4318 as a rule, 4317 is gRPC), or raise otlp.timeout",
     "throttled": "asks us to slow down: it is there, and overloaded",
     "unavailable": "cannot at the moment: see the collector's own log",
     "rejected": "refused the empty request of this probe, as some backends do: whether it takes records shows with the "

@@ -31,9 +31,13 @@ def probes_for(settings: Settings) -> dict[str, Probe]:
     """The probes that these settings ask for, by topic, in the order in which their findings are printed."""
     probes: dict[str, Probe] = {"metadata": probe_metadata}
     if settings.event_hubs.configured:
-        probes["event_hubs"] = _event_hubs
+        from exporter.commands.check.event_hubs import probe_event_hubs  # noqa: PLC0415  # only what is configured
+
+        probes["event_hubs"] = probe_event_hubs
     if settings.otlp.configured:
-        probes["otlp"] = _otlp
+        from exporter.commands.check.otlp import probe_otlp  # noqa: PLC0415  # only what is configured
+
+        probes["otlp"] = probe_otlp
     probes["outbox"] = probe_outbox
     if settings.approval.hold_file:
         probes["hold_file"] = probe_hold_file
@@ -41,20 +45,7 @@ def probes_for(settings: Settings) -> dict[str, Probe]:
         probes["recorder"] = probe_recorder
     if settings.event_files.path:
         probes["event_files"] = probe_event_files
-    probes["web"] = probe_web
-    return probes
-
-
-def _event_hubs(settings: Settings, environment: ProbeEnvironment) -> Report:
-    from exporter.commands.check.event_hubs import probe_event_hubs  # noqa: PLC0415  # only what is configured is imported
-
-    return probe_event_hubs(settings, environment)
-
-
-def _otlp(settings: Settings, environment: ProbeEnvironment) -> Report:
-    from exporter.commands.check.otlp import probe_otlp  # noqa: PLC0415  # only what is configured is imported
-
-    return probe_otlp(settings, environment)
+    return {**probes, "web": probe_web}
 
 
 def run_probes(

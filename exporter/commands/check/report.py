@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -60,15 +59,12 @@ class ProbeEnvironment:
     """What lies outside of the settings.
 
     `wall` gives Unix seconds. `credential` makes an asyncio credential of Azure, None takes azure-identity's.
-    `chassis` and `processes` are files of Linux: the chassis' asset tag, and the folder of the processes.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     wall: Callable[[], float] = time.time
     credential: Callable[[], Any] | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
-    chassis: Path = Path("/sys/class/dmi/id/chassis_asset_tag")
-    processes: Path = Path("/proc")
 
     @property
     def in_kubernetes(self) -> bool:

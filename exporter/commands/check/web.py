@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import re
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.commands.check.running import Kind, findings, identify
 from exporter.config.schema import Settings
-from exporter.metadata.errors import one_line
 from exporter.web.server import RESERVED_PORTS, is_taken, listen
 
 TOPIC: Final = "web"
-_LISTENING: Final = "0A"
-"""The state of a listening socket in /proc/net/tcp [proc(5)]."""
 _UNPRIVILEGED: Final = 1024
 
 
@@ -30,16 +22,10 @@ def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
     try:
         listen(host, port).close()
     except OSError as error:
-        return Report(_refused(error, host, port, settings, environment))
+        if is_taken(error):
+            return Report(_taken(host, port, settings, environment, reserved=error.errno == errno.EACCES))
+        return Report((fail(TOPIC, refusal(error, address, port)),))
     return Report((ok(TOPIC, f"{address} is free to listen on"),))
-
-
-def _refused(
-    error: OSError, host: str, port: int, settings: Settings, environment: ProbeEnvironment
-) -> tuple[Finding, ...]:
-    if is_taken(error):
-        return _taken(host, port, settings, environment, reserved=error.errno == errno.EACCES)
-    return (fail(TOPIC, refusal(error, settings.web.listen_address, port)),)
 
 
 def refusal(error: OSError, address: str, port: int) -> str:
@@ -74,34 +60,8 @@ def _taken(
         )
     if occupant.kind is Kind.CERTIFICATE:
         return (warn(TOPIC, f"{address} is taken by what wants a client certificate: most likely this agent, running"),)
-    name = occupant.name
-    owner = owner_of(port, environment.processes)
-    named = f" that calls itself {name}" if name else ""
-    who = f"by {owner}" if owner else f"by another program{named}"
-    if reserved and not name:
+    who = f"by another program that calls itself {occupant.name}" if occupant.name else "by another program"
+    if reserved and not occupant.name:
         who += f", or {RESERVED_PORTS}"
     advice = "stop that, or set web.listen_address to another port (and tell Prometheus)"
     return (fail(TOPIC, f"{address} is taken {who}: {advice}"),)
-
-
-def owner_of(port: int, processes: Path) -> str:
-    """Name and id of the process that listens on this port, "" where this user may not see it; Linux alone."""
-    inodes = {f"socket:[{inode}]" for inode in _listening(port, processes)}
-    if not inodes:
-        return ""
-    for folder in processes.glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if any(os.readlink(entry) in inodes for entry in (folder / "fd").iterdir()):
-                name = (folder / "comm").read_text(encoding="utf-8", errors="replace")
-                return f"{one_line(name)} (process {folder.name})"
-    return ""
-
-
-def _listening(port: int, processes: Path) -> Iterator[str]:
-    """The inodes of the sockets that listen on this port [proc(5), /proc/net/tcp]."""
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in (processes / "net" / table).read_text(encoding="ascii").splitlines()[1:]:
-                fields = line.split()
-                if re.fullmatch(rf"[0-9A-F]+:{port:04X}", fields[1]) and fields[3] == _LISTENING:
-                    yield fields[9]

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -34,58 +34,34 @@ _EXPECTED_FOLDER: Final = (
 )
 
 
-Action = Callable[[Service, argparse.Namespace, World], int]
-
-
-# Each action imports what it needs: the service manager waits only so long for `service run` to answer.
-
-
-def _install(service: Service, args: argparse.Namespace, world: World) -> int:
-    from exporter.commands.service.install import install  # noqa: PLC0415  # only for this action
-
-    return install(service, args, world)
-
-
-def _remove(service: Service, args: argparse.Namespace, world: World) -> int:
-    from exporter.commands.service.control import remove  # noqa: PLC0415  # only for this action
-
-    return remove(service, args, world)
-
-
-def _start(service: Service, args: argparse.Namespace, world: World) -> int:
-    from exporter.commands.service.control import start  # noqa: PLC0415  # only for this action
-
-    return start(service, args, world)
-
-
-def _stop(service: Service, args: argparse.Namespace, world: World) -> int:
-    from exporter.commands.service.control import stop  # noqa: PLC0415  # only for this action
-
-    return stop(service, args, world)
-
-
-def _run(service: Service, args: argparse.Namespace, world: World) -> int:
-    from exporter.commands.service.program import run_service  # noqa: PLC0415  # only for this action
-
-    return run_service(service, args, world)
-
-
-_ACTIONS: Final[Mapping[str, tuple[str, Action]]] = {
-    "install": ("make the service and its folder, or update them; the flags are those of run, and are kept", _install),
-    "remove": ("stop and remove the service; its settings, outbox and log stay", _remove),
-    "start": ("start the service and wait until it runs, or say why it does not", _start),
-    "stop": ("stop the service and wait until it has stopped", _stop),
-    "run": ("what the service manager starts; in a terminal use the command run", _run),
+_ACTIONS: Final[Mapping[str, str]] = {
+    "install": "make the service and its folder, or update them; the flags are those of run, and are kept",
+    "remove": "stop and remove the service; its settings, outbox and log stay",
+    "start": "start the service and wait until it runs, or say why it does not",
+    "stop": "stop the service and wait until it has stopped",
+    "run": "what the service manager starts; in a terminal use the command run",
 }
+
+
+def _act(action: str, service: Service, args: argparse.Namespace, world: World) -> int:
+    """Run the action, with the imports that it needs: the service manager waits only so long for `run` to answer."""
+    if action == "run":
+        from exporter.commands.service.program import run_service  # noqa: PLC0415  # see above
+
+        return run_service(service, args, world)
+    from exporter.commands.service import control, install  # noqa: PLC0415  # see above
+
+    actions = {"install": install.install, "remove": control.remove, "start": control.start, "stop": control.stop}
+    return actions[action](service, args, world)
 
 
 def add_arguments(parser: FlagParser) -> None:
     """Add the actions of `service`, with their flags."""
     parser.takes("ACTION [OPTIONS]")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, prog=parser.prog)
-    for name, (summary, action) in _ACTIONS.items():
+    for name, summary in _ACTIONS.items():
         subparser = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        subparser.set_defaults(action=action)
+        subparser.set_defaults(action=name)
         group = subparser.add_argument_group("which service")
         group.add_argument(
             "--name", metavar="NAME", type=_name, help="Name of the service, for a second one beside the usual."
@@ -110,12 +86,12 @@ def service(args: argparse.Namespace, world: World | None = None) -> int:
     _open_streams()
     chosen = named_service(args.name, world.environ) if args.name else usual_service(world.environ)
     try:
-        folder = args.folder or (_installed_folder(chosen.name, world) if args.action is not _run else "")
+        folder = args.folder or (_installed_folder(chosen.name, world) if args.action != "run" else "")
         chosen = replace(chosen, folder=folder or chosen.folder)
         if not is_own_name(chosen.folder) or not _UNQUOTED.fullmatch(chosen.folder):
             complain(f"{chosen.folder}: {_EXPECTED_FOLDER}; give another by --folder")
             return BAD_USAGE
-        return int(args.action(chosen, args, world))
+        return _act(args.action, chosen, args, world)
     except ServiceManagerError as error:
         complain(str(error))
         return FAILED

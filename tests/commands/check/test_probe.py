@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from exporter.commands.check.metadata import AZURE_CHASSIS, probe_metadata, unreachable
+from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.network import Reach, clock_of, reach
 from exporter.commands.check.probe import run_probes
-from exporter.commands.check.report import ClockReading, ProbeEnvironment, Report, Verdict, ok
+from exporter.commands.check.report import ClockReading, Report, Verdict, ok
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.instance import NOISE
@@ -54,12 +54,9 @@ def service() -> Iterator[MetadataService]:
 def test_a_good_service_is_ok_and_approves_nothing(service: MetadataService) -> None:
     """Azure that answers is ok, and a probe asks without ever approving."""
     settings = settings_for(service.url)
-    findings = findings_of(
-        probe_metadata, settings, dataclasses.replace(ENVIRONMENT, environ={"HTTP_PROXY": "http://proxy:1"})
-    )
+    findings = findings_of(probe_metadata, settings)
     sentence_of(findings, OK, "metadata", service.url, "answered in")
     sentence_of(findings, OK, "identity", "this VM is WestNO_0 of the scale set WestNO in westeurope")
-    sentence_of(findings, OK, "proxy", "HTTP_PROXY is set and not used for the metadata service")
     assert len(service.requests) == 2
     assert not service.posts
 
@@ -129,7 +126,7 @@ def test_a_refused_api_version_is_named_with_those_on_offer(service: MetadataSer
     """A refused api-version is named, with those that the service offers."""
     findings = findings_of(probe_metadata, settings_for(service.url, "--source.api-version=2031-01-01"))
     sentence_of(
-        findings, FAIL, "metadata", "does not take api-version 2031-01-01 (it names 20", "set source.api_version"
+        findings, FAIL, "metadata", "does not take api-version 2031-01-01", "set source.api_version", "2020-07-01"
     )
 
 
@@ -187,15 +184,6 @@ def test_no_html_of_a_web_server_is_repeated(status: str, media: str, events: bo
     assert "page" in said or "HTTP" in said
 
 
-@pytest.mark.parametrize(("header", "words"), [("Server: EC2ws", "Amazon's"), ("Metadata-Flavor: Google", "Google's")])
-def test_the_metadata_service_of_another_cloud_is_recognised(header: str, words: str) -> None:
-    """Another cloud's metadata service is recognised: this is not an Azure VM."""
-    with RawServer(answers(response("404 Not Found", b"", header))) as server:
-        sentence_of(
-            findings_of(probe_metadata, settings_for(server.url)), FAIL, "metadata", words, "this is not an Azure VM"
-        )
-
-
 def test_a_refused_port_and_an_unknown_name_are_told_apart() -> None:
     """A refused port and an unknown name of a configured address are told apart."""
     with reserved_port() as port:
@@ -215,15 +203,6 @@ def test_without_a_route_it_is_not_an_azure_vm_or_a_pod_without_host_network(tmp
     pod = run_check(*flags, isolated="-rn", environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert "this pod has no host network" in printed_line(pod, "metadata")
     assert "set hostNetwork: true" in printed_line(pod, "metadata")
-
-
-def test_on_an_azure_vm_without_a_route_its_own_rules_are_named(tmp_path: Path) -> None:
-    """On a chassis of Azure's the blame goes to the machine's own rules."""
-    tag = tmp_path / "tag"
-    tag.write_text(f"{AZURE_CHASSIS}\n")
-    sentence = unreachable(Reach.TIMEOUT, IMDS, ProbeEnvironment(chassis=tag))
-    assert "although this is an Azure VM: let this process reach 169.254.169.254" in sentence
-    assert "this is not an Azure VM" in unreachable(Reach.TIMEOUT, IMDS, ProbeEnvironment(chassis=tmp_path / "none"))
 
 
 def test_a_missing_or_contradicted_identity_says_what_follows(service: MetadataService) -> None:

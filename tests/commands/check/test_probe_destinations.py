@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import subprocess
 import sys
@@ -37,7 +36,6 @@ from tests.support.probing import (
     run_check,
     sentence_of,
 )
-from tests.support.raw_server import Peer, RawServer
 
 pytestmark = FORGETFUL
 _collect = pytest.fixture(autouse=True)(collected)
@@ -277,19 +275,6 @@ def test_each_answer_of_a_collector_that_is_no_success_has_its_sentence(
         sentence_of(at(receiver, "--otlp.timeout=300ms"), verdict, "otlp", words)
 
 
-def grpc(peer: Peer) -> None:
-    """As a gRPC server does: SETTINGS to whoever greets in HTTP/2, and the door to everybody else."""
-    if peer.sock.recv(24, socket.MSG_WAITALL).startswith(b"PRI * HTTP/2.0\r\n\r\nSM"):
-        peer.send(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-
-
-def test_a_receiver_of_grpc_is_recognised() -> None:
-    """A receiver of gRPC is recognised by its greeting."""
-    with RawServer(grpc) as server:
-        findings = findings_of(probe_otlp, otlp(server.url))
-    sentence_of(findings, FAIL, "otlp", "as receivers of OTLP over gRPC do", "4318")
-
-
 def test_an_unreachable_collector_says_what_to_do() -> None:
     """A closed port, an unknown name, and http where https is asked for."""
     with reserved_port() as port:
@@ -329,6 +314,5 @@ def test_a_failure_through_a_proxy_names_its_variable_and_no_secret(tmp_path: Pa
         )
     assert process.returncode == 1
     assert "the request went through the proxy that http_proxy names" in printed_line(process, "otlp")
-    assert "ok proxy http_proxy is set and not used for the metadata service" in printed_line(process, "proxy")
     assert TOKEN not in process.stdout
     assert KEY not in process.stdout

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -232,10 +231,7 @@ def by_path(**bodies: bytes) -> Any:
 
 def said(script: Any) -> list[Finding]:
     with RawServer(script) as server:
-        return findings_of(probe_web, loaded(f"--web.listen-address=127.0.0.1:{server.port}"), BLIND)
-
-
-BLIND = replace(ENVIRONMENT, processes=Path("/nowhere"))
+        return findings_of(probe_web, loaded(f"--web.listen-address=127.0.0.1:{server.port}"), ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
