@@ -407,8 +407,4 @@ def metric(url: str, name: str, labels: str = "") -> float:
 
 
 def outbox(folder: Path) -> list[Record]:
-    reader = OutboxReader(str(folder / "outbox"))
-    try:
-        return [kept.record for kept in reader.new()]
-    finally:
-        reader.close()
+    return [kept.record for kept in OutboxReader(str(folder / "outbox")).new()]

@@ -100,9 +100,8 @@ def test_help_names_each_value_by_a_word_of_the_house() -> None:
         (("simulate", "--fault", "evnts/500"), 'unknown place "evnts"; did you mean events?', "instance"),
         (("simulate", "--vm", "wbe_1"), 'unknown VM "wbe_1"; did you mean web_1?', "web_2"),
         (("demo", "--vm", "wbe_1"), 'unknown VM "wbe_1"; did you mean web_1?', "web_2"),
-        (("replay", "user-reboot", "--vm", "mv-1"), 'unknown VM "mv-1"; did you mean vm-1?', "vm-2"),
         (("tail", "--kind", "schedule"), 'unknown word "schedule"; did you mean scheduled?', "agent.stopped"),
-        (("replay", "x", "--assume-files", "absnt"), "did you mean absent?", "ready"),
+        (("replay", "x", "--assume-files", "absnt"), "did you mean absent?", "look"),
         *(((name, "--format", "jsn"), "did you mean json?", "timeline") for name in ("check", "simulate", "tail")),
     ],
 )

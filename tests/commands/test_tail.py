@@ -348,7 +348,6 @@ def test_the_outbox_is_followed_also_when_another_file_takes_its_place(outbox: O
     outbox.renew("other-vm")
     commit(outbox, 3)
     assert [entry.record.id for entry in reader.new()] == [a_record(3).id]
-    reader.close()
 
 
 def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:
@@ -429,7 +428,6 @@ def test_an_empty_file_is_waited_for_only_when_followed(tmp_path: Path) -> None:
     outbox = Outbox(path, 1 << 20, ("otlp",))
     commit(outbox, 1)
     assert (len(list(reader.new())), reader.file_missing) == (1, False)
-    reader.close()
     outbox.close()
     (tmp_path / "empty.db").touch()
     for name in ("empty.db", "missing.db"):

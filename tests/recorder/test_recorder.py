@@ -628,7 +628,6 @@ def test_replay_tells_from_the_recording_what_the_agent_told(
         running.join()
     reader = OutboxReader(str(outbox))
     live = [_told(kept.record) for kept in reader.new() if kept.record.kind in LIFE]
-    reader.close()
     out = io.StringIO()
     parser = FlagParser()
     add_arguments(parser)

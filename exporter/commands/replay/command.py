@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from exporter.commands.replay.engine import FileCheck, Options, ReplayEngine
 from exporter.commands.replay.entries import Lost, Unreadable
 from exporter.commands.replay.inputs import Input, InputError, NoScenarioError, read_input
 from exporter.commands.replay.output import AsJson, AsText, Told
-from exporter.commands.replay.plans import ReplayPlan, named_vms, replay_plans, scenario_plan
+from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
 from exporter.commands.replay.policies import is_recorded, notes_on, policies_then
 from exporter.commands.times import time_argument
 from exporter.config.command_line import FlagParser, add_format
@@ -30,25 +29,18 @@ from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
-from exporter.core.folding import folded
 from exporter.core.policy import Policy, Presence
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean, counted, moment
-from exporter.text.terminal import complain, printable, supports_colour
-from exporter.text.values import nearest, unknown_word
+from exporter.text.terminal import complain, supports_colour
 
 SECTIONS: Final = ("source", "approval", "records")
 LONGEST_NAMES: Final = 500
-NAMES_SHOWN: Final = 50
-HOLES_SHOWN: Final = 20
-_DIGITS: Final = re.compile(r"[0-9]+")
 ASSUMPTIONS: Final[Mapping[str, str]] = {
     "found": "the policy's files are as the agent found them; where the recording does not say, every require_file is "
     "taken to be there, and the hold_file not",
-    "ready": "every require_file is taken to be there, and the hold_file not",
-    "present": "every file that the policy asks for is taken to be there",
     "absent": "no file that the policy asks for is taken to be there",
     "look": "the files that the policy asks for were looked at on this machine, now",
 }
@@ -119,7 +111,7 @@ def add_arguments(parser: FlagParser) -> None:
         choices=tuple(ASSUMPTIONS),
         default="found",
         help="What require_file and hold_file of the policy are taken to be. Default: found (as the agent found them "
-        "then or, where no recording says it, ready: prepared, and not held).",
+        "then or, where no recording says it, prepared, and not held).",
     )
     add_format(parser.add_argument_group("output"))
     add_flags(parser, sections=SECTIONS)
@@ -149,26 +141,11 @@ def _replay(
             complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
     plans = replay_plans(inputs, settings.source.poll_interval, args.start, now)
-    if args.vm and (mistyped := _mistyped_vm(args.vm, plans)):
-        complain(mistyped)
-        return BAD_USAGE
     for plan in plans:
         documents += _replay_plan(plan, args, settings, reviewed, out)
     if not documents and not failed:
         complain("no document in the input")
     return DONE if documents and not failed else FAILED
-
-
-def _mistyped_vm(name: str, plans: Iterable[ReplayPlan]) -> str:
-    """The sentence for a VM's name that nothing knows and that is nearly one that is known; else "".
-
-    A name that differs in its digits alone is another VM of a set, which is decided for as the others are.
-    """
-    known = list(dict.fromkeys(vm for plan in plans for vm in named_vms(plan)))
-    near = nearest(name, known)
-    if not near or folded(name) in map(folded, known) or _DIGITS.sub("", folded(name)) == _DIGITS.sub("", folded(near)):
-        return ""
-    return unknown_word("VM", name, map(printable, known[:NAMES_SHOWN]))
 
 
 def _replay_plan(
@@ -229,17 +206,13 @@ def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mappi
     def ready(policy: Policy, paths: Iterable[str]) -> dict[str, Presence]:
         return {path: Presence.ABSENT if path == policy.hold_file else Presence.PRESENT for path in paths}
 
-    match how:
-        case "found":
-            return lambda asking, paths, found: {
-                path: found.get(path, presence) for path, presence in ready(asking, paths).items()
-            }
-        case "ready":
-            return lambda asking, paths, _: ready(asking, paths)
-        case "look":
-            return lambda asking, paths, _: check(paths) if asking == policy else ready(asking, paths)
-        case _:
-            return lambda _, paths, __: dict.fromkeys(paths, Presence(how))
+    if how == "absent":
+        return lambda _, paths, __: dict.fromkeys(paths, Presence.ABSENT)
+    if how == "look":
+        return lambda asking, paths, _: check(paths) if asking == policy else ready(asking, paths)
+    return lambda asking, paths, found: {
+        path: found.get(path, presence) for path, presence in ready(asking, paths).items()
+    }
 
 
 def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
@@ -266,12 +239,10 @@ def _about_review(reviewed: Settings | None) -> list[str]:
 
 def _about_holes(plan: ReplayPlan) -> Iterator[str]:
     """Where lines of the recording are missing."""
-    holes = [entry for entry in plan.entries if isinstance(entry, Lost)]
-    for hole in holes[:HOLES_SHOWN]:
-        lines = counted(hole.lines, "line")
-        yield f"{lines} lost by {moment(hole.at)}: what was read and done until then is not all recorded"
-    if len(holes) > HOLES_SHOWN:
-        yield f"and lines lost at {len(holes) - HOLES_SHOWN} more times"
+    for hole in plan.entries:
+        if isinstance(hole, Lost):
+            lines = counted(hole.lines, "line")
+            yield f"{lines} lost by {moment(hole.at)}: what was read and done until then is not all recorded"
 
 
 def _about_files(policies: Iterable[Policy], assumed: str) -> list[str]:

@@ -24,7 +24,6 @@ from exporter.text.terminal import say, tell
 from exporter.text.timeline import record_lines
 
 NAMES_SHOWN: Final = 20
-CHANGES_SHOWN: Final = 50
 LONGEST: Final = 500
 NOTE_HANG: Final = 1
 
@@ -139,11 +138,8 @@ def _comparison_lines(told: Told, comparison: Comparison) -> Iterator[str]:
     for number, text in enumerate(history(told.then)):
         yield f"{'' if number else 'then':<4}  {clean(text, LONGEST)}"
     yield f"now   {clean(policy_line(told.policy), LONGEST)}"
-    changed = list(changes(told.then[-1].policy, told.policy)) if not told.then[-1].faults else []
-    for text in changed[:CHANGES_SHOWN]:
+    for text in changes(told.then[-1].policy, told.policy) if not told.then[-1].faults else ():
         yield f"      {clean(text, LONGEST)}"
-    if len(changed) > CHANGES_SHOWN:
-        yield f"      and {len(changed) - CHANGES_SHOWN} more"
     yield ""
     yield differences.summary(comparison)
     yield from _caveats(told, comparison)

@@ -15,7 +15,6 @@ from exporter.commands.replay.entries import (
     EARLIEST,
     Entry,
     Failed,
-    IdentityKnown,
     Posted,
     Reading,
     Steady,
@@ -53,21 +52,6 @@ def replay_plans(
     entries = [entry for item in recorded for entry in item.entries]
     made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []
     return made + [scenario_plan(item.scenario, poll_interval, start) for item in inputs if item.scenario is not None]
-
-
-def named_vms(plan: ReplayPlan) -> list[str]:
-    """The VMs that a plan is about: those of the scenario, whose the recording is, and whom its documents name."""
-    names = [vm.name for vm in plan.scenario.vms] if plan.scenario is not None else []
-    bodies: dict[bytes, None] = {}
-    for entry in plan.entries:
-        if isinstance(entry, IdentityKnown) and entry.vm.name:
-            names.append(entry.vm.name)
-        elif isinstance(entry, Reading):
-            bodies[entry.body] = None
-    for body in bodies:
-        document = _document(body)
-        names += [name for event in (document.events if document else ()) for name in event.resources or ()]
-    return list(dict.fromkeys(names))
 
 
 def _first_time(item: Input) -> datetime | None:

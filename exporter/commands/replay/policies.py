@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,8 +14,6 @@ from exporter.config.policy_values import PolicyRead, policy_values
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import optional_timestamp
 from exporter.text.format import moment
-
-POLICIES_SHOWN: Final = 10
 
 
 class InForce(Struct, frozen=True):
@@ -57,11 +55,9 @@ def notes_on(then: Sequence[InForce], compared: bool) -> Iterator[str]:
 
 def history(then: Sequence[InForce]) -> Iterator[str]:
     """One line for each policy in force then."""
-    for each in then[:POLICIES_SHOWN]:
+    for each in then:
         since = f"from {_moment(each)}: " if len(then) > 1 else ""
         yield since + ("a policy that can't be read" if each.faults else policy_line(each.policy))
-    if len(then) > POLICIES_SHOWN:
-        yield f"and {len(then) - POLICIES_SHOWN} more"
 
 
 def _moment(each: InForce) -> str:

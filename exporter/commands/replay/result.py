@@ -13,8 +13,6 @@ from exporter.core.document import Document
 from exporter.core.policy import NOT_PUBLISHED, Mode, Reason, Verdict
 
 POSTS_KEPT: Final = 20  # of one event; a POST that is not taken is sent again every minute
-MOMENTS_KEPT: Final = 100  # of one event: how often a decision may change before the rest is only counted
-NAMES_KEPT: Final = 1000
 
 
 class Moment(Struct, frozen=True):
@@ -51,8 +49,6 @@ class ReplayResult(Struct):
     """Decisions by event key, and counts: `rejected` inputs and failed polls (`failures`) among them."""
 
     decisions: dict[str, list[Moment]] = field(default_factory=dict)
-    unlisted: int = 0
-    """Decisions beyond `MOMENTS_KEPT` of an event."""
     approved: dict[str, Moment] = field(default_factory=dict)
     """Of each event the first decision that approves it, whatever the mode."""
     foreseen: dict[str, Moment] = field(default_factory=dict)
@@ -82,19 +78,14 @@ class ReplayResult(Struct):
         self.documents += 1
         for event in document.events:
             for name in event.resources or ():
-                if len(self.names) < NAMES_KEPT:
-                    self.names.setdefault(name)
+                self.names.setdefault(name)
 
     def decided(self, moment: Moment) -> None:
         """Add a decision that differs from the last one about its event."""
         key = moment.explanation.decision.key
         if moment.approves:
             self.approved.setdefault(key, moment)
-        moments = self.decisions.setdefault(key, [])
-        if len(moments) < MOMENTS_KEPT:
-            moments.append(moment)
-        else:
-            self.unlisted += 1
+        self.decisions.setdefault(key, []).append(moment)
 
     def published(self, key: str) -> list[Moment]:
         """The decisions on an event that its own records do not show already."""

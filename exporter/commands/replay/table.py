@@ -41,8 +41,6 @@ def table(result: ReplayResult, colour: bool = False) -> Iterator[tuple[str, int
             for name, answer, finding in rows:
                 row = f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {answer:<{RESULT_WIDTH}}  {clean(finding, LONGEST)}"
                 yield row, ROW_HANG
-    if result.unlisted:
-        yield f"  and {result.unlisted} further changes of decisions", 0
 
 
 def what(event: Event) -> str:

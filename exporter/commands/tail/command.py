@@ -166,27 +166,24 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
     skips = begin == "now"
     last_record_at = time.monotonic()
     announced = False
-    try:
-        while True:
-            for entry in reader.new():
-                last_record_at = time.monotonic()
-                in_range = not isinstance(begin, datetime) or entry.record.time >= begin
-                if in_range and not skips and (entry.parked or not args.parked):
-                    view.show(entry.record, entry)
-                if view.full:
-                    return
-            if reader.file_missing and not announced:
-                _note(f"{reader.path} is not there yet; waiting for it")
-                announced = True
-            # A file that is created only now has nothing from before the start.
-            skips = False
-            view.foreign = reader.foreign
-            idle = args.until_idle is not None and time.monotonic() - last_record_at >= args.until_idle
-            if idle or not args.follow:
+    while True:
+        for entry in reader.new():
+            last_record_at = time.monotonic()
+            in_range = not isinstance(begin, datetime) or entry.record.time >= begin
+            if in_range and not skips and (entry.parked or not args.parked):
+                view.show(entry.record, entry)
+            if view.full:
                 return
-            time.sleep(FOLLOW_SECONDS)
-    finally:
-        reader.close()
+        if reader.file_missing and not announced:
+            _note(f"{reader.path} is not there yet; waiting for it")
+            announced = True
+        # A file that is created only now has nothing from before the start.
+        skips = False
+        view.foreign = reader.foreign
+        idle = args.until_idle is not None and time.monotonic() - last_record_at >= args.until_idle
+        if idle or not args.follow:
+            return
+        time.sleep(FOLLOW_SECONDS)
 
 
 # -- Event Hubs

@@ -1,8 +1,8 @@
 """AMQP 1.0 types and their bytes (OASIS AMQP 1.0, part 1): `encode` and `decode`. No I/O, no state, no dependency.
 
 Python's own types stand for AMQP's most common ones: `None`, `bool`, `int` (long), `float` (double), `str`, `bytes`,
-`list`, `dict`, `UUID`. AMQP's other widths have a class of their own here, so a value that was read is written back
-with the type it had. Decimals are kept as their opaque bytes.
+`list`, `dict`, `UUID`. Other widths that Event Hubs uses have a class of their own here, so a value that was read is
+written back with the type it had. A byte, short or float is read as Python's own; char and decimals are refused.
 """
 
 from __future__ import annotations
@@ -35,14 +35,6 @@ class ULong(int):
     """ulong, 64 bits."""
 
 
-class Byte(int):
-    """byte, 8 bits, signed."""
-
-
-class Short(int):
-    """short, 16 bits, signed."""
-
-
 class Int(int):
     """int, 32 bits, signed. Plain Python integers are long, 64 bits."""
 
@@ -51,24 +43,8 @@ class Timestamp(int):
     """timestamp: milliseconds since 1970-01-01T00:00:00Z."""
 
 
-class Float(float):
-    """float, 32 bits. Plain Python floats are double."""
-
-
-class Char(str):
-    """char: one Unicode character."""
-
-    __slots__ = ()
-
-
 class Symbol(str):
     """symbol: ASCII text from a closed domain, such as an error condition."""
-
-    __slots__ = ()
-
-
-class Decimal(bytes):
-    """decimal32, decimal64 or decimal128 by its length (4, 8 or 16), uninterpreted."""
 
     __slots__ = ()
 
@@ -153,13 +129,6 @@ def _counted(raw: bytes) -> bytes:
     return _U32.pack(len(raw)) + raw
 
 
-def _write_decimal(value: Decimal) -> bytes:
-    code = {4: b"\x74", 8: b"\x84", 16: b"\x94"}.get(len(value))
-    if code is None:
-        raise CodecError("a decimal has 4, 8 or 16 bytes")
-    return code + value
-
-
 _WIDE: Final[dict[type, tuple[bytes, Writer]]] = {
     str: (b"\xb1", lambda value: _counted(value.encode())),
     Symbol: (b"\xb3", lambda value: _counted(value.encode("ascii"))),
@@ -181,14 +150,9 @@ _WRITERS: Final[dict[type, Writer]] = {
     UShort: lambda value: b"\x60" + _U16.pack(value),
     UInt: _small(b"\x52", _U8, b"\x70", _U32),
     ULong: _small(b"\x53", _U8, b"\x80", _U64),
-    Byte: lambda value: b"\x51" + _I8.pack(value),
-    Short: lambda value: b"\x61" + _I16.pack(value),
     Int: _small(b"\x54", _I8, b"\x71", _I32),
-    Float: lambda value: b"\x72" + _F32.pack(value),
     Timestamp: lambda value: b"\x83" + _I64.pack(value),
-    Char: lambda value: b"\x73" + _U32.pack(ord(value)),
     Symbol: _sized(b"\xa3", b"\xb3", lambda value: bytes(value.encode("ascii"))),
-    Decimal: _write_decimal,
     Array: _write_array,
     Described: _write_described,
 }
@@ -245,10 +209,6 @@ def _variable(length: struct.Struct, kind: Callable[[bytes], Any]) -> Reader:
         return kind(_take(data, start, size)), start + size
 
     return read
-
-
-def _opaque(size: int, kind: Callable[[bytes], Any]) -> Reader:
-    return lambda data, position, _depth: (kind(_take(data, position, size)), position + size)
 
 
 def _bounds(layout: struct.Struct, data: bytes, position: int) -> tuple[int, int, int]:
@@ -323,10 +283,6 @@ def _symbol(raw: bytes) -> Symbol:
     return Symbol(raw.decode("ascii"))
 
 
-def _char(point: int) -> Char:
-    return Char(chr(point))
-
-
 def _identity(value: Any) -> Any:
     return value
 
@@ -344,26 +300,22 @@ _READERS: Final[dict[int, Reader]] = {
     0x44: _constant(ULong(0)),
     0x45: lambda _data, position, _depth: ([], position),
     0x50: _fixed(_U8, UByte),
-    0x51: _fixed(_I8, Byte),
+    0x51: _fixed(_I8, _identity),
     0x52: _fixed(_U8, UInt),
     0x53: _fixed(_U8, ULong),
     0x54: _fixed(_I8, Int),
     0x55: _fixed(_I8, _identity),
     0x56: _fixed(_U8, bool),
     0x60: _fixed(_U16, UShort),
-    0x61: _fixed(_I16, Short),
+    0x61: _fixed(_I16, _identity),
     0x70: _fixed(_U32, UInt),
     0x71: _fixed(_I32, Int),
-    0x72: _fixed(_F32, Float),
-    0x73: _fixed(_U32, _char),
-    0x74: _opaque(4, Decimal),
+    0x72: _fixed(_F32, _identity),
     0x80: _fixed(_U64, ULong),
     0x81: _fixed(_I64, _identity),
     0x82: _fixed(_F64, _identity),
     0x83: _fixed(_I64, Timestamp),
-    0x84: _opaque(8, Decimal),
-    0x94: _opaque(16, Decimal),
-    0x98: _opaque(16, _uuid),
+    0x98: _fixed(struct.Struct(">16s"), _uuid),
     0xA0: _variable(_U8, bytes),
     0xA1: _variable(_U8, _text),
     0xA3: _variable(_U8, _symbol),

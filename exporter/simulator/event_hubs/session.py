@@ -11,8 +11,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
@@ -51,6 +51,9 @@ from exporter.simulator.event_hubs.store import (
 )
 from exporter.simulator.faults import Fault, Faults
 
+if TYPE_CHECKING:
+    from exporter.simulator.event_hubs.connection import Connection
+
 CREDIT: Final = 1000
 """Deliveries that a peer may send ahead on a link; granted anew when half is used."""
 HANDLE_MAX: Final = 255
@@ -60,44 +63,13 @@ _UINT: Final = 0xFFFF_FFFF
 _FILTER: Final = "apache.org:selector-filter:string"
 
 
-class SessionConnection(Protocol):
-    """What sessions and the broker use of a connection."""
-
-    authorised: bool
-    """A token was put on `$cbs`."""
-
-    @property
-    def namespace(self) -> Namespace:
-        """What it shares with all others."""
-
-    @property
-    def paused(self) -> bool:
-        """The socket takes no more for now."""
-
-    @property
-    def peer_max_frame_size(self) -> int:
-        """In bytes."""
-
-    def send(self, channel: int, performative: Performative, payload: bytes = b"") -> None:
-        """Queue one frame."""
-
-    def drop(self) -> None:
-        """End it as a crash would."""
-
-    def all_links(self, first: Session) -> Iterator[Link]:
-        """The links of every session, those of `first` first."""
-
-    def detach_hub_links(self, condition: str, description: str, hub: str | None = None) -> None:
-        """Detach the links to one event hub, or to all of them."""
-
-
 class Namespace(Struct):
     """What all connections share. Only the broker's loop changes it; `store` and `faults` have locks of their own."""
 
     store: Store
     faults: Faults
     max_message_size: int
-    connections: set[SessionConnection] = field(default_factory=set)
+    connections: set[Connection] = field(default_factory=set)
     consumers: set[Consumer] = field(default_factory=set)
     total_connections: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -109,14 +81,14 @@ class Namespace(Struct):
         for consumer in [consumer for consumer in self.consumers if consumer.partition is stored]:
             consumer.pump()
 
-    def add(self, connection: SessionConnection) -> None:
+    def add(self, connection: Connection) -> None:
         """A connection was accepted."""
         with self.changed:
             self.connections.add(connection)
             self.total_connections += 1
             self.changed.notify_all()
 
-    def remove(self, connection: SessionConnection) -> None:
+    def remove(self, connection: Connection) -> None:
         """A connection has ended."""
         with self.changed:
             self.connections.discard(connection)
@@ -379,7 +351,7 @@ class LinkRefusedError(Exception):
 class Session:
     """One session of a connection, on the same channel in both directions."""
 
-    def __init__(self, connection: SessionConnection, channel: int, begin: Begin) -> None:
+    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
         self.connection, self.namespace, self.channel = connection, connection.namespace, channel
         self.links: dict[int, Link] = {}
         self._detached: set[int] = set()  # by us, and not yet by the peer

@@ -22,12 +22,8 @@ from msgspec.structs import replace
 from exporter.core.folding import folded
 from exporter.simulator.metadata.story import Action, Phase, Scenario, Step
 
+# Each is answered with all fields and types: what an older version does not know yet is not left out.
 API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
-NEWEST = API_VERSIONS[-1]
-# What each api-version added [Version and region availability].
-_FIELD_SINCE = {"Description": "2019-04-01", "EventSource": "2019-08-01", "DurationInSeconds": "2020-07-01"}
-_TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
-_UNDERSCORE_UNTIL = "2017-08-01"  # from here on the names of IaaS VMs come without their `_`
 
 _DEFAULTS: Mapping[str, Any] = {
     "EventId": "",
@@ -59,11 +55,9 @@ class Change(Struct, frozen=True):
     events: tuple[Mapping[str, Any], ...]
     silent: bool = False
 
-    def document(self, api_version: str = NEWEST) -> dict[str, Any]:
-        """The answer's JSON object as that api-version knows it: later fields and event types are absent."""
-        known = (event for event in self.events if _TYPE_SINCE.get(str(event["EventType"]), "") <= api_version)
-        events = [_as_published(event, api_version) for event in known]
-        return {"DocumentIncarnation": self.incarnation, "Events": events}
+    def document(self) -> dict[str, Any]:
+        """The answer's JSON object."""
+        return {"DocumentIncarnation": self.incarnation, "Events": list(map(dict, self.events))}
 
     def knows(self, event_id: str) -> bool:
         """True if that EventId, letter case aside, is in the document: Scheduled or Started [Start an event]."""
@@ -107,7 +101,6 @@ def documents(
     approvals: Iterable[Approval] = (),
     *,
     speed: float = 1.0,
-    api_version: str = NEWEST,
 ) -> Iterator[tuple[datetime, dict[str, Any]]]:
     """Each changed document with its time, without a server; `start` defaults to the scenario's own.
 
@@ -115,20 +108,13 @@ def documents(
     """
     for change in Platform(scenario, start or scenario.start, speed).timeline(approvals):
         if not change.silent:
-            yield change.at, change.document(api_version)
+            yield change.at, change.document()
 
 
 def whole_second(instant: datetime) -> datetime:
     """`instant`, rounded up: RFC 1123 has no fractions, and no event starts before its NotBefore."""
     whole = instant.replace(microsecond=0)
     return whole if whole == instant else whole + timedelta(seconds=1)
-
-
-def _as_published(event: Mapping[str, Any], api_version: str) -> dict[str, Any]:
-    known = {key: value for key, value in event.items() if _FIELD_SINCE.get(key, "") <= api_version}
-    if api_version < _UNDERSCORE_UNTIL and isinstance(known["Resources"], list):
-        known["Resources"] = [f"_{name}" for name in known["Resources"]]
-    return known
 
 
 class _Event(Struct):

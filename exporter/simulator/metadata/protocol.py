@@ -60,8 +60,8 @@ def refusal(status: int, reason: str, **fields: object) -> Refusal:
     return Refusal(as_json(status, {"error": reason, **fields}))
 
 
-def checked_api_version(request: Request) -> str:
-    """The request's api-version. Raises Refusal for the first that is wrong of method, headers, path and query."""
+def check_request(request: Request) -> None:
+    """Raises Refusal for the first that is wrong of method, headers, path and query."""
     address = urlsplit(request.path)
     path = address.path.rstrip("/")
     allowed = _allowed(path)
@@ -78,16 +78,12 @@ def checked_api_version(request: Request) -> str:
     elif path != INSTANCE_PATH and not path.startswith(f"{INSTANCE_PATH}/"):
         raise refusal(404, "Not found")
     given = parse_qs(address.query, keep_blank_values=True).get("api-version", [])
-    newest = list(reversed(versions))
+    fault = "" if len(given) == 1 and given[0] in versions else "is invalid or not supported"
     if not given:
-        raise refusal(
-            400, f"Bad request. api-version was not specified in the request. {_MORE}", **{"newest-versions": newest}
-        )
-    if len(given) > 1 or given[0] not in versions:
-        raise refusal(
-            400, f"Bad request. api-version is invalid or not supported. {_MORE}", **{"newest-versions": newest}
-        )
-    return given[0]
+        fault = "was not specified in the request"
+    if fault:
+        newest = {"newest-versions": list(reversed(versions))}
+        raise refusal(400, f"Bad request. api-version {fault}. {_MORE}", **newest)
 
 
 def start_requests(body: bytes) -> Sequence[str]:

@@ -161,7 +161,7 @@ class MetadataService:
 
     def _response(self, request: Request, change: Change) -> Response:
         try:
-            api_version = protocol.checked_api_version(request)
+            protocol.check_request(request)
             if urlsplit(request.path).path.rstrip("/") != protocol.EVENTS_PATH:
                 return protocol.instance_response(request, self.vm)
             if request.method == "POST":
@@ -169,7 +169,7 @@ class MetadataService:
         except Refusal as refusal:
             return refusal.response
         fixed = self._fixed
-        return protocol.as_json(200, change.document(api_version)) if fixed is None else Response(200, fixed)
+        return protocol.as_json(200, change.document()) if fixed is None else Response(200, fixed)
 
     def _approve(self, event_ids: Sequence[str]) -> bool:
         fixed = self._fixed

@@ -320,9 +320,7 @@ def test_settle_and_takeover_follow_the_recorded_times(tmp_path: Path) -> None:
     assert [(each["reason"], each["at"][17:19]) for each in moments] == [("not-leader", "00"), ("dry-run", "10")]
 
 
-@pytest.mark.parametrize(
-    ("assumed", "reason"), [("ready", "dry-run"), ("present", "held"), ("absent", "not-prepared"), ("look", "dry-run")]
-)
+@pytest.mark.parametrize(("assumed", "reason"), [("found", "dry-run"), ("absent", "not-prepared"), ("look", "dry-run")])
 def test_files_of_the_policy_are_assumed_as_told(tmp_path: Path, assumed: str, reason: str) -> None:
     """What the policy would look at is assumed, or really looked at, and the output says which."""
     (tmp_path / "ready").touch()

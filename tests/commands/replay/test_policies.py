@@ -437,8 +437,8 @@ def test_a_policy_given_now_marks_what_was_recorded_and_what_is_assumed(recordin
     assert found_of(now)["dry-run"] == "the mode is enforce (assumed)"
     another = as_json(recording.path, "--approval.mode", "enforce", "--approval.hold-file", other)[1]
     assert found_of(another)["held"] == f"{other} does not exist (assumed)"
-    ready = as_json(recording.path, "--approval.hold-file", hold, "--assume-files", "ready")[1]
-    assert found_of(ready)["held"] == f"{hold} does not exist (assumed)"
+    absent = as_json(recording.path, "--approval.hold-file", hold, "--assume-files", "absent")[1]
+    assert found_of(absent)["held"] == f"{hold} does not exist (assumed)"
 
     text = " ".join(run(recording.path, "--approval.mode", "enforce", "--approval.hold-file", hold)[1].split())
     assert "started in mode enforce (assumed)" in text

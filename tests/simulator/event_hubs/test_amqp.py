@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from exporter.simulator.event_hubs.amqp import (
     MAX_DEPTH,
     Array,
-    Byte,
-    Char,
     CodecError,
-    Decimal,
     Described,
-    Float,
     Int,
-    Short,
     Symbol,
     Timestamp,
     UByte,
@@ -58,14 +53,9 @@ SCALARS = st.one_of(
     whole(0, 2**16 - 1, UShort),
     whole(0, 2**32 - 1, UInt),
     whole(0, 2**64 - 1, ULong),
-    whole(-(2**7), 2**7 - 1, Byte),
-    whole(-(2**15), 2**15 - 1, Short),
     whole(-(2**31), 2**31 - 1, Int),
     whole(-(2**63), 2**63 - 1, Timestamp),
     st.floats(allow_nan=False),
-    st.floats(allow_nan=False, width=32).map(Float),
-    st.characters(exclude_categories=["Cs"]).map(Char),
-    st.sampled_from([4, 8, 16]).flatmap(lambda size: st.binary(min_size=size, max_size=size)).map(Decimal),
     st.uuids(),
     st.binary(max_size=300),
     TEXT,
@@ -186,9 +176,7 @@ def test_nesting_is_bounded() -> None:
         decode(encode([value]))
 
 
-@pytest.mark.parametrize(
-    "value", [object(), {1}, UInt(-1), UByte(256), 2**63, Symbol("é"), "\ud800", Array([1, "a"]), Decimal(b"123")]
-)
+@pytest.mark.parametrize("value", [object(), {1}, UInt(-1), UByte(256), 2**63, Symbol("é"), "\ud800", Array([1, "a"])])
 def test_values_without_an_amqp_type_are_refused(value: Any) -> None:
     """Encoding never writes something else than what it was given."""
     with pytest.raises(CodecError):

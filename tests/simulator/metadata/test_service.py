@@ -177,34 +177,6 @@ def test_one_connection_serves_many_requests(migrating: MetadataService) -> None
     connection.close()
 
 
-def test_older_versions_lack_later_fields_and_types() -> None:
-    """Fields and event types that came later than the api-version asked for are absent."""
-    absent = {
-        "2017-03-01": {"Description", "EventSource", "DurationInSeconds"},
-        "2019-01-01": {"Description", "EventSource", "DurationInSeconds"},
-        "2019-04-01": {"EventSource", "DurationInSeconds"},
-        "2019-08-01": {"DurationInSeconds"},
-        "2020-07-01": set(),
-    }
-    clock = Clock()
-    with playing("live-migration", clock) as service:
-        clock.now += 60
-        fields = set(ask(service).json["Events"][0])
-        for version, missing in absent.items():
-            (event,) = ask(service, EVENTS.replace("2020-07-01", version)).json["Events"]
-            assert fields - set(event) == missing
-            assert event["Resources"][0] == ("_WestNO_0" if version == "2017-03-01" else "WestNO_0")
-    for name, before, since in (
-        ("spot-preemption", "2017-08-01", "2017-11-01"),
-        ("scale-set-termination", "2017-11-01", "2019-01-01"),
-    ):
-        clock = Clock()
-        with playing(name, clock) as service:
-            clock.now += 25
-            assert not ask(service, EVENTS.replace("2020-07-01", before)).json["Events"]
-            assert ask(service, EVENTS.replace("2020-07-01", since)).json["Events"]
-
-
 def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
     """`compute` names the VM answered for, every leaf is a text, and what must never be logged is there and marked."""
     with playing("live-migration", Clock(), vm="westno_1") as service:
