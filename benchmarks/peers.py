@@ -126,7 +126,7 @@ def main() -> int:
     collector = FlappingCollector()
     with (
         reserved_port() as port,
-        Broker(hubs={HUB: 4}, port=port, max_messages=1_000_000, max_bytes=1 << 30) as broker,
+        Broker(hubs={HUB: 4}, port=port, max_messages=1_000_000) as broker,
         collector,
     ):
         print(

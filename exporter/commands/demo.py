@@ -37,7 +37,7 @@ from exporter.config.schema import (
 )
 from exporter.config.types import word_argument
 from exporter.core.policy import Mode
-from exporter.core.records import APPROVAL_DECIDED, Record
+from exporter.core.records import Record
 from exporter.errors import Failure
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.log.libraries import captured_libraries
@@ -234,8 +234,6 @@ class _Run(Struct):
         kinds = Counter(record.kind for record in records)
         self._print("")
         self._print("Seen        " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
-        for text in _decisions(records):
-            self._print(text)
         posts = self.service.posts
         accepted = sum(post.status == HTTPStatus.OK for post in posts)
         self._print(f"Approved    {len(posts)} sent, {accepted} answered 200 by the simulated Azure")
@@ -252,16 +250,3 @@ class _Run(Struct):
 
     def _print(self, text: str) -> None:
         tell(text, hang=SUMMARY_INDENT, colour=self.colour)
-
-
-def _decisions(records: list[Record]) -> list[str]:
-    lines: list[str] = []
-    for record in records:
-        if record.kind != APPROVAL_DECIDED:
-            continue
-        decision, event = record.data["decision"], record.readable_event
-        reason = f"rule {decision['rule']}" if decision["verdict"] == "approve" else decision["reason"]
-        if decision["verdict"] != "approve" and decision["rule"]:
-            reason += f" (rule {decision['rule']})"
-        lines.append(f"Decided     {decision['verdict']:<8}{event.get('EventType')!s:<9} {record.subject}  {reason}")
-    return lines

@@ -406,7 +406,7 @@ def test_what_the_late_disk_told_to_begin_does_not_begin_twice(tmp_path: Path, l
 def replayed(world: World, *, all_events: bool = False) -> list[Record]:
     assert world.recording is not None
     world.close_recording()
-    (play,) = replay_plans([read_input(str(world.recording), None)], 1.0, None, world.clock.utc())
+    (play,) = replay_plans([read_input(str(world.recording), None)], 1.0, world.clock.utc())
     options = Options(
         world.options.policy, 1.0, lambda _, paths, __: dict.fromkeys(paths, Presence.ABSENT), all_events=all_events
     )

@@ -23,7 +23,6 @@ from exporter.commands.replay.inputs import Input, InputError, NoScenarioError, 
 from exporter.commands.replay.output import AsJson, AsText, Told
 from exporter.commands.replay.plans import ReplayPlan, replay_plans, scenario_plan
 from exporter.commands.replay.policies import is_recorded, notes_on, policies_then
-from exporter.commands.times import time_argument
 from exporter.config.command_line import FlagParser, add_format
 from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
@@ -91,13 +90,6 @@ def add_arguments(parser: FlagParser) -> None:
         default="",
         help="Decide as this VM, whatever the settings and the recording say.",
     )
-    replayed.add_argument(
-        "--start",
-        metavar="TIME",
-        type=time_argument,
-        help="When the first document without a time was read, or a scenario began (RFC 3339, or how long ago, such as "
-        "1h). Default: the last document is read now, or all as early as Azure would have announced the first start.",
-    )
     decided = parser.add_argument_group("by what it is decided")
     decided.add_argument(
         "--policy",
@@ -140,7 +132,7 @@ def _replay(
             failed = True
             complain(clean(redact(str(error)), LONGEST_NAMES))
     documents = 0
-    plans = replay_plans(inputs, settings.source.poll_interval, args.start, now)
+    plans = replay_plans(inputs, settings.source.poll_interval, now)
     for plan in plans:
         documents += _replay_plan(plan, args, settings, reviewed, out)
     if not documents and not failed:
@@ -166,7 +158,7 @@ def _replay_plan(
         as_found=args.assume_files == "found",
     )
     if reviewed is None:
-        plan = _with_approvals(plan, options, args.start)
+        plan = _with_approvals(plan, options)
     engine = ReplayEngine(plan, options)
     compared = reviewed is not None or (is_recorded(then) and not as_then)
     told = Told(plan, engine, then, None if as_then else reviewed or settings, compared)
@@ -215,7 +207,7 @@ def _file_check(how: str, policy: Policy, check: Callable[[Iterable[str]], Mappi
     }
 
 
-def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) -> ReplayPlan:
+def _with_approvals(plan: ReplayPlan, options: Options) -> ReplayPlan:
     """The plan with the approvals that it leads to: as each changes the scenario, it is replayed after each of them."""
     sent: dict[str, Approval] = {}
     while plan.scenario is not None:
@@ -226,7 +218,7 @@ def _with_approvals(plan: ReplayPlan, options: Options, start: datetime | None) 
         if due is None:
             break
         sent[due[1]] = Approval(due[1], due[0])
-        plan = scenario_plan(plan.scenario, options.poll_interval, start, tuple(sent.values()))
+        plan = scenario_plan(plan.scenario, options.poll_interval, tuple(sent.values()))
     return plan
 
 

@@ -41,17 +41,15 @@ class ReplayPlan(Struct, frozen=True):
     scenario: Scenario | None = None
 
 
-def replay_plans(
-    inputs: Sequence[Input], poll_interval: float, start: datetime | None, now: datetime
-) -> list[ReplayPlan]:
+def replay_plans(inputs: Sequence[Input], poll_interval: float, now: datetime) -> list[ReplayPlan]:
     """Recordings and documents as one plan, each scenario as one of its own; every reading has a time."""
     recorded = [item for item in inputs if item.scenario is None]
     if all(_first_time(item) for item in recorded if item.entries):  # an empty one was begun, and no more
         # The files of one recording are numbered from the newest to the oldest. Several may begin with the same time.
         recorded.sort(key=lambda item: (_last_time(item) or now, _first_time(item) or now))
     entries = [entry for item in recorded for entry in item.entries]
-    made = [_timed(entries, timedelta(seconds=poll_interval), start, now)] if entries else []
-    return made + [scenario_plan(item.scenario, poll_interval, start) for item in inputs if item.scenario is not None]
+    made = [_timed(entries, timedelta(seconds=poll_interval), now)] if entries else []
+    return made + [scenario_plan(item.scenario, poll_interval) for item in inputs if item.scenario is not None]
 
 
 def _first_time(item: Input) -> datetime | None:
@@ -66,7 +64,7 @@ def _time_of(entry: Entry) -> datetime | None:
     return None if isinstance(entry, Unreadable) else entry.at
 
 
-def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, now: datetime) -> ReplayPlan:
+def _timed(entries: list[Entry], interval: timedelta, now: datetime) -> ReplayPlan:
     """The entries, with a time for those that have none: one poll interval after the entry before them."""
     untimed = [entry for entry in entries if isinstance(entry, Reading) and entry.at is None]
     last: datetime | None = None
@@ -74,20 +72,19 @@ def _timed(entries: list[Entry], interval: timedelta, start: datetime | None, no
     for entry in entries:
         made = entry
         if isinstance(entry, Reading) and entry.at is None:
-            made = replace(entry, at=last + interval if last else start or _assumed_start(untimed, interval, now))
+            made = replace(entry, at=last + interval if last else _assumed_start(untimed, interval, now))
         timed.append(made)
         last = last if isinstance(made, Unreadable) else made.at
-    notes = (_assumption(timed, untimed, start),) if untimed else ()
+    notes = (_assumption(timed, untimed),) if untimed else ()
     return ReplayPlan(tuple(timed), notes=notes)
 
 
-def _assumption(timed: list[Entry], untimed: list[Reading], start: datetime | None) -> str:
+def _assumption(timed: list[Entry], untimed: list[Reading]) -> str:
     first = next((entry.at for entry in timed if isinstance(entry, Reading)), None)
     when = f"{first:%Y-%m-%d %H:%M:%SZ}" if first else "now"
-    known = "" if start else " (--start says another)"
     return (
         f"{counted(len(untimed), 'document')} without a time: assumed to have been read one poll "
-        f"interval apart, the first at {when}{known}"
+        f"interval apart, the first at {when}"
     )
 
 
@@ -111,11 +108,9 @@ def _document(body: bytes) -> Document | None:
         return None
 
 
-def scenario_plan(
-    scenario: Scenario, poll_interval: float, start: datetime | None, approvals: Sequence[Approval] = ()
-) -> ReplayPlan:
+def scenario_plan(scenario: Scenario, poll_interval: float, approvals: Sequence[Approval] = ()) -> ReplayPlan:
     """The scenario as the agent would read it, with these approvals as the agent would have sent them."""
-    platform = Platform(scenario, start or scenario.start)
+    platform = Platform(scenario, scenario.start)
     timeline, interval = platform.timeline(approvals), timedelta(seconds=poll_interval)
     entries: list[Entry] = []
     silent = False

@@ -36,8 +36,8 @@ def _utc_now() -> datetime:
 class Broker:
     """A namespace with event hubs (name to number of partitions). Every method may be called from any thread.
 
-    `port` 0 takes a free one, which is kept over `stop` and `start`. Kept are at most `max_messages` messages and
-    `max_bytes` bytes a partition, the oldest are dropped. `faults` are written as in `faults`.
+    `port` 0 takes a free one, which is kept over `stop` and `start`. Kept are at most `max_messages` messages a
+    partition, the oldest are dropped. `faults` are written as in `faults`.
     """
 
     def __init__(
@@ -49,12 +49,11 @@ class Broker:
         faults: Iterable[str] = (),
         max_message_size: int = 1_048_576,
         max_messages: int = 200_000,
-        max_bytes: int = 64 << 20,
         ssl_context: ssl.SSLContext | None = None,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self.host, self.port = host, port
-        self._store = Store(max_messages=max_messages, max_bytes=max_bytes, clock=clock)
+        self._store = Store(max_messages=max_messages, clock=clock)
         for name, partitions in hubs.items():
             self._store.create(name, partitions)
         self._namespace = Namespace(self._store, Faults(KINDS), max_message_size)

@@ -167,20 +167,8 @@ class SaslOutcome(NamedTuple):
     additional_data: bytes | None = None
 
 
-Performative = (
-    Open
-    | Begin
-    | Attach
-    | Flow
-    | Transfer
-    | Disposition
-    | Detach
-    | End
-    | Close
-    | SaslMechanisms
-    | SaslInit
-    | SaslOutcome
-)
+Performative = tuple[Any, ...]
+"""One of the frames above."""
 
 
 class Frame(NamedTuple):

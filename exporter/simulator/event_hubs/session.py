@@ -301,14 +301,12 @@ class OutgoingLink(ABC):
 
 
 class Consumer(OutgoingLink):
-    """Reads one partition from a position on. `epoch` is the owner level of an exclusive consumer."""
+    """Reads one partition from a position on, whatever its owner level: no consumer is exclusive here."""
 
-    def __init__(self, session: Session, attach: Attach, partition: Partition, group: str, position: int) -> None:
+    def __init__(self, session: Session, attach: Attach, partition: Partition, position: int) -> None:
         super().__init__(session, attach)
-        self.partition, self.group, self._position = partition, group, position
+        self.partition, self._position = partition, position
         self.hub_name = partition.hub
-        epoch = (attach.properties or {}).get("com.microsoft:epoch")
-        self.epoch: int | None = int(epoch) if isinstance(epoch, int) else None
 
     def next_message(self) -> bytes | None:
         """The message at the position, which moves on."""
@@ -509,26 +507,19 @@ class Session:
             return Publisher(self, attach, hub, partition)
         if attach.role == SENDER or not address.group or partition is None:
             raise LinkRefusedError("amqp:not-allowed", "Wrong direction for this address.")
-        return self._consumer(attach, partition, address.group)
+        return self._consumer(attach, partition)
 
     def _request_half(self, attach: Attach, address: Address) -> Link:
         if attach.role == SENDER:
             return Requests(self, attach, address.node)
         return Replies(self, attach, address.node, _address_text(attach.target))
 
-    def _consumer(self, attach: Attach, partition: Partition, group: str) -> OutgoingLink:
+    def _consumer(self, attach: Attach, partition: Partition) -> OutgoingLink:
         try:
             position = partition.position(_selector(attach.source))
         except PositionError as problem:
             raise LinkRefusedError("com.microsoft:argument-error", str(problem)) from problem
-        consumer = Consumer(self, attach, partition, group, position)
-        rivals = [other for other in self.namespace.consumers if other.partition is partition and other.group == group]
-        highest = max((rival.epoch for rival in rivals if rival.epoch is not None), default=None)
-        if highest is not None and (consumer.epoch is None or consumer.epoch < highest):
-            raise LinkRefusedError("amqp:link:stolen", f"A consumer with epoch {highest} is connected.")
-        if consumer.epoch is not None:
-            for rival in rivals:
-                rival.session.detach(rival, "amqp:link:stolen", f"New consumer with epoch {consumer.epoch}.")
+        consumer = Consumer(self, attach, partition, position)
         self.namespace.consumers.add(consumer)
         return consumer
 

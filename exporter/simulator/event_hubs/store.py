@@ -1,4 +1,4 @@
-"""What the broker stores: event hubs with append-only partitions, bounded in messages and bytes, oldest dropped first.
+"""What the broker stores: event hubs with append-only partitions, bounded in messages, oldest dropped first.
 
 The formats of messages and of positions are those of Event Hubs: AMQP 1.0 part 3, section 3.2, its annotations
 `x-opt-…`, and its selector filters.
@@ -144,12 +144,12 @@ class PositionError(ValueError):
 class Partition:
     """An append-only log. Positions are sequence numbers of the next message to read."""
 
-    def __init__(self, hub: str, partition_id: str, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, hub: str, partition_id: str, max_messages: int) -> None:
         self.hub, self.id = hub, partition_id
         self.messages: list[StoredMessage] = []
         self.next_sequence = 0
-        self._max_messages, self._max_bytes = max_messages, max_bytes
-        self._bytes = self._next_offset = 0
+        self._max_messages = max_messages
+        self._next_offset = 0
 
     @property
     def first_sequence(self) -> int:
@@ -177,16 +177,11 @@ class Partition:
             )
         )
         self.next_sequence += 1
-        self._bytes += len(message.bare)
         self._next_offset += len(message.bare) + 64  # 64: any overhead does, an empty message must move it too
 
     def trim(self) -> None:
-        """Drop the oldest messages beyond the bounds, but never the newest one."""
-        drop, last = 0, len(self.messages) - 1
-        while drop < last and (len(self.messages) - drop > self._max_messages or self._bytes > self._max_bytes):
-            self._bytes -= len(self.messages[drop].bare)
-            drop += 1
-        del self.messages[:drop]
+        """Drop the oldest messages beyond the bound."""
+        del self.messages[: -self._max_messages]
 
     def read(self, sequence: int) -> StoredMessage | None:
         """The first message at or after the sequence number that is still kept."""
@@ -237,8 +232,8 @@ class Hub:
 class Store:
     """All event hubs. The broker's loop writes; any thread may read and wait."""
 
-    def __init__(self, *, max_messages: int, max_bytes: int, clock: Callable[[], datetime]) -> None:
-        self._max_messages, self._max_bytes, self._clock = max_messages, max_bytes, clock
+    def __init__(self, *, max_messages: int, clock: Callable[[], datetime]) -> None:
+        self._max_messages, self._clock = max_messages, clock
         self._changed = threading.Condition()
         self._stored = 0
         self.hubs: dict[str, Hub] = {}
@@ -249,7 +244,7 @@ class Store:
             raise ValueError(f"not the name of an event hub: {name!r}")
         if not 1 <= partitions <= 1024:  # noqa: PLR2004  # the service's own largest number
             raise ValueError(f"an event hub has 1 to 1024 partitions, not {partitions}")
-        logs = {str(i): Partition(name, str(i), self._max_messages, self._max_bytes) for i in range(partitions)}
+        logs = {str(i): Partition(name, str(i), self._max_messages) for i in range(partitions)}
         with self._changed:
             self.hubs[name] = Hub(name, self._clock(), logs)
 

@@ -217,7 +217,7 @@ class Life:
     def replayed(self, paths: Iterable[Path]) -> list[Record]:
         """The records of a replay that knows no policy but those of the recording."""
         given = [read_input(str(path), None) for path in paths]
-        (plan,) = replay_plans(given, POLL_SECONDS, None, self.world.clock.utc())
+        (plan,) = replay_plans(given, POLL_SECONDS, self.world.clock.utc())
         options = Options(Policy(Mode.OFF, rules=()), POLL_SECONDS, as_found, as_then=True)
         return list(ReplayEngine(plan, options).run())
 
@@ -322,7 +322,7 @@ def test_a_file_in_the_middle_of_a_full_disk_holds_by_itself(tmp_path: Path) -> 
     ]
     path = tmp_path / "recording.1"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    (plan,) = replay_plans([read_input(str(path), None)], 1.0, None, datetime(2026, 3, 2, 10, tzinfo=UTC))
+    (plan,) = replay_plans([read_input(str(path), None)], 1.0, datetime(2026, 3, 2, 10, tzinfo=UTC))
     engine = ReplayEngine(plan, Options(Policy(Mode.ENFORCE), 1.0, as_found, as_then=True))
     list(engine.run())
     (moments,) = engine.result.decisions.values()

@@ -140,7 +140,7 @@ def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> 
     path = tmp_path / "documents.jsonl"
     broken = b'{"DocumentIncarnation": 2'
     path.write_bytes(lines(a_document(1), b"", broken, a_document(2, an_event()), {"Events": []}, a_document(3)))
-    records, last = as_json(str(path), "--vm", "vm-1", "--start", "2026-03-02T12:00:00Z")
+    records, last = as_json(str(path), "--vm", "vm-1")
     rejected = [record["data"]["input"] for record in records if "document.rejected" in record["type"]]
     assert rejected == [f"{path}:3", f"{path}:5"]
     assert (last["documents"], last["rejected"]) == (3, 2)
@@ -149,13 +149,12 @@ def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> 
 
 
 def test_times_that_nobody_recorded_are_assumed_and_said() -> None:
-    """A document from the past is told as of when it was announced; one of the future as read now; or from --start."""
+    """A document from the past is told as of when it was announced; one of the future as read now."""
     past = body(1, an_event(NotBefore="Mon, 02 Mar 2026 09:15:00 GMT"))
     future = body(1, an_event())
     for text, words, time in (
         (past, (), "2026-03-02 09:00:00Z"),
         (future, (), "2026-03-02 12:00:00Z"),
-        (past, ("--start", "2026-03-02T09:14:00+00:00"), "2026-03-02 09:14:00Z"),
     ):
         _, out, _ = run("-", "--vm", "vm-1", *words, standard_input=text)
         out = rejoined(out)
@@ -271,7 +270,7 @@ def test_a_missing_file_is_1_and_the_others_are_still_told(tmp_path: Path) -> No
 
 def test_bad_usage_is_2() -> None:
     """A value that can't be is said before anything is read."""
-    for words in ([], ["-", "--start", "yesterday"], ["-", "--assume-files", "perhaps"], ["-", "--nonsense"]):
+    for words in ([], ["-", "--assume-files", "perhaps"], ["-", "--nonsense"]):
         with pytest.raises(SystemExit) as caught:
             run(*words)
         assert caught.value.code == 2
@@ -482,7 +481,7 @@ def test_a_line_that_says_any_time_is_replayed_in_a_bounded_number_of_steps(tmp_
     config.write_text('[approval]\nrules = [{ name = "nights", event_type = ["Reboot"], between = "22:00-05:00" }]\n')
     event = an_event(EventType="Reboot", NotBefore="Sun, 12 Apr 2026 12:00:00 GMT")
     recording = lines(read(0, 1, event), {"read_at": "2200-12-31T23:59:59Z", "same": 5})
-    plan = replay_plans([read_input("-", io.BytesIO(recording))], 1.0, None, NOW)[0]
+    plan = replay_plans([read_input("-", io.BytesIO(recording))], 1.0, NOW)[0]
     asked: list[object] = []
 
     def look(*_: object) -> dict[str, Presence]:

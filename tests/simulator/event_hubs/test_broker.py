@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from azure.eventhub import EventData, TransportType
 
-from exporter.simulator.event_hubs.amqp import Described, UInt, ULong, encode
+from exporter.simulator.event_hubs.amqp import UInt
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.event_hubs.frames import MAX_FRAME_SIZE, Flow, Transfer
-from exporter.simulator.event_hubs.store import Store, parse_message
+from exporter.simulator.event_hubs.store import parse_message
 from tests.support.certificates import self_signed
 from tests.support.eventhubs_broker import running_broker
 from tests.support.eventhubs_client import HUB, PATIENCE, Peer, event, producer, receive, receiver, send
@@ -258,18 +258,6 @@ def test_the_oldest_messages_are_dropped() -> None:
             peer.expect(Transfer)
             bodies += parse_message(peer.payload).data
         assert bodies == [f"{number:03d}".encode() for number in range(20, 30)]
-
-
-def test_a_partition_is_bounded_in_bytes_too() -> None:
-    """Large messages push out older ones; the newest stays whatever its size."""
-    store = Store(max_messages=100, max_bytes=1000, clock=lambda: NOON)
-    store.create("hub", 1)
-    sizes = []
-    for size in (300, 400, 500, 5000):
-        message = parse_message(encode(Described(ULong(0x75), bytes(size))))
-        store.append(store.hubs["hub"], None, [message], None)
-        sizes.append([len(kept.body) for kept in store.snapshot("hub")])
-    assert sizes == [[300], [300, 400], [400, 500], [5000]]
 
 
 def test_stop_and_start_keep_port_and_messages() -> None:

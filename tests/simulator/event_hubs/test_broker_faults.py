@@ -14,7 +14,7 @@ from azure.eventhub.exceptions import AuthenticationError, ConnectError, Connect
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.event_hubs.faults import KINDS
 from exporter.simulator.faults import Fault, Faults
-from tests.support.eventhubs_client import PATIENCE, event, producer, receive, send
+from tests.support.eventhubs_client import PATIENCE, event, producer, send
 from tests.support.ports import reserved_port
 
 ACKNOWLEDGED, HANGS = "acknowledged", "hangs"
@@ -149,32 +149,6 @@ def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
         return await asyncio.wait_for(asyncio.gather(*stories), PATIENCE)
 
     assert asyncio.run(all_stories()) == [error for _, error in FAILURES.values()]
-
-
-def test_a_higher_owner_level_takes_the_partition_over() -> None:
-    """A consumer with an owner level is detached with link:stolen when one with a higher level attaches."""
-
-    async def story(broker: Broker) -> None:
-        text = broker.connection_string()
-        async with producer(text) as client:
-            await send(client, [event("x")])
-        came: list[object] = []
-
-        def first(_got: object) -> bool:
-            came.append(_got)
-            return False
-
-        loser = asyncio.ensure_future(receive(text, first, partition_id="0", owner_level=1))
-        while not came:
-            await asyncio.wait([loser], timeout=0.05)
-        winner = await receive(text, lambda got: len(got) == 1, partition_id="0", owner_level=2)
-        assert [got.body_as_str() for _, got in winner] == ["x"]
-        with pytest.raises(EventHubError) as stolen:
-            await loser
-        assert stolen.value.error == "link:stolen"
-
-    with Broker(hubs={"hub": 1}) as broker:
-        asyncio.run(story(broker))
 
 
 def test_a_silent_management_request_gets_no_reply() -> None:
