@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -165,11 +164,7 @@ def _print_play(running: Sequence[MetadataService], played: Scenario, args: argp
             return
         due = first.platform.next_change(now) or now + timedelta(seconds=_LONGEST_WAIT)
         timeout = min(_LONGEST_WAIT, max(0.0, (due - utc(time.time())).total_seconds()))
-        first.wait_until(partial(_has_new_posts, printed_posts), timeout)
-
-
-def _has_new_posts(printed: Mapping[MetadataService, int]) -> bool:
-    return any(len(service.posts) > count for service, count in printed.items())
+        first.wait_until(lambda: any(len(service.posts) > printed_posts[service] for service in running), timeout)
 
 
 class Output(Struct, frozen=True):

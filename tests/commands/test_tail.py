@@ -366,21 +366,6 @@ def test_filters_by_vm_event_and_kind(outbox: Outbox) -> None:
         assert [line.split(" [")[0].rstrip()[-1] for line in rejoined(out).splitlines()] == list(numbers)
 
 
-def test_a_vm_that_told_nothing_is_answered_with_those_that_did(outbox: Outbox) -> None:
-    """On standard error, so that JSON lines stay what they are; a name from outside can't reach the terminal."""
-    outbox.commit(State(birth=AT), [a_record(1, vm="web_0"), a_record(2, vm="evil\x1b[2J")])
-    for words in ((), ("--format", "json")):
-        code, out, err = run("--outbox", str(outbox.path), "--vm", "wbe_0", *words)
-        assert (code, out) == (0, "")
-        assert err.splitlines() == [
-            '0 records; unknown VM "wbe_0"; did you mean web_0?',
-            "There are:",
-            "  web_0, evil\\u001b[2J",
-        ]
-    _, _, err = run("--outbox", str(outbox.path), "--vm", "web_0", "--kind", "completed")
-    assert err.splitlines() == ["0 records"], "it is known, and told nothing of that kind"
-
-
 def test_sigterm_ends_tail_with_0_and_a_summary(outbox: Outbox) -> None:
     """SIGTERM ends it as Ctrl-C does, without a traceback."""
     commit(outbox, 1)

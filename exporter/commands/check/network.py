@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Final
 
 from exporter.commands.check.report import ClockReading
-from exporter.daemon import DaemonCall
 
 
 class Reach(StrEnum):
@@ -32,21 +30,8 @@ REACH_WORDS: Final[Mapping[Reach, str]] = {
 
 
 def reach(host: str, port: int, seconds: float) -> Reach:
-    """Connect and close, within `seconds` for the name lookup and the connection together.
-
-    On a thread that can be left behind: a name lookup cannot be interrupted.
-    """
-    looked_up = threading.Event()
+    """Connect and close, within `seconds` for each address of the name."""
     try:
-        return DaemonCall(lambda: _reach(host, port, seconds, looked_up), "reach").result(seconds + 0.1)
-    except TimeoutError:
-        return Reach.TIMEOUT if looked_up.is_set() else Reach.UNKNOWN_NAME
-
-
-def _reach(host: str, port: int, seconds: float, looked_up: threading.Event) -> Reach:
-    try:
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        looked_up.set()
         socket.create_connection((host, port), timeout=seconds).close()
     except (socket.gaierror, UnicodeError):
         return Reach.UNKNOWN_NAME

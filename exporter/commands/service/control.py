@@ -33,24 +33,14 @@ _WRONG_SETTINGS: Final = "its settings are wrong: correct them, then start it ag
 def start(service: Service, _: argparse.Namespace, world: World) -> int:
     """Start the service and wait until it runs. Returns the exit code; raises `ServiceManagerError`."""
     with world.open_manager(False) as manager:
-        _await(
-            lambda: manager.status(service.name),
-            # It counts as running until it has stopped.
-            lambda found: found is None or found.state != State.STOP_PENDING,
-            STOP_SECONDS,
-            world,
-        )
+        # It counts as running until it has stopped.
+        _await(manager, service, lambda state: state != State.STOP_PENDING, STOP_SECONDS, world)
         if _state(manager, service) == State.RUNNING:
             tell(f"{service.name} runs already")
             return DONE
         logged = _size(service.log_file)
         manager.start(service.name)
-        status = _await(
-            lambda: manager.status(service.name),
-            lambda found: found is None or found.state in (State.RUNNING, State.STOPPED),
-            START_SECONDS,
-            world,
-        )
+        status = _await(manager, service, lambda state: state in (State.RUNNING, State.STOPPED), START_SECONDS, world)
     if status is not None and status.state == State.RUNNING:
         tell(f"{service.name} runs; its log is {service.log_file}")
         return DONE
@@ -82,24 +72,15 @@ def stop(service: Service, _: argparse.Namespace, world: World) -> int:
 
 
 def _stop(manager: Manager, service: Service, world: World) -> int:
-    _await(
-        lambda: manager.status(service.name),
-        lambda found: found is None or found.state != State.START_PENDING,  # it takes no control while it starts
-        START_SECONDS,
-        world,
-    )
+    # It takes no control while it starts.
+    _await(manager, service, lambda state: state != State.START_PENDING, START_SECONDS, world)
     state = _state(manager, service)
     if state == State.STOPPED:
         tell(f"{service.name} does not run")
         return DONE
     if state != State.STOP_PENDING:  # somebody has told it already, and it takes no control while it stops
         manager.stop(service.name)
-    status = _await(
-        lambda: manager.status(service.name),
-        lambda found: found is None or found.state == State.STOPPED,
-        STOP_SECONDS,
-        world,
-    )
+    status = _await(manager, service, lambda state: state == State.STOPPED, STOP_SECONDS, world)
     if status is None or status.state == State.STOPPED:
         tell(f"{service.name} has stopped")
         return DONE
@@ -118,7 +99,7 @@ def remove(service: Service, _: argparse.Namespace, world: World) -> int:
         if code := _stop(manager, service, world):
             return code
         manager.delete(service.name)
-        left = _await(lambda: manager.status(service.name), lambda found: found is None, GONE_SECONDS, world)
+        left = _await(manager, service, lambda _: False, GONE_SECONDS, world)
     _forget_event_source(service, world)
     tell(f"{service.name} is removed; its settings, its outbox and its log stay in {service.folder}")
     if left is not None:
@@ -142,14 +123,13 @@ def _state(manager: Manager, service: Service) -> int:
 
 
 def _await(
-    look: Callable[[], ServiceStatus | None],
-    enough: Callable[[ServiceStatus | None], bool],
-    seconds: float,
-    world: World,
+    manager: Manager, service: Service, enough: Callable[[int], bool], seconds: float, world: World
 ) -> ServiceStatus | None:
-    """What the service is doing once that is enough, or after so many seconds."""
+    """What the service is doing once its state is enough, or after so many seconds; None once there is none."""
     deadline = world.monotonic() + seconds
-    while not enough(status := look()) and world.monotonic() < deadline:
+    while (status := manager.status(service.name)) is not None and not enough(status.state):
+        if world.monotonic() >= deadline:
+            break
         world.sleep(POLL_SECONDS)
     return status
 

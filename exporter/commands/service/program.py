@@ -8,6 +8,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,10 +45,7 @@ def run_service(service: Service, args: argparse.Namespace, _: World) -> int:
     """
 
     def make(name: str) -> AgentProgram:
-        return AgentProgram(service, lambda: load(args, os.environ), lambda number, text: report(name, number, text))
-
-    def report(name: str, number: int, text: str) -> object:
-        return event_log.report(name, number, text)
+        return AgentProgram(service, lambda: load(args, os.environ), partial(event_log.report, name))
 
     try:
         host(make)

@@ -139,8 +139,7 @@ def tail(args: argparse.Namespace) -> int:
 
 def _note(text: str) -> None:
     """Something beside the records, which is no error, to standard error."""
-    for line in redact(text).split("\n"):
-        tell(line, sys.stderr, hang=2)
+    tell(redact(text), sys.stderr, hang=2)
 
 
 def _check(args: argparse.Namespace, hubs: EventHubsSettings) -> None:

@@ -13,15 +13,12 @@ from exporter.commands.tail.outbox import Entry
 from exporter.core.folding import alike, folded
 from exporter.core.records import Record
 from exporter.text.format import clean, counted
-from exporter.text.terminal import printable, say, tell
+from exporter.text.terminal import say, tell
 from exporter.text.timeline import record_lines
-from exporter.text.values import unknown_word
 
 REMEMBERED_IDS: Final = 200_000
 MAX_SHOWN: Final = 500
 """Characters of what an entry waits for."""
-NAMES_SHOWN: Final = 20
-"""Names of VMs that are told where none has the one that was asked for."""
 
 
 class View(Struct):
@@ -34,10 +31,6 @@ class View(Struct):
     duplicates: int = 0
     foreign: int = 0
     _seen: dict[tuple[str, str], None] = field(default_factory=dict)
-    _others: dict[str, None] = field(default_factory=dict)
-    """Names of VMs whose records were passed over, in the order in which they came."""
-    _found: bool = False
-    """Whether the VM that was asked for told anything, of whatever kind."""
 
     @property
     def full(self) -> bool:
@@ -68,10 +61,7 @@ class View(Struct):
         vm = record.data.get("vm")
         name = vm.get("name") if isinstance(vm, Mapping) else ""
         if args.vm and not alike(str(name), args.vm):
-            if name and len(self._others) < NAMES_SHOWN:
-                self._others[str(name)] = None
             return False
-        self._found = True
         if args.event_id and not folded(record.subject).startswith(folded(args.event_id)):
             return False
         return not args.kind or record.kind in args.kind
@@ -83,10 +73,7 @@ class View(Struct):
             parts.append(f"{self.duplicates} that came again, not shown")
         if self.foreign:
             parts.append(f"{self.foreign} that {'are' if self.foreign > 1 else 'is'} no record of ours, passed over")
-        told = ", ".join(parts)
-        if self._found or not self._others:
-            return told
-        return f"{told}; {unknown_word('VM', self.args.vm, map(printable, self._others))}"
+        return ", ".join(parts)
 
 
 def _delivery(entry: Entry) -> str:

@@ -94,12 +94,6 @@ def _resource_id(fields: dict[str, Any]) -> str:
 
 
 def _host_name(fields: dict[str, Any]) -> str:
-    """In a scale set the host name counts in base 36 and so is never the name that `Resources` uses."""
+    """In a scale set it is never the name that `Resources` uses (Azure's counts in base 36)."""
     stem, _, number = fields["name"].rpartition("_")
-    if not fields["vmScaleSetName"] or not number.isdecimal():
-        return str(fields["name"])
-    left, digits = int(number), ""
-    while left or not digits:
-        left, digit = divmod(left, 36)
-        digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[digit] + digits
-    return f"{stem}{digits:0>6}"
+    return f"{stem}{number:0>6}" if fields["vmScaleSetName"] and number.isdecimal() else str(fields["name"])

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from exporter.simulator.faults import Fault
-from exporter.simulator.metadata.protocol import MAX_BODY, Request, Response, refusal
+from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, Request, Response, refusal
 
 _IDLE_SECONDS = 300.0
 _READ_OF_REFUSED = 1024 * 1024  # bytes of a refused body that are read, so that the refusal is not lost in a reset
@@ -181,21 +181,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self, connection: Connection) -> bytes | None:
         """The whole body; None after it was refused."""
-        if "Transfer-Encoding" in self.headers:
-            connection.last = True
-            connection.send(refusal(400, "Bad request. A body comes with its Content-Length").response, None)
-            return None
         text = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # far beyond any length
-            connection.last = True
-            connection.send(refusal(400, "Bad request. The Content-Length is missing or no number").response, None)
-            return None
-        if int(text) > MAX_BODY:
+        refused: Refusal | None = None
+        if "Transfer-Encoding" in self.headers:
+            refused = refusal(400, "Bad request. A body comes with its Content-Length")
+        elif not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # far beyond any length
+            refused = refusal(400, "Bad request. The Content-Length is missing or no number")
+        elif int(text) > MAX_BODY:
             self.rfile.read(min(int(text), _READ_OF_REFUSED))
-            connection.last = True
-            connection.send(refusal(413, f"The body is larger than {MAX_BODY} bytes").response, None)
-            return None
-        return self.rfile.read(int(text))
+            refused = refusal(413, f"The body is larger than {MAX_BODY} bytes")
+        if refused is None:
+            return self.rfile.read(int(text))
+        connection.last = True
+        connection.send(refused.response, None)
+        return None
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server itself refuses (a malformed request line, say), in the service's own shape."""
