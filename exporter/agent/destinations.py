@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exporter.agent.delivery import Destination
 from exporter.config.schema import Settings
 
 if TYPE_CHECKING:
+    from exporter.sinks.event_hubs.sink import EventHubsDestination
     from exporter.sinks.otlp.sink import OtlpDestination
 
 
@@ -16,13 +17,14 @@ def destination_factories(settings: Settings) -> dict[str, Callable[[], Destinat
     """How to make each configured destination. Making it imports its library, which is why it is not made here."""
     factories: dict[str, Callable[[], Destination]] = {}
     if settings.event_hubs.configured:
-        factories["event_hubs"] = lambda: _event_hubs(settings)
+        factories["event_hubs"] = lambda: event_hubs_destination(settings)
     if settings.otlp.configured:
         factories["otlp"] = lambda: otlp_destination(settings)
     return factories
 
 
-def _event_hubs(settings: Settings) -> Destination:
+def event_hubs_destination(settings: Settings, **further: Any) -> EventHubsDestination:
+    """As the settings say; `check --probe` tries the same with `further` arguments. Raises ValueError."""
     from exporter.sinks.event_hubs.sink import EventHubsDestination  # noqa: PLC0415  # only what is configured is imported
 
     hubs = settings.event_hubs
@@ -35,6 +37,7 @@ def _event_hubs(settings: Settings) -> Destination:
         certificate_file=hubs.certificate,
         message_format=hubs.message_format,
         idle_close=hubs.idle_close,
+        **further,
     )
 
 

@@ -98,7 +98,7 @@ def simulate(args: argparse.Namespace) -> int:
         except (ScenarioError, FaultError) as error:
             complain(str(error))
             return BAD_USAGE
-        except NotListeningError as error:
+        except OSError as error:
             complain(str(error))
             return FAILED
         try:
@@ -110,14 +110,10 @@ def simulate(args: argparse.Namespace) -> int:
     return DONE
 
 
-class NotListeningError(Exception):
-    """An address can't be listened on; the text is a sentence with it."""
-
-
 def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> list[MetadataService]:
     """A service for each VM, on ports in a row, all with one platform; not started, `stack` closes them.
 
-    Raises NotListeningError, and what `MetadataService` raises for an unknown VM or fault.
+    Raises OSError with the address, and what `MetadataService` raises for an unknown VM or fault.
     """
     made: list[MetadataService] = []
     host, first = args.listen[0] or _LOOPBACK, args.listen[1]
@@ -138,7 +134,7 @@ def services(args: argparse.Namespace, played: Scenario, stack: ExitStack) -> li
                 platform=platform,
             )
         except OSError as error:
-            raise NotListeningError(f"--listen {host}:{port}: {error.strerror or error}") from error
+            raise OSError(f"--listen {host}:{port}: {error.strerror or error}") from error
         stack.callback(service.close)
         made.append(service)
     return made

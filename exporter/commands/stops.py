@@ -113,14 +113,11 @@ def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> Callable[[
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
-    before = [(number, signal.signal(number, handler)) for number in numbers if not _is_for_nohup(number)]
+    ignored = [number for number in numbers if number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN]
+    before = [(number, signal.signal(number, handler)) for number in numbers if number not in ignored]
 
     def undo() -> None:
         for number, earlier in before:
             signal.signal(number, earlier)
 
     return undo
-
-
-def _is_for_nohup(number: signal.Signals) -> bool:
-    return number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from exporter.cli import COMMANDS, PROGRAM, main
-from exporter.commands.times import time_argument
+from exporter.commands.tail.command import begin_argument
 from exporter.config.command_line import duration_argument
 from exporter.config.schema import SECTIONS, catalogue
 from tests.support.configuration import errors, loaded
@@ -155,11 +155,13 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 def test_a_time_is_an_instant_or_how_long_ago() -> None:
     """`1h` is an hour ago."""
     before = datetime.now(UTC) - timedelta(hours=1)
-    assert before <= time_argument("1h") <= datetime.now(UTC) - timedelta(hours=1)
-    assert time_argument("2026-03-02T09:00:00Z") == datetime(2026, 3, 2, 9, tzinfo=UTC)
+    ago = begin_argument("1h")
+    assert isinstance(ago, datetime)
+    assert before <= ago <= datetime.now(UTC) - timedelta(hours=1)
+    assert begin_argument("2026-03-02T09:00:00Z") == datetime(2026, 3, 2, 9, tzinfo=UTC)
     for text in ("yesterday", "", "1", "9999y", "999999999999y", "-1h"):
         with pytest.raises(argparse.ArgumentTypeError, match="how long ago, such as 1h"):
-            time_argument(text)
+            begin_argument(text)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,6 @@ class FakeWindows:
             service_environment=lambda _: self.variables,
             command=(r"C:\Program Files\azse\azse.exe",),
             open_manager=self._open,
-            package=r"C:\Program Files\azse",
             lists=self.access.lists,
             add_event_source=self.sources.add,
             remove_event_source=self.sources.discard,

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from exporter.agent.destinations import event_hubs_destination
 from exporter.commands.check.network import REACH_WORDS, Reach, reach
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.event_hubs import AMQP_PORT, AMQPS_PORT
 from exporter.config.schema import EventHubsSettings, Settings
 from exporter.errors import Failure
 from exporter.sinks.event_hubs.address import default_credential
-from exporter.sinks.event_hubs.event_loop import Interrupted, LoopThread, Stuck
-from exporter.sinks.event_hubs.sink import EventHubsDestination
+from exporter.sinks.event_hubs.event_loop import LoopThread
 
 TOPIC: Final = "event_hubs"
 WEBSOCKET_PORT: Final = 443
@@ -42,7 +42,8 @@ def probe_event_hubs(settings: Settings, environment: ProbeEnvironment) -> Repor
         if refusal:
             return Report((fail(TOPIC, refusal),))
     left = max(0.5, end - time.monotonic() - 1)  # closing takes up to a second
-    return Report((_link(hubs, f"{host}:{port}", min(environment.timeouts.answer, left), make_credential),))
+    further = {"deadline": min(environment.timeouts.answer, left), "credential": make_credential}
+    return Report((_link(settings, f"{host}:{port}", further),))
 
 
 def address_of(hubs: EventHubsSettings) -> tuple[str, int]:
@@ -69,12 +70,9 @@ def unreachable(reached: Reach, host: str, port: int, hubs: EventHubsSettings) -
     what = REACH_WORDS[reached]
     if hubs.connection is not None and hubs.connection.emulator:
         return f"{host}:{port} {what}: start the emulator there, or correct Endpoint in the connection string"
-    if hubs.transport == "amqp":
-        return (
-            f"{host}:{port} {what}: let this machine out to port {port}, or set event_hubs.transport to websocket, "
-            f"which uses {WEBSOCKET_PORT}"
-        )
-    return f"{host}:{port} {what}: let this machine out to port {port} (a proxy of the environment is not used)"
+    other = f", or set event_hubs.transport to websocket, which uses {WEBSOCKET_PORT}"
+    proxied = " (a proxy of the environment is not used)"
+    return f"{host}:{port} {what}: let this machine out to port {port}{other if hubs.transport == 'amqp' else proxied}"
 
 
 def _sign_in(make_credential: Callable[[], Any], seconds: float) -> str:
@@ -82,15 +80,10 @@ def _sign_in(make_credential: Callable[[], Any], seconds: float) -> str:
     thread = LoopThread("probe-identity")
     try:
         thread.run(_token(make_credential, seconds), seconds + 1)
-    except (TimeoutError, Stuck, Interrupted):
-        return (
-            f"no Azure identity within {seconds:g} s: give this VM a managed identity with {_ROLE}, and see that "
-            "169.254.169.254 can be reached"
-        )
     except Exception as error:  # azure-identity raises classes of many packages, and its texts are pages
         return (
             f"this VM has no Azure identity that can sign in ({type(error).__name__}): give it a managed identity (for "
-            f"a user-assigned one set AZURE_CLIENT_ID) with {_ROLE}"
+            f"a user-assigned one set AZURE_CLIENT_ID) with {_ROLE}, and see that 169.254.169.254 can be reached"
         )
     finally:
         thread.stop(0.3)
@@ -105,18 +98,10 @@ async def _token(make_credential: Callable[[], Any], seconds: float) -> None:
         await credential.close()
 
 
-def _link(hubs: EventHubsSettings, address: str, deadline: float, make_credential: Callable[[], Any] | None) -> Finding:
+def _link(settings: Settings, address: str, further: Mapping[str, Any]) -> Finding:
+    hubs = settings.event_hubs
     try:
-        destination = EventHubsDestination(
-            connection_string=hubs.connection_string.reveal(),
-            fully_qualified_namespace=hubs.fully_qualified_namespace,
-            credential=make_credential,
-            event_hub=hubs.event_hub,
-            transport=hubs.transport,
-            custom_endpoint=hubs.custom_endpoint,
-            certificate_file=hubs.certificate,
-            deadline=deadline,
-        )
+        destination = event_hubs_destination(settings, **further)
     except ValueError as error:
         return fail(TOPIC, str(error))
     try:

@@ -141,7 +141,7 @@ def _tags(azure: Vm) -> list[Finding]:
     if lacks:
         beside = f"; it has {', '.join(has)}" if has else ""
         return [warn("tags", f"this VM has no tag {' or '.join(lacks)} of source.tags, or an empty one{beside}")]
-    return [ok("tags", f"this VM has {', '.join(has)}")] if has else []
+    return []
 
 
 _NAMELESS: Final = (

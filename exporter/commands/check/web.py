@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import socket
 from typing import Final
 
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
@@ -12,7 +11,6 @@ from exporter.config.schema import Settings
 from exporter.web.server import RESERVED_PORTS, is_taken, listen
 
 TOPIC: Final = "web"
-_UNPRIVILEGED: Final = 1024
 
 
 def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
@@ -24,22 +22,8 @@ def probe_web(settings: Settings, environment: ProbeEnvironment) -> Report:
     except OSError as error:
         if is_taken(error):
             return Report(_taken(host, port, settings, environment, reserved=error.errno == errno.EACCES))
-        return Report((fail(TOPIC, refusal(error, address, port)),))
+        return Report((fail(TOPIC, f"{error.strerror}: choose another web.listen_address"),))
     return Report((ok(TOPIC, f"{address} is free to listen on"),))
-
-
-def refusal(error: OSError, address: str, port: int) -> str:
-    """Why `port` of the configured `address` can't be listened on, for errors other than that it is taken."""
-    if error.errno in (errno.EACCES, errno.EPERM) and port < _UNPRIVILEGED:
-        return (
-            f"{address}: a port below {_UNPRIVILEGED} is for root alone: choose a higher one, such as 10169, or give "
-            "the agent CAP_NET_BIND_SERVICE"
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{address}: this machine has no such address: set web.listen_address to one of its own, or to :{port}"
-    if isinstance(error.__cause__, socket.gaierror):
-        return f"{address}: the name is not known: set web.listen_address to an address of this machine, or to :{port}"
-    return f"{address} cannot be listened on ({error.strerror}): choose another web.listen_address"
 
 
 def _taken(

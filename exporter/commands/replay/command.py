@@ -28,7 +28,7 @@ from exporter.config.load import load, load_policy
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
-from exporter.core.policy import Policy, Presence
+from exporter.core.policy import Mode, Policy, Presence
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
@@ -214,10 +214,11 @@ def _with_approvals(plan: ReplayPlan, options: Options) -> ReplayPlan:
         engine = ReplayEngine(plan, options)
         for _ in engine.run():
             pass
-        due = min((item for item in engine.result.approvals if item[1] not in sent), default=None)
-        if due is None:
+        approvals = ((each.at, key) for key, each in engine.result.approved.items() if each.mode is Mode.ENFORCE)
+        at, key = min((item for item in approvals if item[1] not in sent), default=(None, ""))
+        if at is None:
             break
-        sent[due[1]] = Approval(due[1], due[0])
+        sent[key] = Approval(key, at)
         plan = scenario_plan(plan.scenario, options.poll_interval, tuple(sent.values()))
     return plan
 

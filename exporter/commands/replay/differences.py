@@ -25,7 +25,6 @@ from exporter.text.format import DAY, NO_BREAK_SPACE, clean, counted, moment, sp
 
 LONGEST: Final = 300
 INDENT: Final = 8
-WORDS_SHOWN: Final = 5
 _LEAST: Final = 0.001  # seconds
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
@@ -188,9 +187,8 @@ def _words(kind: Kind, differences: Sequence[Difference]) -> str:
         return ""
     reasons = kind in (Kind.HELD, Kind.REASON)
     words = dict.fromkeys(each.now.words[0 if reasons else 1] for each in differences if each.now is not None)
-    shown = [clean(word, LONGEST) for word in words if word][:WORDS_SHOWN]
-    more = [f"{len(words) - WORDS_SHOWN} more"] if len(words) > WORDS_SHOWN else []
-    return f" ({'' if reasons else 'by '}{', '.join(shown + more)})" if shown else ""
+    shown = [clean(word, LONGEST) for word in words if word]
+    return f" ({'' if reasons else 'by '}{', '.join(shown)})" if shown else ""
 
 
 def hang(line: str) -> int:

@@ -513,12 +513,10 @@ class ReplayEngine:
         if entry.read_at is not None:
             self._run(cycle.TimePassed(self._take_interruptions()), entry.read_at)
 
-    def _add_interruption(self, entry: Interrupted) -> Interruption | None:
-        if entry.kind not in list(InterruptionKind):
-            return None
-        interruption = Interruption(InterruptionKind(entry.kind), entry.seconds, self._clock.instant_of(entry.at))
-        self._interruptions.append(interruption)
-        return interruption
+    def _add_interruption(self, entry: Interrupted) -> None:
+        if entry.kind in list(InterruptionKind):
+            kind, at = InterruptionKind(entry.kind), self._clock.instant_of(entry.at)
+            self._interruptions.append(Interruption(kind, entry.seconds, at))
 
     def _take_interruptions(self) -> tuple[Interruption, ...]:
         interruptions = tuple(self._interruptions)

@@ -63,16 +63,6 @@ class ReplayResult(Struct):
     rejected: int = 0
     failures: int = 0
 
-    @property
-    def approvals(self) -> tuple[tuple[datetime, str], ...]:
-        """When each event was first approvable, with its key."""
-        first: dict[str, datetime] = {}
-        for key, moments in self.decisions.items():
-            for moment in moments:
-                if moment.explanation.decision.verdict is Verdict.APPROVE:
-                    first.setdefault(key, moment.at)
-        return tuple((at, key) for key, at in first.items())
-
     def read(self, document: Document) -> None:
         """Count a document, and note the VMs that it names."""
         self.documents += 1

@@ -12,7 +12,6 @@ from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, tell
 from exporter.windows.service_manager import (
-    PROCESS_ABORTED,
     Manager,
     ServiceManagerError,
     ServiceStatus,
@@ -50,14 +49,12 @@ def start(service: Service, _: argparse.Namespace, world: World) -> int:
 
 def _explain(service: Service, status: ServiceStatus | None, logged: int) -> None:
     """Say why the service does not run, with the last lines of its log that are new since it had `logged` bytes."""
-    if status is None or status.state != State.STOPPED:
-        complain(f"{service.name} does not run after {START_SECONDS:g} s: see its log, {service.log_file}")
-    elif status.win32_exit_code == PROCESS_ABORTED or status.exit_code == FAILED:
-        complain(f"{service.name} did not start, and is tried again: see the Application log in the Event Viewer")
-    elif status.misconfigured:
+    if status is not None and status.misconfigured:
         complain(f"{service.name} did not start, since {_WRONG_SETTINGS}")
+    elif status is not None and status.state == State.STOPPED:
+        complain(f"{service.name} did not start, and may be tried again: see {service.log_file} and the Event Viewer")
     else:
-        complain(f"{service.name} did not start and ended with {status.exit_code}: see the Event Viewer")
+        complain(f"{service.name} does not run after {START_SECONDS:g} s: see its log, {service.log_file}")
     lines = _new_lines(service.log_file, logged)
     if lines:
         complain(f"{service.log_file} ends with:")

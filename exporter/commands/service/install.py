@@ -19,7 +19,7 @@ from exporter.commands.service.template import config_template
 from exporter.commands.service.world import DISPLAY_NAME, Service, World, usual_service, working_in
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
-from exporter.config.schema import ENV_PREFIX, Settings, catalogue
+from exporter.config.schema import Settings, catalogue
 from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, add_flags, given_flags
 from exporter.config.types import Text
 from exporter.exit_codes import DONE, FAILED
@@ -82,10 +82,7 @@ def install(service: Service, args: argparse.Namespace, world: World) -> int:
     """
     try:
         return _install(service, args, world)
-    except ConfigError as error:
-        _report(service, "\n".join(error.errors), world)
-        raise
-    except ServiceManagerError as error:
+    except (ConfigError, ServiceManagerError) as error:
         _report(service, str(error), world)
         raise
     except (NotInstalledError, OSError) as error:
@@ -122,7 +119,7 @@ def _install(service: Service, args: argparse.Namespace, world: World) -> int:
             complain(f"warning: {lacking}")
     _add_event_source(service, world)
     doubts = (*settings.warnings, *exposed_folders(settings), *_elsewhere(service, settings, world))
-    for warning in (*doubts, *_variables(environ, world), *_program(world)):
+    for warning in (*doubts, *_readable_secrets(environ)):
         complain(f"warning: {warning}")
     done = "installed" if before is None else "updated"
     tell(f"{service.name} is {done}: settings {config_file or 'of its environment'}, log {service.log_file}")
@@ -354,22 +351,8 @@ def _elsewhere(service: Service, settings: Settings, world: World) -> Iterator[s
             )
 
 
-def _variables(environ: Mapping[str, str], world: World) -> Iterator[str]:
-    """What this session says and the service will not hear, and secrets where every user can read them."""
-    for name in sorted(world.environ):
-        if name.startswith((ENV_PREFIX, _OTEL)) and world.environ[name] and name not in environ:
-            yield (
-                f"{name} is a variable of this session alone: the service does not see it; write what it says into the "
-                "settings file"
-            )
+def _readable_secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """Secrets where every user can read them."""
     secrets = {setting.env for setting in catalogue() if setting.secret} | _OTEL_SECRETS
     for name in sorted(name for name in secrets if environ.get(name)):
         yield f"{name} is a variable that every user of this machine can read: write the secret into the settings file"
-
-
-def _program(world: World) -> Iterator[str]:
-    """Why the service may not be able to start this program."""
-    home = world.environ.get("USERPROFILE", "")
-    for path in (world.command[0], world.package):
-        if home and Path(path).is_relative_to(home):
-            yield f"{path} is in the folder of a user, which the service can't read: install it for all users"

@@ -14,7 +14,6 @@ from typing import Final
 
 from msgspec import Struct, field
 
-import exporter
 from exporter.windows import access, event_log, service_manager
 from exporter.windows.access import SERVICE_NAME, Entry
 from exporter.windows.places import program_data
@@ -68,7 +67,6 @@ class World(Struct, frozen=True):
     service_environment: Callable[[str], Mapping[str, str]] = service_manager.service_environment
     command: Sequence[str] = field(default_factory=own_command)
     open_manager: Callable[[bool], AbstractContextManager[Manager]] = service_manager.open_manager
-    package: str = os.path.dirname(exporter.__file__)
     lists: Lists = Lists()
     add_event_source: Callable[[str], None] = event_log.add_source
     remove_event_source: Callable[[str], None] = event_log.remove_source

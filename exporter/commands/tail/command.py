@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
+from exporter.commands.replay.entries import of_this_age, read_time
 from exporter.commands.stops import interrupted_on_stop
 from exporter.commands.tail.messages import record_of
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.commands.tail.view import View
-from exporter.commands.times import time_argument
 from exporter.config.command_line import add_format, duration_argument
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import EventHubsSettings
@@ -25,7 +26,7 @@ from exporter.exit_codes import DONE, FAILED
 from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import redact
-from exporter.text.format import clean, counted
+from exporter.text.format import clean, counted, parse_duration
 from exporter.text.terminal import complain, supports_colour, tell
 from exporter.text.values import describe
 
@@ -43,7 +44,6 @@ FOLLOW_SECONDS: Final = 0.5
 """Between two reads of an outbox that is followed."""
 MAX_SHOWN: Final = 500
 """Characters of an error."""
-MAX_DIGITS: Final = 12
 EPILOG: Final = """\
 Without --outbox the records are read from Event Hubs, by the settings of `run`; the credential needs the claim Listen.
 Nothing is kept there: a consumer group's positions are neither used nor moved. Both message formats are understood;
@@ -78,14 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="begin",
         metavar="start|now|TIME",
-        type=_begin,
+        type=begin_argument,
         help="Where to begin; TIME is an instant (RFC 3339), or how long ago, such as 1h. Default: now for Event Hubs, "
         "start for the outbox.",
     )
     read.add_argument(
         "--until-idle", metavar="DURATION", type=duration_argument, help="End when nothing came for so long: 5s."
     )
-    read.add_argument("--max", metavar="N", type=_positive, help="End after so many records.")
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
     shown.add_argument(
@@ -102,17 +101,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, sections=("event_hubs", "outbox"))
 
 
-def _begin(text: str) -> Begin:
+def begin_argument(text: str) -> Begin:
+    """Where to begin: one of the words, an instant (RFC 3339), or how long ago."""
     words: dict[str, Begin] = {"start": "start", "now": "now"}
-    if text in words:
-        return words[text]
-    return time_argument(text, "start, now, ")
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, found {describe(text)}")
-    return int(text)
+    instant = words.get(text) or read_time(text)
+    if instant is None:
+        with contextlib.suppress(ValueError, OverflowError):
+            instant = of_this_age(datetime.now(UTC) - timedelta(seconds=parse_duration(text)))
+    if instant is None:
+        raise argparse.ArgumentTypeError(
+            "expected start, now, a time such as 2026-03-02T09:00:00Z or how long ago, such as 1h, "
+            f"found {describe(text)}"
+        )
+    return instant
 
 
 def tail(args: argparse.Namespace) -> int:
@@ -171,8 +172,6 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
             in_range = not isinstance(begin, datetime) or entry.record.time >= begin
             if in_range and not skips and (entry.parked or not args.parked):
                 view.show(entry.record, entry)
-            if view.full:
-                return
         if reader.file_missing and not announced:
             _note(f"{reader.path} is not there yet; waiting for it")
             announced = True
@@ -203,55 +202,35 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
             f"reading event hub {hubs.event_hub} from {since}, consumer group {hubs.consumer_group}, "
             f"{counted(partitions, 'partition')}"
         )
-        _Ordered(reader, view, args.until_idle).run()
+        _show_in_order(reader, view, args.until_idle)
     finally:
         reader.close()
 
 
-class _Ordered:
-    """Shows the messages of all partitions, in the order of their times as far as that needs no waiting."""
-
-    def __init__(self, reader: EventHubsReader, view: View, until_idle: float | None) -> None:
-        self._reader = reader
-        self._view = view
-        self._until_idle = until_idle
-        self._held: list[Record] = []
-        self._held_since = self._last_message_at = time.monotonic()
-        self._failing = ""
-
-    def run(self) -> None:
-        """Read until the view is full, or nothing has come for `until_idle` seconds."""
-        while not self._view.full:
-            self._read()
-            now = time.monotonic()
-            if not self._reader.caught_up:
-                self._last_message_at = now
-            quiet_seconds = now - self._last_message_at
-            is_late = now - self._held_since >= MAX_HELD_SECONDS or len(self._held) >= MAX_HELD_RECORDS
-            if self._held and (quiet_seconds >= QUIET_SECONDS or is_late):
-                self._show_held()
-            if self._until_idle is not None and not self._held and quiet_seconds >= self._until_idle:
-                return
-
-    def _read(self) -> None:
-        message = self._reader.get(TICK_SECONDS)
-        if message is None:
-            return
+def _show_in_order(reader: EventHubsReader, view: View, until_idle: float | None) -> None:
+    """Show the messages of all partitions, in the order of their times as far as that needs no waiting, until nothing
+    has come for `until_idle` seconds."""
+    held: list[Record] = []
+    held_since = last_message_at = time.monotonic()
+    failing = ""
+    while True:
+        message, now = reader.get(TICK_SECONDS), time.monotonic()
         if isinstance(message, Failure):
-            if message.reason != self._failing:
+            if message.reason != failing:
                 complain(f"{message.reason}: {clean(redact(message.detail), MAX_SHOWN)}; trying again")
-            self._failing = message.reason
+            failing = message.reason
+        elif message is not None:
+            last_message_at, failing = now, ""
+            record = record_of(message.body, message.properties, message.message_id, message.enqueued)
+            held_since = held_since if held else now
+            view.foreign += record is None
+            held += [record] if record is not None else []
+        last_message_at = last_message_at if reader.caught_up else now
+        quiet_seconds = now - last_message_at
+        is_late = now - held_since >= MAX_HELD_SECONDS or len(held) >= MAX_HELD_RECORDS
+        if held and (quiet_seconds >= QUIET_SECONDS or is_late):
+            for each in sorted(held, key=lambda record: record.time):  # stable: one event's records came in their order
+                view.show(each)
+            held.clear()
+        if until_idle is not None and not held and quiet_seconds >= until_idle:
             return
-        self._last_message_at, self._failing = time.monotonic(), ""
-        record = record_of(message.body, message.properties, message.message_id, message.enqueued)
-        if record is None:
-            self._view.foreign += 1
-            return
-        self._held_since = self._held_since if self._held else self._last_message_at
-        self._held.append(record)
-
-    def _show_held(self) -> None:
-        self._held.sort(key=lambda record: record.time)  # stable: one event's records came in their order
-        for record in self._held:
-            self._view.show(record)
-        self._held.clear()

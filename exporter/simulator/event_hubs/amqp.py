@@ -275,20 +275,8 @@ def _described(data: bytes, position: int, depth: int) -> tuple[Any, int]:
     return Described(descriptor, value), position
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8")
-
-
 def _symbol(raw: bytes) -> Symbol:
     return Symbol(raw.decode("ascii"))
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _uuid(raw: bytes) -> UUID:
-    return UUID(bytes=raw)
 
 
 _READERS: Final[dict[int, Reader]] = {
@@ -300,27 +288,27 @@ _READERS: Final[dict[int, Reader]] = {
     0x44: _constant(ULong(0)),
     0x45: lambda _data, position, _depth: ([], position),
     0x50: _fixed(_U8, UByte),
-    0x51: _fixed(_I8, _identity),
+    0x51: _fixed(_I8, int),
     0x52: _fixed(_U8, UInt),
     0x53: _fixed(_U8, ULong),
     0x54: _fixed(_I8, Int),
-    0x55: _fixed(_I8, _identity),
+    0x55: _fixed(_I8, int),
     0x56: _fixed(_U8, bool),
     0x60: _fixed(_U16, UShort),
-    0x61: _fixed(_I16, _identity),
+    0x61: _fixed(_I16, int),
     0x70: _fixed(_U32, UInt),
     0x71: _fixed(_I32, Int),
-    0x72: _fixed(_F32, _identity),
+    0x72: _fixed(_F32, float),
     0x80: _fixed(_U64, ULong),
-    0x81: _fixed(_I64, _identity),
-    0x82: _fixed(_F64, _identity),
+    0x81: _fixed(_I64, int),
+    0x82: _fixed(_F64, float),
     0x83: _fixed(_I64, Timestamp),
-    0x98: _fixed(struct.Struct(">16s"), _uuid),
+    0x98: _fixed(struct.Struct(">16s"), lambda raw: UUID(bytes=raw)),
     0xA0: _variable(_U8, bytes),
-    0xA1: _variable(_U8, _text),
+    0xA1: _variable(_U8, bytes.decode),
     0xA3: _variable(_U8, _symbol),
     0xB0: _variable(_U32, bytes),
-    0xB1: _variable(_U32, _text),
+    0xB1: _variable(_U32, bytes.decode),
     0xB3: _variable(_U32, _symbol),
     0xC0: _list(_U8),
     0xC1: _map(_U8),

@@ -29,10 +29,6 @@ _TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs the
 T = TypeVar("T")
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Broker:
     """A namespace with event hubs (name to number of partitions). Every method may be called from any thread.
 
@@ -50,7 +46,7 @@ class Broker:
         max_message_size: int = 1_048_576,
         max_messages: int = 200_000,
         ssl_context: ssl.SSLContext | None = None,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.host, self.port = host, port
         self._store = Store(max_messages=max_messages, clock=clock)

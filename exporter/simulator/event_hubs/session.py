@@ -373,9 +373,8 @@ class Session:
     ) -> None:
         """Announce the session's windows, and with a handle the link's state."""
         self._unannounced = 0
-        count, credit = _uint(delivery_count), _uint(link_credit)
-        incoming, outgoing = UInt(self._next_incoming), UInt(self._next_outgoing)
-        self.send(Flow(incoming, UInt(WINDOW), outgoing, UInt(WINDOW), _uint(handle), count, credit, UInt(0), drain))
+        state = (handle, delivery_count, link_credit, 0, drain)
+        self.send(Flow(self._next_incoming, WINDOW, self._next_outgoing, WINDOW, *state))  # type: ignore[arg-type] # typed when written
 
     def can_send(self) -> bool:
         """Whether the peer's window and the socket take more."""
@@ -421,7 +420,7 @@ class Session:
         try:
             link = self._link(attach, parse_address(text))
         except LinkRefusedError as refusal:
-            self.send(mirrored._replace(initial_delivery_count=_uint(0 if mirrored.role == SENDER else None)))
+            self.send(mirrored._replace(initial_delivery_count=UInt(0) if mirrored.role == SENDER else None))
             self._detached.add(attach.handle)
             self.send(Detach(attach.handle, True, error(refusal.condition, str(refusal))))
             return
@@ -522,10 +521,6 @@ class Session:
         consumer = Consumer(self, attach, partition, position)
         self.namespace.consumers.add(consumer)
         return consumer
-
-
-def _uint(value: int | None) -> UInt | None:
-    return None if value is None else UInt(value)
 
 
 def _address_text(terminus: Described | None) -> str:

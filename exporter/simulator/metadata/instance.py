@@ -29,18 +29,17 @@ _GROUP = "simulated"
 _PROVIDER = "Microsoft.Compute"
 _FAMILY = uuid.UUID("5f1c0c52-4a7e-4c6c-9a4e-6f1d0b7b8a11")
 _DEFAULTS = {
+    **dict.fromkeys(
+        ("customData", "evictionPolicy", "licenseType", "placementGroupId", "platformSubFaultDomain", "vmScaleSetName"),
+        "",
+    ),
     "azEnvironment": "AzurePublicCloud",
-    "customData": "",
-    "evictionPolicy": "",
     "isHostCompatibilityLayerVm": "false",
-    "licenseType": "",
     "location": "westeurope",
     "offer": "debian-12",
     "osType": "Linux",
     "physicalZone": "westeurope-az2",
-    "placementGroupId": "",
     "platformFaultDomain": "0",
-    "platformSubFaultDomain": "",
     "platformUpdateDomain": "0",
     "priority": "Regular",
     "provider": _PROVIDER,
@@ -50,7 +49,6 @@ _DEFAULTS = {
     "subscriptionId": _SUBSCRIPTION,
     "userData": base64.b64encode(f"password={NOISE}".encode()).decode(),
     "version": "0.20260210.2384",
-    "vmScaleSetName": "",
     "vmSize": "Standard_D4s_v5",
     "zone": "1",
 }

@@ -76,10 +76,8 @@ def load(name_or_path: str) -> Scenario:
     path = Path(name_or_path)
     try:
         body = in_utf8(read_capped(path, MAX_BYTES))
-    except WrongEncoding as error:
+    except (WrongEncoding, TooLarge) as error:
         raise ScenarioError(f"{path.name.removesuffix('.json')}: {error}") from error
-    except TooLarge as error:
-        raise ScenarioError(f"{path.name.removesuffix('.json')}: larger than {MAX_BYTES} bytes") from error
     except OSError as error:
         reason = error.strerror or "not readable"
         raise ScenarioError(f"no scenario {name_or_path!r} ({reason}){_others(name_or_path)}") from error

@@ -18,7 +18,7 @@ from exporter.commands.check.metadata import probe_metadata
 from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_recorder, reason
 from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import Verdict
-from exporter.commands.check.web import probe_web, refusal
+from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
 from exporter.core.state import State
 from exporter.core.state_codec import dump_state
@@ -126,7 +126,7 @@ def test_a_folder_or_port_for_root_alone_is_a_failure_for_others(tmp_path: Path)
     assert process.returncode == 1
     sentence = f"fail outbox {folder} is not writable for this user: give the folder to the user that the agent runs as"
     assert sentence in printed_line(process, "outbox")
-    assert "a port below 1024 is for root alone: choose a higher one" in printed_line(process, "web")
+    assert "cannot listen on 0.0.0.0:81: Permission denied: choose another" in printed_line(process, "web")
 
 
 def test_an_outbox_larger_than_its_disk_is_a_warning(tmp_path: Path) -> None:
@@ -386,10 +386,11 @@ def test_a_taken_port_names_who_has_it() -> None:
 def test_an_address_that_cannot_be_listened_on_has_its_sentence() -> None:
     """An address of another machine, an unknown name and a privileged port each have their sentence."""
     sentence_of(
-        findings_of(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "this machine has no such address"
+        findings_of(probe_web, listening_on("192.0.2.1:10169")), FAIL, "web", "cannot listen on 192.0.2.1:10169: "
     )
     sentence_of(
-        findings_of(probe_web, listening_on("no-such-host.invalid:10169")), FAIL, "web", "the name is not known"
+        findings_of(probe_web, listening_on("no-such-host.invalid:10169")),
+        FAIL,
+        "web",
+        "choose another web.listen_address",
     )
-    assert "choose a higher one" in refusal(OSError(errno.EACCES, "Permission denied"), ":80", 80)
-    assert "(Permission denied)" in refusal(OSError(errno.EACCES, "Permission denied"), ":8080", 8080)

@@ -144,7 +144,7 @@ def test_json_lines_are_a_poll_apart_and_a_bad_line_is_named(tmp_path: Path) -> 
     rejected = [record["data"]["input"] for record in records if "document.rejected" in record["type"]]
     assert rejected == [f"{path}:3", f"{path}:5"]
     assert (last["documents"], last["rejected"]) == (3, 2)
-    assert [record["time"] for record in records if "scheduled." in record["type"]] == ["2026-03-02T12:00:01.000000Z"]
+    assert [record["time"] for record in records if "scheduled." in record["type"]] == ["2026-03-02T11:59:58.000000Z"]
     assert [record["type"] for record in records][-1] == "azure_scheduled_event.canceled.v1"
 
 

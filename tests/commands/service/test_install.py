@@ -362,15 +362,6 @@ def test_a_relative_path_in_the_settings_is_of_the_services_folder(windows: Fake
         install(windows, outbox(windows))
 
 
-def test_what_the_service_will_not_see_is_told(windows: FakeWindows, capsys: pytest.CaptureFixture[str]) -> None:
-    world = windows.session(SCHEDULED_EVENTS_SOURCE_VM_NAME="mine", SCHEDULED_EVENTS_LOG_LEVEL="warn")
-    windows.variables = {"SCHEDULED_EVENTS_LOG_LEVEL": "warn"}
-    assert service(windows.arguments("install", outbox(windows)), world) == DONE
-    err = capsys.readouterr().err
-    assert "SCHEDULED_EVENTS_SOURCE_VM_NAME is a variable of this session alone" in err
-    assert "SCHEDULED_EVENTS_LOG_LEVEL" not in err
-
-
 @pytest.mark.parametrize("key", ["outbox.path", "recorder.path", "event-files.path"])
 def test_a_place_elsewhere_needs_a_right_until_the_service_has_it(
     windows: FakeWindows, tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]
@@ -526,14 +517,6 @@ def test_a_secret_in_a_variable_of_the_machine_is_reported(
     for name in windows.variables:
         assert f"{name} is a variable that every user of this machine can read" in err
     assert "hush-hush" not in err
-
-
-def test_a_program_in_the_folder_of_a_user_is_told(
-    windows: FakeWindows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = replace(windows.session(USERPROFILE=str(tmp_path)), command=(str(tmp_path / "python.exe"),))
-    assert service(windows.arguments("install", outbox(windows)), world) == DONE
-    assert f"{tmp_path / 'python.exe'} is in the folder of a user" in capsys.readouterr().err
 
 
 def test_of_a_virtual_environment_its_own_python_is_started_which_finds_the_packages(tmp_path: Path) -> None:
