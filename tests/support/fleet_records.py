@@ -38,7 +38,7 @@ def recorded() -> Sequence[bytes]:
     """One of each kind, then those of three scenarios as `replay` gives them."""
     bodies = [*every_kind().values()]
     for name in ("demo", "live-migration", "host-agent-maintenance"):
-        plan = scenario_plan(load(name), 1.0, None)
+        plan = scenario_plan(load(name), 1.0)
         options = Options(Policy(), 1.0, lambda _, __, found: found)
         bodies += (record.to_json() for record in ReplayEngine(plan, options).run())
     return tuple(bodies)
