@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -186,17 +186,16 @@ def _setting(setting: Setting) -> dict[str, Any]:
 def _rule() -> dict[str, Any]:
     """A rule's keys; the agent itself says more about each."""
     keys: dict[str, Any] = {}
-    for field in fields(Rule):
-        kind = str(field.type)
-        if field.name == "hours":  # one value, of three keys
+    for name, kind in Rule.__annotations__.items():  # as they are written
+        if name == "hours":  # one value, of three keys
             text = {"type": "string"}
             keys |= {"between": text, "days": {"type": "array", "items": {"enum": [*DAYS]}}, "timezone": text}
-        elif field.name == "settle":
-            keys[field.name] = {"type": "string"}
+        elif name == "settle":
+            keys[name] = {"type": "string"}
         elif kind.startswith("tuple"):
-            keys[field.name] = {"type": "array", "items": {"type": "string"}}
+            keys[name] = {"type": "array", "items": {"type": "string"}}
         else:
-            keys[field.name] = {"type": {"str": "string", "bool": "boolean"}.get(kind, "integer")}
+            keys[name] = {"type": {"str": "string", "bool": "boolean"}.get(kind, "integer")}
     return {
         "type": "object",
         "additionalProperties": False,
