@@ -31,7 +31,7 @@ import yaml
 
 from benchmarks.month import STORIES, Scene, Story, fleet
 from benchmarks.promtool import unbound
-from tests.cluster.programs import Missing
+from tests.support.machine import Missing
 from tests.support.peers import Webhook, alertmanager_of, need, until
 
 ROOT: Final = Path(__file__).parents[1]

@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.programs import CACHE, Missing, downloaded, go
+from tests.cluster.programs import downloaded, go
+from tests.support.machine import CACHE, Missing
 
 MODULE: Final = "github.com/prometheus/prometheus"
 VERSION: Final = "v0.42.0"

@@ -11,16 +11,15 @@ Exit code 0: all passed; 1: something failed; 2: something is missing.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.arm64.inside import NOT_MADE
-from tests.arm64.root import ROOT, VENV, SetUpError, alone, entered, make
+from tests.arm64.root import VENV, alone, entered, make
+from tests.support.machine import ROOT, Missing, step
 
 LOGS: Final = ROOT / "build" / "arm64"
 INSTALL: Final = (
@@ -50,19 +49,11 @@ def main() -> int:
                 root = make()
             good = run(root, "demo", f'{INSTALL} && {DEMO} && python -c "{TELL}"', wanted=ARRIVED)
             good = run(root, "tests", f"{INSTALL} && {tests(args.workers, args.tests)}") and good
-    except SetUpError as error:
+    except Missing as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{'as it must be' if good else 'NOT as it must be'} on arm64, in {time.monotonic() - began:.0f} s")
     return 0 if good else 1
-
-
-@contextlib.contextmanager
-def step(name: str) -> Iterator[None]:
-    """A line for a step of the set-up, with how long it took."""
-    began = time.monotonic()
-    yield
-    print(f"ok     {name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def tests(workers: int, named: list[str]) -> str:
@@ -75,7 +66,7 @@ def tests(workers: int, named: list[str]) -> str:
 def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
     """Run a script in the root, in the checkout; print how it ended, and what failed. True when all was well.
 
-    Raises SetUpError when it could not be run.
+    Raises Missing when it could not be run.
     """
     began = time.monotonic()
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -88,7 +79,7 @@ def run(root: Path, name: str, script: str, *, wanted: str = "") -> bool:
         code = process.wait()
     said = log.read_text(encoding="utf-8", errors="replace").splitlines()
     if code == NOT_MADE:
-        raise SetUpError("\n".join(said[-20:]))
+        raise Missing("\n".join(said[-20:]))
     good = code == 0 and (not wanted or wanted in said)
     print(f"{'ok    ' if good else 'FAILED'} {name}: {time.monotonic() - began:.0f} s", flush=True)
     for line in (

@@ -14,70 +14,36 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from packaging.requirements import Requirement
-
 from tests.arm64.inside import INTERPRETER
+from tests.support import machine
+from tests.support.machine import ROOT, Missing
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 CONSTRAINTS: Final = ROOT / "deploy" / "constraints.txt"
 BUILD: Final = ROOT / "deploy" / "build.txt"
-PROJECT: Final = "azure-scheduled-events-exporter"
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / PROJECT / "arm64"
+CACHE: Final = machine.CACHE / "arm64"
 INSIDE: Final = Path(__file__).with_name("inside.py")
 VENV: Final = "/opt/venv"
 """The folder of the virtual environment in the root."""
 
-SUITE: Final = "bookworm"
 PYTHON: Final = "3.11"
-"""The version of that suite's Python."""
+"""The version of that Debian's Python."""
 PACKAGES: Final = ("python3", "python3-venv", "ca-certificates", "git", "iproute2", "make", "openssl", "procps")
-TOOLS: Final = {"debootstrap": "debootstrap", Path(INTERPRETER).name: "qemu-user-static"}
-"""What this machine needs: the program, and Debian's package of it."""
-
-ARM64: Final = {
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "os_name": "posix",
-    "platform_machine": "aarch64",
-    "platform_python_implementation": "CPython",
-    "implementation_name": "cpython",
-    "python_version": PYTHON,
-    "python_full_version": f"{PYTHON}.2",
-    "extra": "",
-}
-"""The environment that markers are evaluated in ([PEP 508])."""
+MARKERS: Final = {"platform_machine": "aarch64", "python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
+"""What differs there for the markers of requirements ([PEP 508]); all else is as here."""
 PLATFORMS: Final = tuple(f"manylinux{floor}_aarch64" for floor in ("2014", "_2_17", "_2_28", "_2_34"))
 """The tags of wheels that a glibc 2.36 takes."""
-NOT_ASKED: Final = ("mypy", "ruff", "import-linter", "types-", "grafana-foundation-sdk")
+ELSEWHERE: Final = ("mypy", "ruff", "import-linter", "types-", "grafana-foundation-sdk")
 """Requirements of `test` whose answer is the same everywhere: they are asked on the machine of the developer."""
 
 
-class SetUpError(Exception):
-    """The root could not be made; the text says why."""
-
-
-def need_tools() -> None:
-    """What runs here; as root on Debian it is installed with apt. Raises SetUpError."""
-    if os.geteuid() != 0:
-        raise SetUpError("this makes a Debian with files of many owners: run it as root")
-    missing = [package for program, package in TOOLS.items() if not shutil.which(program)]
-    if not missing:
-        return
-    if not shutil.which("apt-get"):
-        raise SetUpError(f"missing here (Debian and Ubuntu): apt-get install {' '.join(missing)}")
-    for command in (["update"], ["install", "-y", "--no-install-recommends", *missing]):
-        _run("apt-get", "-qq", *command, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
-
-
 def make() -> Path:
-    """The root; what of it is there is used. To be called while `alone`. Raises SetUpError."""
-    need_tools()
+    """The root; what of it is there is used. To be called while `alone`. Raises Missing."""
+    machine.need({Path(INTERPRETER).name: "qemu-user-static"})
     name = _made_of()
     root = CACHE / name
     if root.is_dir():
@@ -102,32 +68,21 @@ def _made_of() -> str:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Nobody else makes, uses or clears away a root of this cache in the block. Raises SetUpError where one does."""
+    """Nobody else makes, uses or clears away a root of this cache in the block. Raises Missing where one does."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SetUpError(f"another `make -C tests arm64` is under way: it holds {file.name}") from None
+            raise Missing(f"another `make -C tests arm64` is under way: it holds {file.name}") from None
         yield
 
 
 def _debian(root: Path) -> None:
     """Unpack the packages here, and let them be set up by their own programs inside."""
-    mirror = [address] if (address := os.environ.get("DEBIAN_MIRROR")) else []
-    asked = ("--foreign", "--arch=arm64", "--variant=minbase", f"--include={','.join(PACKAGES)}")
-    _run("debootstrap", *asked, SUITE, str(root), *mirror)
+    machine.make_debian(root, *PACKAGES, ARCHITECTURE="arm64")
     # `container`: a user namespace makes no device nodes, and by this word debootstrap takes those that are there.
-    said = root.with_name("second-stage.log")
-    with (
-        said.open("wb") as log,
-        entered(
-            root, ("/debootstrap/debootstrap", "--second-stage"), environ={"container": "lxc"}, output=log
-        ) as process,
-    ):
-        code = process.wait()
-    if code:
-        raise SetUpError(f"debootstrap's second stage, exit code {code}:\n{_tail(said)}")
+    _inside(root, "/debootstrap/debootstrap", "--second-stage", environ={"container": "lxc"})
     (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n", encoding="ascii")
 
 
@@ -151,19 +106,27 @@ def _environment(root: Path, wheels: Path) -> None:
         {VENV}/bin/pip check
         touch {VENV}/.test {VENV}/.run
     """
-    said = root.with_name("environment.log")
-    with said.open("wb") as log, entered(root, ("/bin/sh", "-c", script), output=log) as process:
-        code = process.wait()
-    if code:
-        raise SetUpError(f"the virtual environment, exit code {code}:\n{_tail(said)}")
+    _inside(root, "/bin/sh", "-c", script)
     shutil.rmtree(inside)
+
+
+def _inside(root: Path, *command: str, environ: Mapping[str, str] | None = None) -> None:
+    """Run a command in the root that has to succeed. Raises Missing."""
+    with (
+        root.with_name("said").open("w+b") as said,
+        entered(root, command, environ=environ, output=said) as process,
+    ):
+        if code := process.wait():
+            said.seek(0)
+            last = said.read().decode(errors="replace").splitlines()[-20:]
+            raise Missing("\n".join([f"{' '.join(command[:2])}, exit code {code}:", *last]))
 
 
 def _download(wheels: Path, *asked: str) -> None:
     target = [word for tag in PLATFORMS for word in ("--platform", tag)]
     target += ["--python-version", PYTHON, "--implementation", "cp", "--abi", "cp311", "--abi", "abi3", "--abi", "none"]
     pip = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
-    _run(*pip, "--dest", str(wheels), *target, *asked)
+    machine.must(*pip, "--dest", str(wheels), *target, *asked)
 
 
 def _versions(wheels: Path) -> Path:
@@ -175,15 +138,8 @@ def _versions(wheels: Path) -> Path:
 
 
 def requirements() -> list[str]:
-    """What pyproject.toml asks for on arm64 for the tests, beyond the agent's own dependencies."""
-    lines = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    asked = [Requirement(line) for line in lines["test"]]
-    return [
-        f"{one.name}{one.specifier}"
-        for one in asked
-        if one.name != PROJECT and not one.name.startswith(NOT_ASKED)
-        if one.marker is None or one.marker.evaluate(ARM64)
-    ]
+    """What pyproject.toml asks for on arm64."""
+    return machine.asked(MARKERS, ELSEWHERE)
 
 
 @contextmanager
@@ -198,7 +154,6 @@ def entered(
     """The command in the root, in a world of its own (`tests.arm64.inside`), killed at the end of the block.
 
     Its standard output and error go to `output`, its environment is `environ` alone beside what every shell has.
-    Raises SetUpError where that world can't be made.
     """
     told_ready, ready = os.pipe()
     go, tell_go = os.pipe()
@@ -225,14 +180,3 @@ def entered(
         os.close(tell_go)
         process.kill()
         process.wait()
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
-
-
-def _run(*command: str, env: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=env)
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise SetUpError(f"{' '.join(command)}, exit code {done.returncode}:\n{said}")

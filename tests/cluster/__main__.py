@@ -22,6 +22,7 @@ from tests.cluster.daemons import ClusterError, left_behind
 from tests.cluster.manifests import Manifests
 from tests.cluster.plane import Plane
 from tests.cluster.verdicts import Verdicts
+from tests.support.machine import Missing
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
             print(f"programs: {time.monotonic() - began:.0f} s", flush=True)
             with Plane(built, folder) as plane:
                 _judge(plane, built, folder, verdicts)
-        except programs.Missing as missing:
+        except Missing as missing:
             print(missing, file=sys.stderr)
             return 2
         except ClusterError as error:

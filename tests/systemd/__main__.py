@@ -19,23 +19,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support.machine import ROOT, Missing, need
 from tests.systemd import disk, proofs
-from tests.systemd.disk import DiskError
 from tests.systemd.guest import Guest, GuestError
 from tests.systemd.world import NAME, World, free_port
 
-ROOT: Final = Path(__file__).parents[2]
 DROP_INS: Final = ("event-hubs.conf", "network.conf")
 
 
 def built() -> Path:
-    """The package of this checkout, in dist/; one that is there may be of sources before these. Raises DiskError."""
+    """The package of this checkout, in dist/; one that is there may be of sources before these. Raises Missing."""
     print("== make -C deploy deb", file=sys.stderr, flush=True)
     if subprocess.run(["make", "-C", "deploy", "deb"], cwd=ROOT, check=False).returncode:
-        raise DiskError("make -C deploy deb failed")
+        raise Missing("make -C deploy deb failed")
     found = sorted((ROOT / "dist").glob(f"{NAME}_*_amd64.deb"))
     if len(found) != 1:
-        raise DiskError(f"expected one {NAME}_…_amd64.deb in dist/, found {len(found)}")
+        raise Missing(f"expected one {NAME}_…_amd64.deb in dist/, found {len(found)}")
     return found[0]
 
 
@@ -81,10 +80,10 @@ def main() -> int:
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the machine ends with it
     try:
-        disk.need_tools()
+        need(disk.TOOLS)
         with tempfile.TemporaryDirectory(prefix="systemd-") as name:
             good = run(args.deb or built(), Path(name), accelerator, args.only or ())
-    except DiskError as error:
+    except Missing as error:
         print(error, file=sys.stderr)
         return 2
     except GuestError as error:

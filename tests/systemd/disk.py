@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-SUITE: Final = "bookworm"
+from tests.support.machine import CACHE, Missing, make_debian, must
+
 PACKAGES: Final = (
     "systemd",
     "systemd-sysv",
@@ -25,10 +25,9 @@ PACKAGES: Final = (
     "ca-certificates",
     "linux-image-cloud-amd64",
 )
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
 SIZE: Final = "3G"
 """Of the file system; the file has holes and takes what is in it, about 600 MB."""
-NEEDED: Final = {"qemu-system-x86_64": "qemu-system-x86", "debootstrap": "debootstrap", "mke2fs": "e2fsprogs"}
+TOOLS: Final = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 """Programs, and the packages of Debian that have them."""
 
 CONTROL: Final = r"""#!/bin/bash
@@ -59,10 +58,6 @@ Gateway=10.0.2.2
 """As QEMU's user network has it: 10.0.2.2 is the loopback address of the machine that QEMU runs on."""
 
 
-class DiskError(Exception):
-    """Something is missing, or a tool failed; the text says which."""
-
-
 @dataclass(frozen=True, slots=True)
 class Disk:
     """What a guest boots from: the files of its disk, kernel and first file system."""
@@ -72,22 +67,9 @@ class Disk:
     initrd: Path
 
 
-def need_tools() -> None:
-    """Install what is missing with apt, as root. Raises DiskError."""
-    if os.geteuid() != 0:
-        raise DiskError("root makes the disk: files of a Debian have owners")
-    packages = [package for program, package in NEEDED.items() if shutil.which(program) is None]
-    if not packages:
-        return
-    if shutil.which("apt-get") is None:
-        raise DiskError(f"{', '.join(packages)} are missing")
-    for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-        _run(["apt-get", "-qq", *command], environ={"DEBIAN_FRONTEND": "noninteractive"})
-
-
 def base() -> Disk:
     """The disk as it is before anything of ours is on it: made by debootstrap (2 minutes), then kept."""
-    folder = CACHE / f"systemd-{SUITE}-{_fingerprint()}"
+    folder = CACHE / f"systemd-{_fingerprint()}"
     disk = Disk(folder / "disk", folder / "vmlinuz", folder / "initrd")
     if disk.image.is_file():
         return disk
@@ -95,21 +77,20 @@ def base() -> Disk:
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=CACHE) as name:
         made, root = Path(name) / "made", Path(name) / "root"
         made.mkdir()
-        mirror = [os.environ["DEBIAN_MIRROR"]] if os.environ.get("DEBIAN_MIRROR") else []
-        _run(["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root), *mirror])
+        make_debian(root, *PACKAGES)
         _furnish(root)
         if pythons := [str(path) for path in root.rglob("python3*") if path.is_file() and os.access(path, os.X_OK)]:
-            raise DiskError(f"there is a Python in the guest: {pythons[0]}")
+            raise Missing(f"there is a Python in the guest: {pythons[0]}")
         shutil.copy(next((root / "boot").glob("vmlinuz-*")), made / "vmlinuz")
         shutil.copy(next((root / "boot").glob("initrd.img-*")), made / "initrd")
-        _run(["mke2fs", "-q", "-t", "ext4", "-d", str(root), str(made / "disk"), SIZE])
+        must("mke2fs", "-q", "-t", "ext4", "-d", str(root), str(made / "disk"), SIZE)
         made.rename(folder)
     return disk
 
 
 def copy_of(disk: Disk, folder: Path) -> Disk:
     """A copy of the disk to write on."""
-    _run(["cp", "--sparse=always", str(disk.image), str(folder / "disk")])
+    must("cp", "--sparse=always", str(disk.image), str(folder / "disk"))
     return Disk(folder / "disk", disk.kernel, disk.initrd)
 
 
@@ -119,7 +100,7 @@ def of_files(files: Sequence[Path], image: Path) -> None:
         for file in files:
             shutil.copy(file, name)
         mebibytes = sum(file.stat().st_size for file in files) // 2**20 + 16
-        _run(["mke2fs", "-q", "-t", "ext4", "-d", name, str(image), f"{mebibytes}M"])
+        must("mke2fs", "-q", "-t", "ext4", "-d", name, str(image), f"{mebibytes}M")
 
 
 def _furnish(root: Path) -> None:
@@ -134,19 +115,10 @@ def _furnish(root: Path) -> None:
     (root / "etc/fstab").write_text("/dev/vda / ext4 rw 0 1\n")
     (root / "var/log/journal").mkdir(parents=True, exist_ok=True)
     (root / "mnt/files").mkdir()
-    _run(["chroot", str(root), "systemctl", "--quiet", "enable", "control", "systemd-networkd"])
-    for archive in (root / "var/cache/apt/archives").glob("*.deb"):
-        archive.unlink()
+    must("chroot", str(root), "systemctl", "--quiet", "enable", "control", "systemd-networkd")
     shutil.rmtree(root / "var/lib/apt/lists", ignore_errors=True)
 
 
 def _fingerprint() -> str:
     """Of what the disk is made of: another one is made when it changes."""
     return hashlib.sha256(repr((PACKAGES, CONTROL, CONTROL_UNIT, NETWORK, SIZE)).encode()).hexdigest()[:8]
-
-
-def _run(command: list[str], environ: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | (environ or {}))
-    if done.returncode:
-        said = "\n".join((done.stderr + done.stdout).strip().splitlines()[-10:])
-        raise DiskError(f"{' '.join(command[:4])} ended with {done.returncode}:\n{said}")

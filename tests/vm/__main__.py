@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.machine import Missing, need, unpacked
 from tests.vm import initrd
 from tests.vm.control import MachineError
 from tests.vm.machine import QEMU, Machine
@@ -33,10 +32,6 @@ LONGEST_TURN: Final = 2.0
 """Seconds: twice what the loop waits."""
 
 Said = dict[str, Any]
-
-
-class Missing(Exception):
-    """What is needed and is not there."""
 
 
 Deed = Callable[[Machine], tuple[list[float], list[float]]]
@@ -139,15 +134,6 @@ def _even(said: list[Said]) -> bool:
 # -- what it needs
 
 
-def need_qemu() -> None:
-    if shutil.which(QEMU):
-        return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise Missing(f"{QEMU} is missing (Debian and Ubuntu: apt-get install qemu-system-x86)")
-    for command in (["update"], ["install", "-y", "--no-install-recommends", "qemu-system-x86"]):
-        subprocess.run(["apt-get", "-qq", *command], check=True, stdout=subprocess.DEVNULL)
-
-
 def download_kernel(folder: Path) -> Path:
     """The kernel of the newest package that apt knows, unpacked, not installed. Raises Missing."""
     for package in KERNELS:
@@ -155,11 +141,8 @@ def download_kernel(folder: Path) -> Path:
         named = [line.split()[-1] for line in said.splitlines() if line.strip().startswith("Depends: linux-image-")]
         if not named:
             continue
-        done = subprocess.run(["apt-get", "-qq", "download", named[0]], cwd=folder, capture_output=True, check=False)
-        for archive in folder.glob("*.deb") if done.returncode == 0 else ():
-            subprocess.run(["dpkg-deb", "-x", str(archive), str(folder / "kernel")], check=True)
-            for found in (folder / "kernel" / "boot").glob("vmlinuz-*"):
-                return found
+        for found in (unpacked(named[0], folder / "kernel") / "boot").glob("vmlinuz-*"):
+            return found
     raise Missing("no kernel: give one with --kernel, or make apt know one of " + ", ".join(KERNELS))
 
 
@@ -171,7 +154,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vm-") as name:
         folder = Path(name)
         try:
-            need_qemu()
+            need({QEMU: "qemu-system-x86"})
             kernel = args.kernel or download_kernel(folder)
             size = initrd.make(folder / "initrd", GUEST)
             print(

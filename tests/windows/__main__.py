@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.machine import CACHE, ROOT, Missing, step
 from tests.windows import python
-from tests.windows.python import ROOT, SetUpError
-from tests.windows.wine import CACHE, Prefix, WineError, kill
+from tests.windows.wine import Prefix, kill
 
 BUILD: Final = ROOT / "build" / "windows"
 PYTHON: Final = BUILD / "python"
@@ -97,18 +97,10 @@ def main() -> int:
             if not args.tests:
                 print(f"       set-up and proofs: {time.monotonic() - began:.0f} s", flush=True)
                 portions += prove(free, suite())
-    except (SetUpError, WineError) as error:
+    except Missing as error:
         print(error, file=sys.stderr)
         return 2
     return _told(portions, time.monotonic() - began)
-
-
-@contextlib.contextmanager
-def step(name: str) -> Iterator[None]:
-    """A line for a step of the set-up, with how long it took."""
-    began = time.monotonic()
-    yield
-    print(f"ok     {name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def set_up() -> Prefix:

