@@ -21,7 +21,7 @@ RUN /opt/agent/bin/pip install --require-hashes --only-binary :all: \
 COPY pyproject.toml README.md LICENSE ./
 COPY exporter exporter
 RUN /opt/agent/bin/pip install --no-deps --no-build-isolation . \
- && /opt/agent/bin/pip uninstall --yes setuptools pip \
+ && /opt/agent/bin/pip uninstall --yes --requirement deploy/build.txt setuptools pip \
  && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/agent/lib
 COPY deploy/healthcheck.py /opt/agent/healthcheck.py
 RUN mkdir -p /state/azure-scheduled-events-exporter /places/azure-scheduled-events-exporter \

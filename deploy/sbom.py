@@ -8,12 +8,13 @@ CycloneDX' own schema; 1: not so.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from deploy import dist, licences
+from deploy import licences
+from deploy.packages.build import source_date
 from exporter import __version__
 
 NAME: Final = "azure-scheduled-events-exporter"
@@ -46,8 +48,7 @@ class Locked:
 def main() -> int:
     """Write it; the exit code."""
     told = {licences.normal(one.name): one.licence for one in licences.in_lock()}
-    made_at = datetime.fromtimestamp(dist.epoch(licences.ROOT), UTC)
-    text = JsonV1Dot6(made_of([*locked(licences.LOCK)], told, made_at)).output_as_string(indent=2)
+    text = JsonV1Dot6(made_of([*locked(licences.LOCK)], told, source_date(os.environ))).output_as_string(indent=2)
     if fault := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         print(fault, file=sys.stderr)
         return 1

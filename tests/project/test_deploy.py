@@ -467,6 +467,9 @@ def test_the_locks_agree() -> None:
         for name, version in locked(path).items():
             versions.setdefault(name, set()).add(version)
     assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+    assert set(locked(DEPLOY / "build.txt")).isdisjoint(
+        locked(DEPLOY / "constraints.txt")
+    )  # the image takes out the first
 
 
 FLOORS: Final = {
@@ -480,7 +483,6 @@ FLOORS: Final = {
     "protobuf": "6.33.5",  # CVE-2026-0994
     "pyjwt": "2.12.0",  # CVE-2026-32597
     "requests": "2.33.0",  # CVE-2026-25645, CVE-2024-47081
-    "setuptools": "78.1.1",  # CVE-2025-47273
     "urllib3": "2.7.0",  # CVE-2026-44431, CVE-2026-44432
 }
 """The first version of each that is above the advisory that is known of it."""
@@ -491,7 +493,7 @@ def test_a_plain_install_takes_nothing_with_a_known_advisory(name: str, first: s
     """The project's own bounds keep out what is below, for those who install it without the lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     told = project["project"]
-    lines = (*told["dependencies"], *told["optional-dependencies"]["identity"], *project["build-system"]["requires"])
+    lines = (*told["dependencies"], *told["optional-dependencies"]["identity"])
     (wanted,) = [found for line in lines if (found := Requirement(line)).name.lower() == name]
     (floor,) = [bound.version for bound in wanted.specifier if bound.operator == ">="]
     assert Version(floor) >= Version(first)
@@ -528,7 +530,17 @@ def test_what_is_handed_out_is_built_of_what_is_locked(name: str, installing: bo
 
 
 def test_a_wheel_is_built_of_what_is_locked() -> None:
-    """`make -C deploy dist` fetches no build environment: what builds is installed with the release's tools."""
+    """`make -C deploy dist` fetches no build environment: what builds is installed with the release's tools.
+
+    What is proved to be reproducible is built so, and the self-contained build sets the same things.
+    """
+    script = (ROOT / "deploy" / "dist").read_text(encoding="utf-8")
+    assert [line for line in script.splitlines() if "-m build" in line and "--no-isolation" not in line] == []
+    for caller in ("Makefile", "reproducible"):
+        assert re.search(r"(?:\./|deploy/)dist\b", (ROOT / "deploy" / caller).read_text(encoding="utf-8"))
+    standalone = (ROOT / "deploy" / "standalone").read_text(encoding="utf-8")
+    for word in ("umask 022", "PYTHONHASHSEED=0", "--sort=name", "--mtime=", "gzip -9n"):
+        assert word in standalone, word
     text = (ROOT / ".ci" / "venv.mk").read_text(encoding="utf-8")
     assert "deploy/,constraints.txt build.txt release.txt)" in text
     inside = (ROOT / ".dockerignore").read_text(encoding="utf-8")
@@ -542,6 +554,9 @@ def test_a_wheel_is_built_of_what_is_locked() -> None:
         ".ci/run",
         ".ci/venv",
         ".ci/peers",
+        ".ci/need",
+        ".ci/debian",
+        "deploy/dist",
         "deploy/lock",
         "deploy/image-test",
         "deploy/standalone",

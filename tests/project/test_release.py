@@ -144,7 +144,7 @@ def test_the_version_stands_in_one_place() -> None:
     """pyproject.toml takes it from the package, and every file that a page names with a version has this one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" in project["project"]["dynamic"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "exporter.__version__"}
+    assert project["tool"]["hatch"]["version"] == {"path": "exporter/__init__.py"}
     assert notes.version(ROOT) == __version__
     name = re.compile(r"azure[-_]scheduled[-_]events[-_]exporter(?:[-_:]|/v?)(\d+\.\d+\.\d+)")
     named = {found for page in PAGES for found in name.findall(page.read_text(encoding="utf-8"))}

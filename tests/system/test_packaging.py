@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from email.message import Message
@@ -35,7 +37,7 @@ CLEAN: Final = {
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with an sdist, and the wheel that was built from that sdist alone.
 
-    Of a copy: other tests compile modules meanwhile, and setuptools does not expect files to vanish.
+    Of a copy: other tests compile modules meanwhile.
     """
     folder = tmp_path_factory.mktemp("dist")
     copy = tmp_path_factory.mktemp("source") / "project"
@@ -79,6 +81,19 @@ def test_the_wheel_says_what_it_is(built: Path) -> None:
     assert told["Description-Content-Type"] == "text/markdown"
     plain = [line for line in told.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert not any(line.startswith(("pytest", "hypothesis", "mypy", "ruff", "azure-identity")) for line in plain)
+
+
+def test_the_page_of_pypi_leads_somewhere(built: Path) -> None:
+    """PyPI has no files beside the README: its links are those of the version's tag, pictures as they are."""
+    home = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = str(metadata(built).get_payload())
+    inside = re.findall(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)", readme)
+    assert inside
+    for picture, text, path in inside:
+        place = f"{home}/{'raw' if picture else 'blob'}/v{__version__}/{path}"
+        assert f"{picture}[{text}]({place})" in shown
+    assert re.findall(r"\]\((?![a-z]+:|#)", shown) == []
 
 
 def test_the_sdist_can_be_tested(built: Path) -> None:
