@@ -1,7 +1,7 @@
 """The dashboards as code: two boards made of panels that are each described once.
 
-`panel.py` and `board.py` say what a panel and a board are, `vm.py` and `fleet.py` describe them, `draw.py` alone makes
-Grafana's JSON, and `python -m dashboards.build` writes it. Nothing of the exporter is imported here. Begin reading in
+`vm.py` and `fleet.py` describe them, `draw.py` makes panels and boards by Grafana's SDK, `panel.py` has their words and
+colours, and `python -m dashboards.build` writes the JSON. Nothing of the exporter is imported here. Begin reading in
 `vm.py`.
 """
 
@@ -14,3 +14,6 @@ LEAST: Final = "10.4"
 
 SCHEMA: Final = 39
 """The last schema of the classic model that Grafana 10 to 13 all import without a migration that loses something."""
+
+VM_UID: Final = "azure-scheduled-events-vm"
+FLEET_UID: Final = "azure-scheduled-events-fleet"

@@ -6,20 +6,19 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards import SCHEMA, fleet, marks, vm
-from dashboards.board import Board
-from dashboards.draw import draw_board
 
 HERE: Final = Path(__file__).parent
 BOARDS: Final = {"vm.json": vm.BOARD, "fleet.json": fleet.BOARD}
 SNIPPET: Final = "snippets/annotations.json"
 
 
-def rendered(board: Board) -> str:
+def rendered(board: Dashboard) -> str:
     """The file's text: the classic model, without an id, so that it imports by hand, by file and by the API alike."""
-    return _written(draw_board(board).build(), id=None, schemaVersion=SCHEMA, version=1)
+    return _written(board.build(), id=None, schemaVersion=SCHEMA, version=1)
 
 
 def rendered_snippet() -> str:

@@ -1,105 +1,116 @@
-"""From a description to Grafana's classic model: all that the dashboards need of the SDK."""
+"""Panels and boards by the builders of Grafana's SDK: each function sets what all of its kind have with us."""
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar, assert_never
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 
-from grafana_foundation_sdk.builders import bargauge, common, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import bargauge, common, prometheus, stat, statetimeline, timeseries
 from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import table as rows
 from grafana_foundation_sdk.models import common as words
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from dashboards.board import Annotation, Board, Link
-from dashboards.panel import Bars, Column, Curves, Figure, Lanes, Panel, Query, Steps, Table
+from dashboards.panel import GOOD, Column, Steps
 from dashboards.queries import CARRIED, CHOICES
 
 SOURCE: Final = words.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG: Final = "azure-scheduled-events"
 WIDTH: Final = 24
 
-AnyPanel = stat.Panel | table.Panel | timeseries.Panel | statetimeline.Panel | bargauge.Panel
-P = TypeVar("P", stat.Panel, table.Panel, timeseries.Panel, statetimeline.Panel, bargauge.Panel)
+AnyPanel = stat.Panel | rows.Panel | timeseries.Panel | statetimeline.Panel | bargauge.Panel
+P = TypeVar("P", stat.Panel, rows.Panel, timeseries.Panel, statetimeline.Panel, bargauge.Panel)
 
 
 # -- a panel
 
 
-def draw_panel(panel: Panel) -> AnyPanel:
-    """Grafana's panel, without a place."""
-    match panel.view:
-        case Figure():
-            return _figure(panel, panel.view)
-        case Bars():
-            return _bars(panel)
-        case Curves():
-            return _curves(panel, panel.view)
-        case Lanes():
-            return _lanes(panel)
-        case Table():
-            return _table(panel, panel.view)
-        case _:
-            assert_never(panel.view)
+class Told(TypedDict, total=False):
+    """What every kind of panel is told: `no_value` is its text for no data, `mappings` are words in place of values,
+    and `interval` is the least time between two points of a curve, as Grafana writes it (`1h`)."""
+
+    title: Required[str]
+    description: Required[str]
+    queries: Required[Sequence[prometheus.Dataquery]]
+    no_value: Required[str]
+    unit: str
+    steps: Steps
+    mappings: Sequence[model.ValueMapping]
+    decimals: float
+    interval: str
 
 
-def _figure(panel: Panel, view: Figure) -> stat.Panel:
-    drawn = _common(stat.Panel(), panel, instant=True)
+def query(expr: str, legend: str = "__auto") -> prometheus.Dataquery:
+    """One query of a panel. `legend` names the series, or the column of a table."""
+    return prometheus.Dataquery().datasource(SOURCE).expr(expr).legend_format(legend)
+
+
+def figure(*, solid: bool = True, **told: Unpack[Told]) -> stat.Panel:
+    """One big number or word per query, for now. `solid` colours the background instead of the value."""
+    drawn = _common(stat.Panel(), told, instant=True)
     drawn = drawn.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     drawn = drawn.graph_mode(words.BigValueGraphMode.NONE).justify_mode(words.BigValueJustifyMode.CENTER)
-    mode = words.BigValueColorMode.BACKGROUND_SOLID if view.solid else words.BigValueColorMode.VALUE
+    mode = words.BigValueColorMode.BACKGROUND_SOLID if solid else words.BigValueColorMode.VALUE
     return drawn.color_mode(mode).color_scheme(_by_thresholds()).text_mode(words.BigValueTextMode.AUTO)
 
 
-def _bars(panel: Panel) -> bargauge.Panel:
-    drawn = _common(bargauge.Panel(), panel, instant=True)
+def bars(**told: Unpack[Told]) -> bargauge.Panel:
+    """One bar per query or series, for now or for the whole range."""
+    drawn = _common(bargauge.Panel(), told, instant=True)
     drawn = drawn.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)).min(0)
     drawn = drawn.orientation(words.VizOrientation.HORIZONTAL).display_mode(words.BarGaugeDisplayMode.BASIC)
     drawn = drawn.name_placement(words.BarGaugeNamePlacement.TOP)
     return drawn.color_scheme(_by_thresholds()).value_mode(words.BarGaugeValueMode.COLOR)
 
 
-def _curves(panel: Panel, view: Curves) -> timeseries.Panel:
-    drawn = _common(timeseries.Panel(), panel, instant=False)
+def curves(
+    *, stacked: bool = False, points: bool = False, colours: Mapping[str, str] | None = None, **told: Unpack[Told]
+) -> timeseries.Panel:
+    """Series over time. `colours` are by the beginning of a series' name."""
+    drawn = _common(timeseries.Panel(), told, instant=False)
     drawn = drawn.color_scheme(build.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC)).min(0)
-    drawn = drawn.fill_opacity(30 if view.stacked else 10).line_width(2)
+    drawn = drawn.fill_opacity(30 if stacked else 10).line_width(2)
     drawn = drawn.draw_style(words.GraphDrawStyle.LINE)
-    drawn = drawn.show_points(words.VisibilityMode.ALWAYS if view.points else words.VisibilityMode.AUTO)
-    if panel.decimals == 0:
+    drawn = drawn.show_points(words.VisibilityMode.ALWAYS if points else words.VisibilityMode.AUTO)
+    if told.get("decimals") == 0:
         drawn = drawn.axis_soft_max(5)
-    if view.stacked:
+    if stacked:
         drawn = drawn.stacking(common.StackingConfig().mode(words.StackingMode.NORMAL).group("A"))
     legend = common.VizLegendOptions().show_legend(True).display_mode(words.LegendDisplayMode.LIST)
     tooltip = common.VizTooltipOptions().mode(words.TooltipDisplayMode.MULTI).sort(words.SortOrder.DESCENDING)
     drawn = drawn.legend(legend.placement(words.LegendPlacement.BOTTOM).calcs([])).tooltip(tooltip)
-    for name, colour in (view.colours or {}).items():
+    for name, colour in (colours or {}).items():
         fixed = model.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": colour})
         drawn = drawn.override_by_regexp(f"/^{name}/", [fixed])
     return drawn
 
 
-def _lanes(panel: Panel) -> statetimeline.Panel:
-    drawn = _common(statetimeline.Panel(), panel, instant=False)
+def lanes(**told: Unpack[Told]) -> statetimeline.Panel:
+    """States over time, one lane per series."""
+    drawn = _common(statetimeline.Panel(), told, instant=False)
     legend = common.VizLegendOptions().show_legend(False).display_mode(words.LegendDisplayMode.LIST)
     drawn = drawn.legend(legend.placement(words.LegendPlacement.BOTTOM).calcs([]))
     drawn = drawn.show_value(words.VisibilityMode.AUTO).merge_values(True).row_height(0.8).fill_opacity(80)
     return drawn.color_scheme(_by_thresholds()).line_width(0)
 
 
-def _table(panel: Panel, view: Table) -> table.Panel:
-    drawn = _common(table.Panel(), panel, instant=True, as_table=True)
+def table(*, columns: Sequence[Column], **told: Unpack[Told]) -> rows.Panel:
+    """Rows of the queries merged over their common labels, with these columns and no others, in this order."""
+    drawn = _common(rows.Panel(), told, instant=True, as_table=True)
     drawn = drawn.cell_height(words.TableCellHeight.SM).color_scheme(_by_thresholds())
     drawn = drawn.align(words.FieldTextAlignment.LEFT)
-    if len(panel.queries) > 1:
+    if len(told["queries"]) > 1:
         drawn = drawn.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
-    keep = {"include": {"names": [column.field for column in view.columns]}}
+    keep = {"include": {"names": [column.field for column in columns]}}
     drawn = drawn.with_transformation(model.DataTransformerConfig(id_val="filterFieldsByName", options=keep))
     order = {
-        "indexByName": {column.field: place for place, column in enumerate(view.columns)},
-        "renameByName": {column.field: column.heading for column in view.columns},
+        "indexByName": {column.field: place for place, column in enumerate(columns)},
+        "renameByName": {column.field: column.heading for column in columns},
         "excludeByName": {},
     }
     drawn = drawn.with_transformation(model.DataTransformerConfig(id_val="organize", options=order))
-    for column in view.columns:
+    for column in columns:
         drawn = drawn.override_by_name(column.heading, _overrides(column))
     return drawn
 
@@ -122,23 +133,20 @@ def _overrides(column: Column) -> list[model.DynamicConfigValue]:
     return [model.DynamicConfigValue(id_val=name, value=value) for name, value in values.items()]
 
 
-def _common(drawn: P, panel: Panel, *, instant: bool, as_table: bool = False) -> P:
+def _common(drawn: P, told: Told, *, instant: bool, as_table: bool = False) -> P:
     """What every panel has: its words, its thresholds and its queries."""
-    drawn = drawn.title(panel.title).description(panel.description).datasource(SOURCE).no_value(panel.no_value)
-    drawn = drawn.unit(panel.unit).thresholds(_thresholds(panel.steps)).mappings(list(panel.mappings))
-    if panel.decimals is not None:
-        drawn = drawn.decimals(panel.decimals)
-    if panel.interval:
-        drawn = drawn.interval(panel.interval)
-    for number, query in enumerate(panel.queries):
-        drawn = drawn.with_target(_target(query, chr(ord("A") + number), instant=instant, as_table=as_table))
+    drawn = drawn.title(told["title"]).description(told["description"]).datasource(SOURCE).no_value(told["no_value"])
+    drawn = drawn.unit(told.get("unit", "none")).thresholds(_thresholds(told.get("steps", ((None, GOOD),))))
+    drawn = drawn.mappings(list(told.get("mappings", ())))
+    if "decimals" in told:
+        drawn = drawn.decimals(told["decimals"])
+    if "interval" in told:
+        drawn = drawn.interval(told["interval"])
+    for number, asked in enumerate(told["queries"]):
+        target = asked.instant() if instant else asked.range()
+        target = target.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
+        drawn = drawn.with_target(target.ref_id(chr(ord("A") + number)))
     return drawn
-
-
-def _target(query: Query, ref: str, *, instant: bool, as_table: bool) -> prometheus.Dataquery:
-    drawn = prometheus.Dataquery().datasource(SOURCE).ref_id(ref).expr(query.expr).legend_format(query.legend)
-    drawn = drawn.instant() if instant else drawn.range()
-    return drawn.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
 
 
 def _by_thresholds() -> build.FieldColor:
@@ -153,19 +161,46 @@ def _thresholds(steps: Steps) -> build.ThresholdsConfig:
 # -- a board
 
 
-def draw_board(board: Board) -> build.Dashboard:
-    """Grafana's dashboard: variables, link, annotations, and the panels numbered from 1 in reading order."""
-    drawn = build.Dashboard(board.title).uid(board.uid).description(board.description).tags([TAG])
-    drawn = drawn.refresh(board.refresh).time(board.since, "now").timezone("browser").editable()
+def board(
+    *,
+    title: str,
+    uid: str,
+    description: str,
+    refresh: str,
+    since: str,
+    of_instances: bool,
+    link: tuple[str, str],
+    annotations: Sequence[build.AnnotationQuery],
+    sections: Mapping[str, Sequence[tuple[int, Sequence[tuple[int, AnyPanel]]]]],
+) -> build.Dashboard:
+    """Grafana's dashboard. `refresh` and `since` are Grafana's words (`10s`, `now-6h`).
+
+    `of_instances` is whether it is about chosen instances, or about all VMs of what is chosen. `link` is the title and
+    the uid of another board, which is shown with the time range and what is chosen. Each section has a heading and rows
+    of a height, of panels with a width; the widths of a row are 24 together. They are numbered in reading order.
+    """
+    drawn = build.Dashboard(title).uid(uid).description(description).tags([TAG])
+    drawn = drawn.refresh(refresh).time(since, "now").timezone("browser").editable()
     drawn = drawn.tooltip(model.DashboardCursorSync.CROSSHAIR)
     source = build.DatasourceVariable("datasource").label("Data source").type("prometheus")
     drawn = drawn.with_variable(source.current(model.VariableOption(text="", value="")))
-    for variable in variables(of_instances=board.of_instances):
+    for variable in variables(of_instances=of_instances):
         drawn = drawn.with_variable(variable)
-    drawn = drawn.link(_link(board.link))
-    for annotation in board.annotations:
-        drawn = drawn.annotation(draw_annotation(annotation))
-    return _placed(drawn, board)
+    other = build.DashboardLink(link[0]).type(model.DashboardLinkType.LINK).icon("dashboard")
+    drawn = drawn.link(other.url(f"/d/{link[1]}?{CARRIED}").keep_time(True).tooltip(link[0]))
+    for mark in annotations:
+        drawn = drawn.annotation(mark)
+    y, number = 0, 1
+    for heading, lines in sections.items():
+        drawn = drawn.with_row(build.Row(heading).id(number).grid_pos(model.GridPos(h=1, w=WIDTH, x=0, y=y)))
+        y, number = y + 1, number + 1
+        for height, panels in lines:
+            x = 0
+            for width, panel in panels:
+                drawn = drawn.with_panel(panel.id(number).grid_pos(model.GridPos(h=height, w=width, x=x, y=y)))
+                x, number = x + width, number + 1
+            y += height
+    return drawn
 
 
 def variables(*, of_instances: bool) -> list[build.QueryVariable]:
@@ -193,33 +228,13 @@ def _variable(name: str, series: str, label: str, *, every: str | None) -> build
     return drawn.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.NATURAL_ASC)
 
 
-def _link(link: Link) -> build.DashboardLink:
-    drawn = build.DashboardLink(link.title).type(model.DashboardLinkType.LINK).icon("dashboard")
-    return drawn.url(f"/d/{link.uid}?{CARRIED}").keep_time(True).tooltip(link.title)
+def annotation(
+    name: str, colour: str, expr: str, text: str, *, value_is_time: bool = False, enabled: bool = True
+) -> build.AnnotationQuery:
+    """Marks on every curve, from the start or once somebody asks for them (`enabled`).
 
-
-def draw_annotation(mark: Annotation) -> build.AnnotationQuery:
-    """Grafana's query for marks; `expr` and what else is the data source's own stands beside Grafana's fields."""
-    drawn = build.AnnotationQuery().name(mark.name).datasource(SOURCE).enable(mark.enabled).icon_color(mark.colour)
-    return (
-        drawn.expr(mark.expr)
-        .title_format(mark.name)
-        .text_format(mark.text)
-        .step("60s")
-        .use_value_for_time(mark.value_is_time)
-    )
-
-
-def _placed(drawn: build.Dashboard, board: Board) -> build.Dashboard:
-    y, number = 0, 1
-    for section in board.sections:
-        heading = build.Row(section.title).id(number).grid_pos(model.GridPos(h=1, w=WIDTH, x=0, y=y))
-        drawn, y, number = drawn.with_row(heading), y + 1, number + 1
-        for row in section.rows:
-            x = 0
-            for width, panel in row.panels:
-                place = model.GridPos(h=row.height, w=width, x=x, y=y)
-                drawn = drawn.with_panel(draw_panel(panel).id(number).grid_pos(place))
-                x, number = x + width, number + 1
-            y += row.height
-    return drawn
+    With `value_is_time` at the moment that the value says, in milliseconds.
+    """
+    drawn = build.AnnotationQuery().name(name).datasource(SOURCE).enable(enabled).icon_color(colour)
+    # `expr` and what else is the data source's own stands beside Grafana's fields.
+    return drawn.expr(expr).title_format(name).text_format(text).step("60s").use_value_for_time(value_is_time)

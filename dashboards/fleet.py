@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards import FLEET_UID, VM_UID
 from dashboards import queries as ask
-from dashboards.board import FLEET_UID, VM_UID, Annotation, Board, Link, Row, Section
+from dashboards.draw import annotation, bars, board, curves, figure, query, table
 from dashboards.panel import (
     ALARMING,
     ALERT_WORDS,
@@ -28,13 +29,7 @@ from dashboards.panel import (
     SOON,
     STATUS_WORDS,
     UNKNOWN,
-    Bars,
     Column,
-    Curves,
-    Figure,
-    Panel,
-    Query,
-    Table,
     word_for_nothing,
 )
 from dashboards.queries import (
@@ -60,49 +55,45 @@ _WORTH: Final = 'severity!="info"'
 
 # -- now
 
-ALL: Final = Panel(
+ALL: Final = figure(
     title="VMs",
     description="All VMs of what is chosen above, those that are down included.",
-    view=Figure(solid=False),
-    queries=[Query(ask.FLEET_ALL, "VMs")],
+    solid=False,
+    queries=[query(ask.FLEET_ALL, "VMs")],
     no_value=NO_RULES,
     steps=((None, "text"),),
     decimals=0,
 )
-IN_MAINTENANCE: Final = Panel(
+IN_MAINTENANCE: Final = figure(
     title="VMs in maintenance",
     description="VMs with an event under way. Only VMs that are seen count.",
-    view=Figure(),
-    queries=[Query(ask.vms(fleet_events(IS_STARTED)), "in maintenance")],
+    queries=[query(ask.vms(fleet_events(IS_STARTED)), "in maintenance")],
     no_value=NOBODY,
     steps=ALARMING,
     decimals=0,
 )
-AHEAD: Final = Panel(
+AHEAD: Final = figure(
     title="VMs scheduled",
     description="VMs that a scheduled event names. Only VMs that are seen count.",
-    view=Figure(),
-    queries=[Query(ask.vms(fleet_events(IS_SCHEDULED)), "ahead")],
+    queries=[query(ask.vms(fleet_events(IS_SCHEDULED)), "ahead")],
     no_value=NOBODY,
     steps=CAREFUL,
     decimals=0,
 )
-NEXT: Final = Panel(
+NEXT: Final = figure(
     title="Next start in",
     description="Time until the earliest NotBefore of all.",
-    view=Figure(),
-    queries=[Query(ask.FLEET_NEXT, "next")],
+    queries=[query(ask.FLEET_NEXT, "next")],
     no_value=NOBODY,
     unit="dtdhms",
     steps=COUNTDOWN_STEPS,
     mappings=COUNTDOWN_WORDS,
 )
-BLIND: Final = Panel(
+BLIND: Final = figure(
     title="Blind or down",
     description="How many VMs nobody watches: the exporter does not answer, or the metadata service does not answer "
     "it.",
-    view=Figure(),
-    queries=[Query(ask.in_sight("[23]"), "blind")],
+    queries=[query(ask.in_sight("[23]"), "blind")],
     no_value=NO_RULES,
     steps=ALARMING,
     decimals=0,
@@ -113,21 +104,19 @@ _TROUBLED: Final = "\nor\n".join(
         f"count by (job, instance) (sum_over_time({ask.FLEET_DROPPED}[$__range]))",
     )
 )
-TROUBLED: Final = Panel(
+TROUBLED: Final = figure(
     title="Records late or lost",
     description="VMs with a record that has waited for its destination for more than ten minutes, one that was refused "
     "for good and is kept, or one that was lost in this range.",
-    view=Figure(),
-    queries=[Query(f"count({_TROUBLED})\nor\n0 * {fleet_sights('[0-2]')}", "troubled")],
+    queries=[query(f"count({_TROUBLED})\nor\n0 * {fleet_sights('[0-2]')}", "troubled")],
     no_value=NO_RULES,
     steps=ALARMING,
     decimals=0,
 )
-FIRING: Final = Panel(
+FIRING: Final = figure(
     title="Alerts firing",
     description="Alerts that fire, but for those that only inform.",
-    view=Figure(),
-    queries=[Query(f"count({ask.alerts('firing', _WORTH)})\nor\n0 * {ask.FLEET_ALL}", "firing")],
+    queries=[query(f"count({ask.alerts('firing', _WORTH)})\nor\n0 * {ask.FLEET_ALL}", "firing")],
     no_value=NO_RULES,
     steps=CAREFUL,
     decimals=0,
@@ -152,52 +141,48 @@ _FIRING: Final = "\nor\n".join(
 )
 """Those that ask something of somebody come first."""
 
-ALERTS: Final = Panel(
+ALERTS: Final = table(
     title="Alerts",
     description="Alerts (AzureScheduledEvents…) of the chosen VMs, and those of a subscription, a scale set or a whole "
     "job that these VMs may be of: how many fire and how many wait to see whether it stays.",
-    view=Table(
-        [
-            Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=300),
-            Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=100),
-            Column("Value #A", "Firing", "none", width=75),
-            Column("Value #B", "Pending", "none", width=80),
-        ]
-    ),
+    columns=[
+        Column("alertname", "Alert", cell="color-text", mappings=(ALERT_WORDS,), width=300),
+        Column("severity", "Severity", cell="color-text", mappings=(SEVERITY_WORDS,), width=100),
+        Column("Value #A", "Firing", "none", width=75),
+        Column("Value #B", "Pending", "none", width=80),
+    ],
     queries=[
-        Query(_short(_FIRING)),
-        Query(_short(f"count by ({_BY_ALERT}) ({ask.alerts('pending')})")),
-        Query(_NO_ALERT),
+        query(_short(_FIRING)),
+        query(_short(f"count by ({_BY_ALERT}) ({ask.alerts('pending')})")),
+        query(_NO_ALERT),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
 )
-PLACES: Final = Panel(
+PLACES: Final = table(
     title="What is blind",
     description="Scale sets, and VMs without one by their region, with VMs that nobody watches: how many, and how much "
     "of the scale set. The twenty with most of them.",
-    view=Table(
-        [
-            Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text", width=140),
-            Column("location", "Region", width=120),
-            Column("Value #A", "Blind or down", "none", width=115),
-            Column("Value #B", "Not known yet", "none", width=130),
-            Column(
-                "Value #C",
-                "Blind share",
-                "percentunit",
-                steps=((None, "text"), (0.05, SOON), (0.5, BAD)),
-                cell="color-text",
-                width=100,
-            ),
-            Column("subscription_id", "Subscription"),
-        ]
-    ),
+    columns=[
+        Column("vmss_name", "Scale set", mappings=(*STANDALONE, SEEN_WORDS), cell="color-text", width=140),
+        Column("location", "Region", width=120),
+        Column("Value #A", "Blind or down", "none", width=115),
+        Column("Value #B", "Not known yet", "none", width=130),
+        Column(
+            "Value #C",
+            "Blind share",
+            "percentunit",
+            steps=((None, "text"), (0.05, SOON), (0.5, BAD)),
+            cell="color-text",
+            width=100,
+        ),
+        Column("subscription_id", "Subscription"),
+    ],
     queries=[
-        Query(f"topk(20, {_BLIND})"),
-        Query(f"topk(20, {fleet_sights('1', _PLACES)})"),
-        Query(f"topk(20, {_BLIND}) / {fleet_sights(by=_PLACES)}"),
-        Query(
+        query(f"topk(20, {_BLIND})"),
+        query(f"topk(20, {fleet_sights('1', _PLACES)})"),
+        query(f"topk(20, {_BLIND}) / {fleet_sights(by=_PLACES)}"),
+        query(
             worded(
                 f"(0 * ({ask.FLEET_ALL} unless {ask.FLEET_SOME_UNSEEN}))",
                 vmss_name="every VM is seen",
@@ -228,36 +213,33 @@ def _between(low: int, high: int) -> str:
     return ask.vms(f"{ask.FLEET_NOT_BEFORE} - time(){lower} < {high}")
 
 
-GROUPS: Final = Panel(
+GROUPS: Final = table(
     title="What is coming, by scale set and type",
     description="Scheduled events of all VMs: how many VMs they name, how many events there are, and when they may "
     "start.",
-    view=Table(
-        [
-            Column("vmss_name", "Scale set", mappings=STANDALONE, width=170),
-            Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=240),
-            Column("event_source", "Source", width=95),
-            Column("Value #A", "VMs", "none", width=80),
-            Column("Value #B", "Events", "none", width=80),
-            Column("Value #C", "First start in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=130),
-            Column("Value #D", "Last start in", "dtdhms", COUNTDOWN_WORDS, width=130),
-        ]
-    ),
+    columns=[
+        Column("vmss_name", "Scale set", mappings=STANDALONE, width=170),
+        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=240),
+        Column("event_source", "Source", width=95),
+        Column("Value #A", "VMs", "none", width=80),
+        Column("Value #B", "Events", "none", width=80),
+        Column("Value #C", "First start in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=130),
+        Column("Value #D", "Last start in", "dtdhms", COUNTDOWN_WORDS, width=130),
+    ],
     queries=[
-        Query(f"count by ({_GROUP}) (count by ({_GROUP}, job, instance) ({_SCHEDULED}))"),
-        Query(f"count by ({_GROUP}) (count by ({_GROUP}, event_id) ({_SCHEDULED}))"),
-        Query(f"min by ({_GROUP}) ({ask.FLEET_NOT_BEFORE}) - time()"),
-        Query(f"max by ({_GROUP}) ({ask.FLEET_NOT_BEFORE}) - time()"),
-        Query(fleet_silent_row(_SCHEDULED, vmss_name="–", event_source="–")),
+        query(f"count by ({_GROUP}) (count by ({_GROUP}, job, instance) ({_SCHEDULED}))"),
+        query(f"count by ({_GROUP}) (count by ({_GROUP}, event_id) ({_SCHEDULED}))"),
+        query(f"min by ({_GROUP}) ({ask.FLEET_NOT_BEFORE}) - time()"),
+        query(f"max by ({_GROUP}) ({ask.FLEET_NOT_BEFORE}) - time()"),
+        query(fleet_silent_row(_SCHEDULED, vmss_name="–", event_source="–")),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
 )
-WHEN: Final = Panel(
+WHEN: Final = bars(
     title="When",
     description="How many VMs have an event whose NotBefore falls into each span from now.",
-    view=Bars(),
-    queries=[Query(_between(low, high), text) for low, high, text in _SPANS],
+    queries=[query(_between(low, high), text) for low, high, text in _SPANS],
     no_value=NOBODY,
     steps=CAREFUL,
     decimals=0,
@@ -278,47 +260,43 @@ _ALL_SEEN: Final = worded(
 )
 _AGE: Final = f"time() - ({fleet_metric('last_successful_poll_timestamp_seconds')} > 0)"
 
-EVENTS: Final = Panel(
+EVENTS: Final = table(
     title="VMs with an event",
     description="Up to a hundred VMs, those under way first, then by time of start. A name leads to the VM's own "
     "dashboard.",
-    view=Table(
-        [
-            Column("vm_name", "VM", link=SHOW_VM, width=170),
-            Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
-            Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=110),
-            Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
-            Column("event_source", "Source", width=90),
-            Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=115),
-            Column("instance", "Instance"),
-            Column("job", "Job"),
-        ]
-    ),
+    columns=[
+        Column("vm_name", "VM", link=SHOW_VM, width=170),
+        Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
+        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=110),
+        Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
+        Column("event_source", "Source", width=90),
+        Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=115),
+        Column("instance", "Instance"),
+        Column("job", "Job"),
+    ],
     queries=[
-        Query(f"topk(100, max by ({_SHOWN}) ({fleet_events(IS_STARTED)}))"),
-        Query(f"bottomk(100, max by ({_SHOWN}) ({ask.FLEET_NOT_BEFORE}) - time())"),
-        Query(fleet_silent_row(fleet_events(), **dict.fromkeys(_EVENT_LABELS, "–"))),
+        query(f"topk(100, max by ({_SHOWN}) ({fleet_events(IS_STARTED)}))"),
+        query(f"bottomk(100, max by ({_SHOWN}) ({ask.FLEET_NOT_BEFORE}) - time())"),
+        query(fleet_silent_row(fleet_events(), **dict.fromkeys(_EVENT_LABELS, "–"))),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
 )
-UNSEEN: Final = Panel(
+UNSEEN: Final = table(
     title="VMs that nobody sees",
     description="Exporters that are down, blind, or still warming up; and for how long the metadata service has not "
     "answered.",
-    view=Table(
-        [
-            Column("vm_name", "VM", link=SHOW_VM, width=150),
-            Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
-            Column("Value #A", "Sight", mappings=(SIGHT_WORDS,), cell="color-text", width=115),
-            Column("Value #B", "Last good answer", "s", width=145),
-            Column("instance", "Instance"),
-            Column("job", "Job"),
-        ]
-    ),
+    columns=[
+        Column("vm_name", "VM", link=SHOW_VM, width=150),
+        Column("vmss_name", "Scale set", mappings=STANDALONE, width=110),
+        Column("Value #A", "Sight", mappings=(SIGHT_WORDS,), cell="color-text", width=115),
+        Column("Value #B", "Last good answer", "s", width=145),
+        Column("instance", "Instance"),
+        Column("job", "Job"),
+    ],
     queries=[
-        Query(f"{_UNSEEN}\nor\n{_ALL_SEEN}"),
-        Query(f"{_UNSEEN} * 0 + on (job, instance) group_left () (max by (job, instance) ({_AGE}))"),
+        query(f"{_UNSEEN}\nor\n{_ALL_SEEN}"),
+        query(f"{_UNSEEN} * 0 + on (job, instance) group_left () (max by (job, instance) ({_AGE}))"),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
@@ -348,59 +326,58 @@ _ANY_OUTCOME: Final = f"count({_summed(ask.FLEET_STARTS)} or {_summed(ask.FLEET_
 _WEEK: Final = f"sum by (event_type) (sum_over_time({fleet_recorded(ask.FLEET_STARTS)}[7d]))"
 _NO_WEEK: Final = worded(f"(0 * ({ask.FLEET_ALL} unless count({_WEEK})))", event_type="none")
 
-OUTCOMES: Final = Panel(
+OUTCOMES: Final = table(
     title="Who let events start, and how they ended",
     description="Starts and ends in this range, by type; an event of five VMs counts five times. By others: somebody "
     "else approved it, another VM of the event included. Ended unseen: nobody saw whether it was completed or "
     "canceled.",
-    view=Table(
-        [
-            Column("event_type", "Type", width=100),
-            *(
-                Column(f"Value #{letter}", heading, "none", width=len(heading) * 7 + 40)
-                for letter, heading in zip("ABCDEFG", (*_APPROVERS.values(), *_OUTCOMES.values()), strict=True)
-            ),
-        ]
-    ),
+    columns=[
+        Column("event_type", "Type", width=100),
+        *(
+            Column(f"Value #{letter}", heading, "none", width=len(heading) * 7 + 40)
+            for letter, heading in zip("ABCDEFG", (*_APPROVERS.values(), *_OUTCOMES.values()), strict=True)
+        ),
+    ],
     queries=[
-        *(Query(query) for query in _OUTCOME_QUERIES),
-        Query(worded(f"(0 * ({ask.FLEET_ALL} unless {_ANY_OUTCOME}))", event_type="none")),
+        *(query(asked) for asked in _OUTCOME_QUERIES),
+        query(worded(f"(0 * ({ask.FLEET_ALL} unless {_ANY_OUTCOME}))", event_type="none")),
     ],
     no_value=NO_RULES,
     decimals=0,
 )
-INTERRUPTION: Final = Panel(
+INTERRUPTION: Final = curves(
     title="Interruption: felt and announced",
     description="How long VMs noticed that they stood still during an event, within five minutes each: the longest, "
     "and the p99 of the VMs that noticed it. Beside it the longest duration that a started event announced. None "
     "observed does not mean none happened.",
-    view=Curves(points=True, colours={"announced": NEUTRAL, "felt, longest": BAD, "felt, p99": SOON}),
+    points=True,
+    colours={"announced": NEUTRAL, "felt, longest": BAD, "felt, p99": SOON},
     queries=[
-        Query(f"max({ask.FLEET_FELT})", "felt, longest"),
-        Query(f"quantile(0.99, {ask.FLEET_FELT})", "felt, p99"),
-        Query(f"max({ask.FLEET_ANNOUNCED})", "announced, longest"),
+        query(f"max({ask.FLEET_FELT})", "felt, longest"),
+        query(f"quantile(0.99, {ask.FLEET_FELT})", "felt, p99"),
+        query(f"max({ask.FLEET_ANNOUNCED})", "announced, longest"),
     ],
     no_value="None observed",
     unit="s",
     steps=((None, NEUTRAL),),
 )
-OVER_TIME: Final = Panel(
+OVER_TIME: Final = curves(
     title="VMs with an event over time",
     description="How many VMs have an event, by type and status. Purple: VMs that nobody sees, they may have one too.",
-    view=Curves(colours={"not known": UNKNOWN}),
+    colours={"not known": UNKNOWN},
     queries=[
-        Query(f"sum by (event_type, event_status) ({ask.FLEET_EVENTS_COUNTED})", "{{event_type}} {{event_status}}"),
-        Query(ask.in_sight("[1-3]"), "not known"),
+        query(f"sum by (event_type, event_status) ({ask.FLEET_EVENTS_COUNTED})", "{{event_type}} {{event_status}}"),
+        query(ask.in_sight("[1-3]"), "not known"),
     ],
     no_value=NO_RULES,
     steps=PURPLE,
     decimals=0,
 )
-WEEKLY: Final = Panel(
+WEEKLY: Final = curves(
     title="Maintenance per week",
     description="Starts in the seven days before each moment, by type. An event of five VMs counts five times.",
-    view=Curves(stacked=True),
-    queries=[Query(f"{_WEEK}\nor\n{_NO_WEEK}", "{{event_type}}")],
+    stacked=True,
+    queries=[query(f"{_WEEK}\nor\n{_NO_WEEK}", "{{event_type}}")],
     no_value=NO_RULES,
     steps=((None, NEUTRAL),),
     decimals=0,
@@ -411,93 +388,83 @@ WEEKLY: Final = Panel(
 
 _COUNTED_MODES: Final = f"sum by (mode, version) ({fleet_recorded('fleet:azure_scheduled_events_approval_mode:vms')})"
 
-MODES: Final = Panel(
+MODES: Final = table(
     title="Mode and version",
     description="How many agents approve (enforce), only decide (dry-run) or do neither (off), by version. One row at "
     "100 % is a fleet of one kind; more rows are a rollout, or one that was forgotten.",
-    view=Table(
-        [
-            Column("mode", "Mode", cell="color-text", mappings=(MODE_WORDS,), width=100),
-            Column("version", "Version", width=110),
-            Column("Value #A", "VMs", "none", width=75),
-            Column("Value #B", "Share", "percentunit", steps=((None, SOON), (1, GOOD)), cell="color-text", width=90),
-        ]
-    ),
+    columns=[
+        Column("mode", "Mode", cell="color-text", mappings=(MODE_WORDS,), width=100),
+        Column("version", "Version", width=110),
+        Column("Value #A", "VMs", "none", width=75),
+        Column("Value #B", "Share", "percentunit", steps=((None, SOON), (1, GOOD)), cell="color-text", width=90),
+    ],
     queries=[
-        Query(f"sort_desc({_COUNTED_MODES})"),
-        Query(f"{_COUNTED_MODES} / scalar(sum({_COUNTED_MODES}))"),
+        query(f"sort_desc({_COUNTED_MODES})"),
+        query(f"{_COUNTED_MODES} / scalar(sum({_COUNTED_MODES}))"),
     ],
     no_value=NOBODY,
 )
 _OF_RECORDS: Final = "job, instance, vm_name, destination"
-RECORDS: Final = Panel(
+RECORDS: Final = table(
     title="Records late, refused or lost",
     description="Destinations with a record that has waited for more than ten minutes; records that were refused for "
     "good and are kept; and records lost in this range. Up to fifty VMs of each.",
-    view=Table(
-        [
-            Column("vm_name", "VM", link=SHOW_VM, width=170),
-            Column("destination", "Destination", width=110),
-            Column(
-                "Value #A",
-                "Oldest waits",
-                "s",
-                steps=((None, "text"), (600, SOON), (3600, BAD)),
-                cell="color-text",
-                width=115,
-            ),
-            Column("Value #B", "Refused", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=80),
-            Column("Value #C", "Lost", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=70),
-            Column("instance", "Instance"),
-            Column("job", "Job"),
-        ]
-    ),
+    columns=[
+        Column("vm_name", "VM", link=SHOW_VM, width=170),
+        Column("destination", "Destination", width=110),
+        Column(
+            "Value #A",
+            "Oldest waits",
+            "s",
+            steps=((None, "text"), (600, SOON), (3600, BAD)),
+            cell="color-text",
+            width=115,
+        ),
+        Column("Value #B", "Refused", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=80),
+        Column("Value #C", "Lost", "none", steps=((None, "text"), (1, BAD)), cell="color-text", width=70),
+        Column("instance", "Instance"),
+        Column("job", "Job"),
+    ],
     queries=[
-        Query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_BEHIND, 'vm_name')}))"),
-        Query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_PARKED, 'vm_name')}))"),
-        Query(f"topk(50, {ask.FLEET_LOST})"),
+        query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_BEHIND, 'vm_name')}))"),
+        query(f"topk(50, max by ({_OF_RECORDS}) ({named(ask.FLEET_PARKED, 'vm_name')}))"),
+        query(f"topk(50, {ask.FLEET_LOST})"),
     ],
     no_value="None, as far as exporters answer",
 )
 
 # -- the board
 
-BOARD: Final = Board(
+BOARD: Final = board(
     title="Azure Scheduled Events / Fleet",
     uid=FLEET_UID,
     description="What Azure is about to do to all VMs. Needs the recording rules of alerts/rules.yml.",
     refresh="30s",
     since="now-6h",
     of_instances=False,
-    link=Link("VM", VM_UID),
+    link=("VM", VM_UID),
     annotations=[
-        Annotation(
+        annotation(
             "Starts", BAD, f"sum by (event_type) ({fleet_recorded(ask.FLEET_STARTS)})", "{{event_type}} started"
         ),
-        Annotation(
+        annotation(
             "Ends",
             GOOD,
             f"sum by (event_type, outcome) ({fleet_recorded(ask.FLEET_ENDS)})",
             "{{event_type}} {{outcome}}",
         ),
     ],
-    sections=[
-        Section(
-            "Now",
-            [
-                Row(
-                    4,
-                    [(2, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, BLIND), (4, TROUBLED), (3, FIRING)],
-                )
-            ],
-        ),
-        Section("Who must act", [Row(7, [(11, ALERTS), (13, PLACES)])]),
-        Section("Coming", [Row(8, [(16, GROUPS), (8, WHEN)])]),
-        Section("Which VMs", [Row(8, [(14, EVENTS), (10, UNSEEN)])]),
-        Section(
-            "In this range",
-            [Row(7, [(13, OUTCOMES), (11, INTERRUPTION)]), Row(7, [(12, OVER_TIME), (12, WEEKLY)])],
-        ),
-        Section("Are they told, and by which agents", [Row(7, [(14, RECORDS), (10, MODES)])]),
-    ],
+    sections={
+        "Now": [
+            (
+                4,
+                [(2, ALL), (4, IN_MAINTENANCE), (4, AHEAD), (4, NEXT), (3, BLIND), (4, TROUBLED), (3, FIRING)],
+            )
+        ],
+        "Who must act": [(7, [(11, ALERTS), (13, PLACES)])],
+        "Coming": [(8, [(16, GROUPS), (8, WHEN)])],
+        "Which VMs": [(8, [(14, EVENTS), (10, UNSEEN)])],
+        "In this range": [(7, [(13, OUTCOMES), (11, INTERRUPTION)]), (7, [(12, OVER_TIME), (12, WEEKLY)])],
+        "Are they told, and by which agents": [(7, [(14, RECORDS), (10, MODES)])],
+    },
 )

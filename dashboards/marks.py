@@ -8,28 +8,27 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboards.board import Annotation
-from dashboards.draw import draw_annotation
+from dashboards.draw import annotation
 from dashboards.panel import BAD, GOOD, SOON
 
 _EVENT: Final = "instance_event_id:azure_scheduled_events_event_status:current"
 _CLOSED: Final = "instance:azure_scheduled_events_events_closed:increase5m"
 
 MARKS: Final = (
-    Annotation(
+    annotation(
         "Azure: scheduled",
         SOON,
         f'max by (vm_name, event_type, event_id) ({_EVENT}{{event_status="Scheduled"}})',
         "{{event_type}} of {{vm_name}} is scheduled",
         enabled=False,
     ),
-    Annotation(
+    annotation(
         "Azure: under way",
         BAD,
         f'max by (vm_name, event_type, event_id) ({_EVENT}{{event_status="Started"}})',
         "{{event_type}} of {{vm_name}}",
     ),
-    Annotation(
+    annotation(
         "Azure: over",
         GOOD,
         f"max by (vm_name, event_type, outcome) ({_CLOSED})",
@@ -42,4 +41,4 @@ that is restarted is not scraped at its end; what became of its event is the las
 
 def snippet() -> dict[str, Any]:
     """The part of a dashboard that holds the marks."""
-    return {"annotations": {"list": [draw_annotation(mark).build() for mark in MARKS]}}
+    return {"annotations": {"list": [mark.build() for mark in MARKS]}}

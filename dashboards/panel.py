@@ -1,7 +1,4 @@
-"""What a panel is: one description with its title, queries, unit, thresholds and words, whichever board shows it.
-
-A description says nothing about its place; `board.py` puts panels side by side, `draw.py` makes Grafana's JSON of them.
-"""
+"""Words, colours and columns that panels have in common, whichever board shows them."""
 
 from __future__ import annotations
 
@@ -33,14 +30,6 @@ NO_RULES: Final = "Not known: no exporter, or alerts/rules.yml is not loaded"
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """One query of a panel. `legend` names the series, or the column of a table."""
-
-    expr: str
-    legend: str = "__auto"
-
-
-@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table: the field as the query names it, the heading, and how its values are shown."""
 
@@ -55,56 +44,6 @@ class Column:
     width: int = 0
     blank: str = "–"
     """What a cell without a value shows; Grafana would put the no-value text of the whole panel into it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One big number or word per query, for now. `solid` colours the background instead of the value."""
-
-    solid: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """One bar per query or series, for now or for the whole range."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Series over time. `colours` are by the beginning of a series' name."""
-
-    stacked: bool = False
-    points: bool = False
-    colours: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """States over time, one lane per series."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of the queries merged over their common labels, with these columns and no others, in this order."""
-
-    columns: Sequence[Column]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One panel. `no_value` is its text for no data, `mappings` are words in place of values."""
-
-    title: str
-    description: str
-    view: Figure | Bars | Curves | Lanes | Table
-    queries: Sequence[Query]
-    no_value: str
-    unit: str = "none"
-    steps: Steps = ((None, GOOD),)
-    mappings: Sequence[model.ValueMapping] = ()
-    decimals: float | None = None
-    interval: str = ""
-    """The least time between two points of a curve, as Grafana writes it (`1h`)."""
 
 
 # -- words in place of values

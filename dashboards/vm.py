@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboards import FLEET_UID, VM_UID
 from dashboards import queries as ask
-from dashboards.board import FLEET_UID, VM_UID, Annotation, Board, Link, Row, Section
+from dashboards.draw import annotation, bars, board, curves, figure, lanes, query, table
 from dashboards.panel import (
     BAD,
     COUNTDOWN_CELLS,
@@ -20,14 +21,7 @@ from dashboards.panel import (
     STATE_WORDS,
     STATUS_WORDS,
     UNKNOWN,
-    Bars,
     Column,
-    Curves,
-    Figure,
-    Lanes,
-    Panel,
-    Query,
-    Table,
     words_for,
 )
 from dashboards.queries import appeared, growth, increase, metric, rate, vm_event
@@ -45,120 +39,113 @@ _MODES: Final = f"max by (job, instance) (\n  0 * {_OFF}\n  or 1 * {_DRY_RUN}\n 
 _LAST_ANSWER: Final = f"({metric('last_successful_poll_timestamp_seconds')} > 0)"
 _STARTS_IN: Final = f"{metric('event_not_before_timestamp_seconds')} - time()"
 
-STATE: Final = Panel(
+STATE: Final = figure(
     title="State",
     description="What is on at this VM. Purple: nobody knows, because the exporter is down or the metadata service "
     "does not answer it. Blue: nothing can be said yet, because Azure may still be switching the service on, or "
     "because there are events and the VM's own name is not known.",
-    view=Figure(),
-    queries=[Query(ask.VM_STATE, PER_VM)],
+    queries=[query(ask.VM_STATE, PER_VM)],
     no_value=NO_DATA,
     steps=PURPLE,
     mappings=(STATE_WORDS,),
 )
-COUNTDOWN: Final = Panel(
+COUNTDOWN: Final = figure(
     title="Starts in",
     description="Time until the earliest NotBefore of an event that names this VM. It starts sooner if somebody "
     "approves it.",
-    view=Figure(),
-    queries=[Query(ask.VM_COUNTDOWN, PER_VM)],
+    queries=[query(ask.VM_COUNTDOWN, PER_VM)],
     no_value=NO_DATA,
     unit="dtdhms",
     steps=COUNTDOWN_STEPS,
     mappings=COUNTDOWN_WORDS,
 )
-LAST_ANSWER: Final = Panel(
+LAST_ANSWER: Final = figure(
     title="Last good answer",
     description="How long ago the metadata service gave a good answer. What the other panels show is as old as that.",
-    view=Figure(solid=False),
-    queries=[Query(f"clamp_min(time() - {_LAST_ANSWER}, 0)", PER_VM)],
+    solid=False,
+    queries=[query(f"clamp_min(time() - {_LAST_ANSWER}, 0)", PER_VM)],
     no_value="Not known",
     unit="s",
     steps=((None, UNKNOWN), (0, GOOD), (120, SOON), (300, BAD)),
     decimals=0,
 )
-MODE: Final = Panel(
+MODE: Final = figure(
     title="Approvals",
     description="Whether this agent approves events: off, dry-run (it decides and sends nothing) or enforce.",
-    view=Figure(solid=False),
-    queries=[Query(_MODES, PER_VM)],
+    solid=False,
+    queries=[query(_MODES, PER_VM)],
     no_value=NO_DATA,
     steps=PURPLE,
     mappings=(words_for({0: ("off", "text"), 1: ("dry-run", "text"), 2: ("enforce", NEUTRAL)}),),
 )
-HOLD: Final = Panel(
+HOLD: Final = figure(
     title="Hold",
     description="Whether the hold file holds every approval: it is there, or cannot be seen to be absent.",
-    view=Figure(solid=False),
-    queries=[Query(metric("approval_held"), PER_VM)],
+    solid=False,
+    queries=[query(metric("approval_held"), PER_VM)],
     no_value=NO_DATA,
     steps=PURPLE,
     mappings=(words_for({0: ("none", "text"), 1: ("held", SOON)}),),
 )
-EVENTS: Final = Panel(
+EVENTS: Final = table(
     title="What is on",
     description="Every event that names this VM. Where there is none, the row says why. 'not known' beside events: "
     "they are the last known truth.",
-    view=Table(
-        [
-            Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
-            Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
-            Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=120),
-            Column("Value #C", "Announced", "s", width=95),
-            Column("Value #D", "VMs", "none", width=55),
-            Column("event_source", "Source", width=85),
-            Column("Value #E", "First seen", "dateTimeFromNow", width=125),
-            Column("Value #A", "Started", "dateTimeFromNow", width=125),
-            Column("Value #F", "Approved by us", "dateTimeFromNow", width=135),
-            Column("instance", "Instance", width=150),
-            Column("event_id", "Event"),
-        ]
-    ),
+    columns=[
+        Column("event_type", "Type", cell="color-text", mappings=(EVENT_WORDS,), width=150),
+        Column("event_status", "Status", cell="color-text", mappings=(STATUS_WORDS,), width=105),
+        Column("Value #B", "Starts in", "dtdhms", COUNTDOWN_WORDS, COUNTDOWN_CELLS, "color-text", width=120),
+        Column("Value #C", "Announced", "s", width=95),
+        Column("Value #D", "VMs", "none", width=55),
+        Column("event_source", "Source", width=85),
+        Column("Value #E", "First seen", "dateTimeFromNow", width=125),
+        Column("Value #A", "Started", "dateTimeFromNow", width=125),
+        Column("Value #F", "Approved by us", "dateTimeFromNow", width=135),
+        Column("instance", "Instance", width=150),
+        Column("event_id", "Event"),
+    ],
     # In the order of the rows: what is under way, then what starts soonest.
     queries=[
-        Query(vm_event(f"1000 * {metric('event_started_timestamp_seconds')}")),
-        Query(f"sort({vm_event(_STARTS_IN)})"),
-        Query(vm_event(metric("event_advertised_duration_seconds"))),
-        Query(vm_event(metric("event_resources"))),
-        Query(vm_event(f"1000 * {metric('event_first_seen_timestamp_seconds')}")),
-        Query(vm_event(f"1000 * {metric('event_approved_timestamp_seconds')}")),
-        Query(ask.VM_EVENTS),
-        Query(ask.VM_SILENT_ROWS),
+        query(vm_event(f"1000 * {metric('event_started_timestamp_seconds')}")),
+        query(f"sort({vm_event(_STARTS_IN)})"),
+        query(vm_event(metric("event_advertised_duration_seconds"))),
+        query(vm_event(metric("event_resources"))),
+        query(vm_event(f"1000 * {metric('event_first_seen_timestamp_seconds')}")),
+        query(vm_event(f"1000 * {metric('event_approved_timestamp_seconds')}")),
+        query(ask.VM_EVENTS),
+        query(ask.VM_SILENT_ROWS),
     ],
     no_value=NO_DATA,
     steps=PURPLE,
 )
-DECISIONS_NOW: Final = Panel(
+DECISIONS_NOW: Final = table(
     title="Decisions now",
     description="What stands of every event of this VM: approve or hold, the reason, and the rule that matched. "
     "not-scheduled: it is under way, and there is nothing left to approve.",
-    view=Table(
-        [
-            Column("event_type", "Type", width=100),
-            Column("decision", "Decision", width=90),
-            Column("reason", "Reason", width=150),
-            Column("rule", "Rule", width=150),
-            Column("instance", "Instance", width=150),
-            Column("event_id", "Event"),
-        ]
-    ),
-    queries=[Query(ask.VM_DECIDED)],
+    columns=[
+        Column("event_type", "Type", width=100),
+        Column("decision", "Decision", width=90),
+        Column("reason", "Reason", width=150),
+        Column("rule", "Rule", width=150),
+        Column("instance", "Instance", width=150),
+        Column("event_id", "Event"),
+    ],
+    queries=[query(ask.VM_DECIDED)],
     no_value="No event is known to name this VM",
 )
-APPROVALS: Final = Panel(
+APPROVALS: Final = bars(
     title="Approvals sent",
     description="Approvals in this range: sent; refused or unanswered; postponed to the next document, because theirs "
     "had become too old or a last look found a hold; and outdated: approved events that then changed into what would "
     "be held.",
-    view=Bars(),
     queries=[
-        Query(increase("approval_requests_total"), "sent"),
-        Query(
+        query(increase("approval_requests_total"), "sent"),
+        query(
             f"round(sum({growth('approval_request_failures_total')}))\nor\n0 * {increase('approval_requests_total')}",
             "failed",
         ),
-        Query(increase("approvals_postponed_total"), "postponed"),
-        Query(increase("approvals_outdated_total"), "outdated"),
+        query(increase("approvals_postponed_total"), "postponed"),
+        query(increase("approvals_outdated_total"), "outdated"),
     ],
     no_value=NO_DATA,
     steps=((None, NEUTRAL),),
@@ -179,48 +166,44 @@ _ABOUT_RULES: Final = 'reason!~"not-scheduled|already-approved|not-this-vm"'
 """Without the decisions that say nothing about the rules: the event runs already, or is a neighbour's."""
 _DECIDED: Final = growth("approval_decisions_total", _ABOUT_RULES)
 
-TIMELINE: Final = Panel(
+TIMELINE: Final = lanes(
     title="Events over time",
     description="One lane for the VM, one for each event: announced, then under way. Gaps are times without data.",
-    view=Lanes(),
-    queries=[Query(ask.VM_STATE, PER_VM), Query(ask.VM_EVENT_LANES, "{{event_type}} {{event_id}}")],
+    queries=[query(ask.VM_STATE, PER_VM), query(ask.VM_EVENT_LANES, "{{event_type}} {{event_id}}")],
     no_value=NO_DATA,
     steps=PURPLE,
     mappings=(STATE_WORDS,),
 )
-NOTICE: Final = Panel(
+NOTICE: Final = bars(
     title="Notice given",
     description="Average time between the first sight of an event and its NotBefore in this range, by type. Only "
     "events whose arrival was seen by unbroken polling count.",
-    view=Bars(),
-    queries=[Query(f"{_NOTICE}\n/\n{_NOTICED}", "{{event_type}}")],
+    queries=[query(f"{_NOTICE}\n/\n{_NOTICED}", "{{event_type}}")],
     no_value="None measured in this range",
     unit="s",
     steps=((None, "text"), (0, BAD), (60, SOON), (600, GOOD)),
 )
-DECISIONS: Final = Panel(
+DECISIONS: Final = table(
     title="Decisions",
     description="What the rules said about events in this range: approve or hold, the reason, and the rule that "
     "matched.",
-    view=Table(
-        [
-            Column("event_type", "Type", width=90),
-            Column("decision", "Decision", width=85),
-            Column("reason", "Reason", width=115),
-            Column("rule", "Rule", width=115),
-            Column("Value", "Times", "none", width=60),
-        ]
-    ),
-    queries=[Query(f"round(sum by (event_type, decision, reason, rule) ({_DECIDED})) > 0")],
+    columns=[
+        Column("event_type", "Type", width=90),
+        Column("decision", "Decision", width=85),
+        Column("reason", "Reason", width=115),
+        Column("rule", "Rule", width=115),
+        Column("Value", "Times", "none", width=60),
+    ],
+    queries=[query(f"round(sum by (event_type, decision, reason, rule) ({_DECIDED})) > 0")],
     no_value="None in this range",
 )
-INTERRUPTION: Final = Panel(
+INTERRUPTION: Final = curves(
     title="Interruption: felt and announced",
     description="Bars: how long this VM noticed that it stood still during an event, by what noticed it (a jump of "
     "the clock, or no CPU). Line: the duration that the started event announced. None observed does not mean none "
     "happened.",
-    view=Curves(points=True),
-    queries=[Query(_INTERRUPTED, "felt ({{kind}})"), Query(ask.VM_ANNOUNCED, "announced ({{event_type}})")],
+    points=True,
+    queries=[query(_INTERRUPTED, "felt ({{kind}})"), query(ask.VM_ANNOUNCED, "announced ({{event_type}})")],
     no_value="None observed",
     unit="s",
     steps=((None, NEUTRAL),),
@@ -231,115 +214,107 @@ INTERRUPTION: Final = Panel(
 _POLL_BUCKETS: Final = f"sum by (le) (rate({metric('poll_duration_seconds_bucket')}[$__rate_interval]))"
 _OLDEST: Final = f"time() - ({metric('outbox_oldest_record_timestamp_seconds')} > 0) and {metric('outbox_records')} > 0"
 
-POLLS: Final = Panel(
+POLLS: Final = curves(
     title="Polls",
     description="Polls of the metadata service per second, and those that failed, by reason.",
-    view=Curves(colours={"all": GOOD, "failed": BAD}),
+    colours={"all": GOOD, "failed": BAD},
     queries=[
-        Query(rate("polls_total", "job"), "all"),
-        Query(f"{rate('poll_failures_total', 'reason')} > 0", "failed: {{reason}}"),
+        query(rate("polls_total", "job"), "all"),
+        query(f"{rate('poll_failures_total', 'reason')} > 0", "failed: {{reason}}"),
     ],
     no_value=NO_DATA,
     unit="reqps",
 )
-POLL_DURATION: Final = Panel(
+POLL_DURATION: Final = curves(
     title="Poll duration",
     description="How long the metadata service takes to answer: the median (p50), and what 99 of 100 answers stay "
     "below (p99).",
-    view=Curves(),
     queries=[
-        Query(f"histogram_quantile(0.5, {_POLL_BUCKETS})", "p50"),
-        Query(f"histogram_quantile(0.99, {_POLL_BUCKETS})", "p99"),
+        query(f"histogram_quantile(0.5, {_POLL_BUCKETS})", "p50"),
+        query(f"histogram_quantile(0.99, {_POLL_BUCKETS})", "p99"),
     ],
     no_value=NO_DATA,
     unit="s",
     steps=((None, GOOD), (5, BAD)),
 )
-WAITING: Final = Panel(
+WAITING: Final = curves(
     title="Records waiting",
     description="Records in the outbox that a destination does not have yet. They are tried again until it has them.",
-    view=Curves(),
-    queries=[Query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}")],
+    queries=[query(f"sum by (destination) ({metric('outbox_records')})", "{{destination}}")],
     no_value=NO_DATA,
     steps=((None, GOOD), (1, SOON)),
     decimals=0,
 )
-ALL_EVENTS: Final = Panel(
+ALL_EVENTS: Final = figure(
     title="Events, all VMs",
     description="All events that this VM is told about, those of its neighbours in the scale set or availability set "
     "included.",
-    view=Figure(solid=False),
-    queries=[Query(f"{metric('document_events')} and on (job, instance) {metric('up')} == 1", PER_VM)],
+    solid=False,
+    queries=[query(f"{metric('document_events')} and on (job, instance) {metric('up')} == 1", PER_VM)],
     no_value="Not known",
     steps=((None, UNKNOWN), (0, "text")),
     decimals=0,
 )
-DESTINATIONS: Final = Panel(
+DESTINATIONS: Final = table(
     title="Destinations",
     description="Per destination: records waiting now and how long the oldest has waited; sent, failed, lost in this "
     "range; refused for good and kept.",
-    view=Table(
-        [
-            Column("destination", "Destination", width=105),
-            Column("Value #A", "Waiting", "none", width=75),
-            Column(
-                "Value #B", "Oldest", "s", width=95, steps=((None, "text"), (60, SOON), (600, BAD)), cell="color-text"
-            ),
-            Column("Value #C", "Sent", "none", width=70),
-            Column("Value #D", "Failed sends", "none", width=110, steps=((None, "text"), (1, SOON)), cell="color-text"),
-            Column("Value #E", "Lost", "none", width=65, steps=((None, "text"), (1, BAD)), cell="color-text"),
-            Column("Value #F", "Refused", "none", width=75, steps=((None, "text"), (1, BAD)), cell="color-text"),
-        ]
-    ),
+    columns=[
+        Column("destination", "Destination", width=105),
+        Column("Value #A", "Waiting", "none", width=75),
+        Column("Value #B", "Oldest", "s", width=95, steps=((None, "text"), (60, SOON), (600, BAD)), cell="color-text"),
+        Column("Value #C", "Sent", "none", width=70),
+        Column("Value #D", "Failed sends", "none", width=110, steps=((None, "text"), (1, SOON)), cell="color-text"),
+        Column("Value #E", "Lost", "none", width=65, steps=((None, "text"), (1, BAD)), cell="color-text"),
+        Column("Value #F", "Refused", "none", width=75, steps=((None, "text"), (1, BAD)), cell="color-text"),
+    ],
     queries=[
-        Query(f"sum by (destination) ({metric('outbox_records')})"),
-        Query(f"max by (destination) ({_OLDEST})"),
-        Query(increase("destination_records_sent_total", "destination")),
-        Query(increase("destination_send_failures_total", "destination")),
-        Query(increase("destination_records_dropped_total", "destination")),
-        Query(f"sum by (destination) ({metric('destination_records_parked')})"),
+        query(f"sum by (destination) ({metric('outbox_records')})"),
+        query(f"max by (destination) ({_OLDEST})"),
+        query(increase("destination_records_sent_total", "destination")),
+        query(increase("destination_send_failures_total", "destination")),
+        query(increase("destination_records_dropped_total", "destination")),
+        query(f"sum by (destination) ({metric('destination_records_parked')})"),
     ],
     no_value=NO_DATA,
 )
-OUTBOX: Final = Panel(
+OUTBOX: Final = figure(
     title="Outbox",
     description="How full the outbox is. Records wait there until every destination has them; when it is full, they "
     "are lost.",
-    view=Figure(solid=False),
-    queries=[Query(f"{metric('outbox_bytes')} / ({metric('outbox_capacity_bytes')} > 0)", PER_VM)],
+    solid=False,
+    queries=[query(f"{metric('outbox_bytes')} / ({metric('outbox_capacity_bytes')} > 0)", PER_VM)],
     no_value=NO_DATA,
     unit="percentunit",
     steps=((None, UNKNOWN), (0, GOOD), (0.5, SOON), (0.8, BAD)),
     decimals=0,
 )
-WRITABLE: Final = Panel(
+WRITABLE: Final = figure(
     title="Outbox on disk",
     description="Whether the disk takes what is recorded. While it does not, nothing is approved and records wait in "
     "memory.",
-    view=Figure(solid=False),
-    queries=[Query(metric("outbox_writable"), PER_VM)],
+    solid=False,
+    queries=[query(metric("outbox_writable"), PER_VM)],
     no_value=NO_DATA,
     steps=PURPLE,
     mappings=(words_for({0: ("refused", BAD), 1: ("written", GOOD)}),),
 )
-MACHINE: Final = Panel(
+MACHINE: Final = table(
     title="This VM",
     description="What the metadata service says about the machine.",
-    view=Table(
-        [
-            Column("vm_name", "VM"),
-            Column("vmss_name", "Scale set", link=SHOW_SCALE_SET, link_title="Show this scale set"),
-            Column("location", "Region", width=110),
-            Column("zone", "Zone", width=60),
-            Column("vm_size", "Size", width=140),
-            Column("priority", "Priority", width=80),
-            *(Column(tag, tag.replace("_", " ").capitalize(), width=140) for tag in ask.TAGS),
-            Column("resource_group", "Resource group"),
-            Column("subscription_id", "Subscription", width=290),
-            Column("node", "Node", width=68),
-        ]
-    ),
-    queries=[Query(metric("vm_info"))],
+    columns=[
+        Column("vm_name", "VM"),
+        Column("vmss_name", "Scale set", link=SHOW_SCALE_SET, link_title="Show this scale set"),
+        Column("location", "Region", width=110),
+        Column("zone", "Zone", width=60),
+        Column("vm_size", "Size", width=140),
+        Column("priority", "Priority", width=80),
+        *(Column(tag, tag.replace("_", " ").capitalize(), width=140) for tag in ask.TAGS),
+        Column("resource_group", "Resource group"),
+        Column("subscription_id", "Subscription", width=290),
+        Column("node", "Node", width=68),
+    ],
+    queries=[query(metric("vm_info"))],
     no_value="Not known",
 )
 
@@ -351,38 +326,29 @@ _STARTS: Final = (
 )
 _ENDS: Final = f"sum by (event_type, outcome) (increase({metric('events_closed_total')}[$__rate_interval])) > 0"
 
-BOARD: Final = Board(
+BOARD: Final = board(
     title="Azure Scheduled Events / VM",
     uid=VM_UID,
     description="What Azure is about to do to this VM, what it did, and whether the agent sees it.",
     refresh="10s",
     since="now-6h",
     of_instances=True,
-    link=Link("Fleet", FLEET_UID),
+    link=("Fleet", FLEET_UID),
     annotations=[
-        Annotation("Starts", BAD, _STARTS, "{{event_type}} started", value_is_time=True),
-        Annotation("Ends", GOOD, _ENDS, "{{event_type}} {{outcome}}"),
+        annotation("Starts", BAD, _STARTS, "{{event_type}} started", value_is_time=True),
+        annotation("Ends", GOOD, _ENDS, "{{event_type}} {{outcome}}"),
     ],
-    sections=[
-        Section(
-            "Now",
-            [
-                Row(5, [(7, STATE), (6, COUNTDOWN), (4, LAST_ANSWER), (4, MODE), (3, HOLD)]),
-                Row(7, [(24, EVENTS)]),
-                Row(6, [(16, DECISIONS_NOW), (8, APPROVALS)]),
-            ],
-        ),
-        Section(
-            "In this range",
-            [Row(6, [(24, TIMELINE)]), Row(8, [(6, NOTICE), (8, DECISIONS), (10, INTERRUPTION)])],
-        ),
-        Section(
-            "Is it seen, is it told",
-            [
-                Row(7, [(7, POLLS), (7, POLL_DURATION), (7, WAITING), (3, ALL_EVENTS)]),
-                Row(6, [(16, DESTINATIONS), (4, OUTBOX), (4, WRITABLE)]),
-                Row(4, [(24, MACHINE)]),
-            ],
-        ),
-    ],
+    sections={
+        "Now": [
+            (5, [(7, STATE), (6, COUNTDOWN), (4, LAST_ANSWER), (4, MODE), (3, HOLD)]),
+            (7, [(24, EVENTS)]),
+            (6, [(16, DECISIONS_NOW), (8, APPROVALS)]),
+        ],
+        "In this range": [(6, [(24, TIMELINE)]), (8, [(6, NOTICE), (8, DECISIONS), (10, INTERRUPTION)])],
+        "Is it seen, is it told": [
+            (7, [(7, POLLS), (7, POLL_DURATION), (7, WAITING), (3, ALL_EVENTS)]),
+            (6, [(16, DESTINATIONS), (4, OUTBOX), (4, WRITABLE)]),
+            (4, [(24, MACHINE)]),
+        ],
+    },
 )

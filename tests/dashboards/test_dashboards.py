@@ -53,7 +53,7 @@ def test_the_committed_file_is_what_the_code_makes(name: str) -> None:
     from dashboards.build import BOARDS, rendered
 
     made = rendered(BOARDS[f"{name}.json"])
-    assert made == (ROOT / "dashboards" / f"{name}.json").read_text(encoding="utf-8"), "run python -m dashboards.build"
+    assert made == (ROOT / "dashboards" / f"{name}.json").read_text(encoding="utf-8"), "make generate"
 
 
 @pytest.mark.parametrize("name", NAMES)
