@@ -35,7 +35,7 @@ PYTHON: Final = "3.11"
 PACKAGES: Final = ("python3", "python3-venv", "ca-certificates", "git", "iproute2", "make", "openssl", "procps")
 MARKERS: Final = {"platform_machine": "aarch64", "python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
 """What differs there for the markers of requirements ([PEP 508]); all else is as here."""
-PLATFORMS: Final = tuple(f"manylinux{floor}_aarch64" for floor in ("2014", "_2_17", "_2_28", "_2_34"))
+PLATFORMS: Final = tuple(f"manylinux{floor}_aarch64" for floor in ("2014", "_2_17", "_2_24", "_2_28", "_2_34"))
 """The tags of wheels that a glibc 2.36 takes."""
 ELSEWHERE: Final = ("mypy", "ruff", "import-linter", "types-", "grafana-foundation-sdk")
 """Requirements of `test` whose answer is the same everywhere: they are asked on the machine of the developer."""
