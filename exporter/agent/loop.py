@@ -100,7 +100,7 @@ class Agent:
         interruptions, unsent = self._interruptions(read.wall), self._approvals.withdraw()
         outcome = self._run(cycle.DocumentRead(document, took, interruptions, unsent), read, document)
         # If the VM was paused during the poll, the document is old, and only the wall clock shows it.
-        self._approvals.take(outcome.approvals, replace(read, wall=began.wall + timedelta(seconds=took)))
+        self._approvals.take(outcome.approvals, Instant(began.wall + timedelta(seconds=took), read.mono))
         if not outcome.approvals:
             self._persistence.save_heartbeat(read)
 
@@ -212,8 +212,7 @@ class Agent:
         self._persistence.refresh()
         identity, options, state = self._environment.identity(), self._options, self._shown()
         self._status = Status(
-            started_at=self._started.wall,
-            started_mono=self._started.mono,
+            started=self._started,
             state=state,
             vm=identity.vm,
             identity_conflict=identity.conflict,

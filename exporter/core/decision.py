@@ -213,11 +213,13 @@ def outdated(policy: Policy, tracked: Tracked, vm_name: str) -> Reason:
         as_scheduled = replace(
             event,
             status="Scheduled",
-            not_before=event.not_before or tracked.not_before or tracked.first_seen,  # it has passed, whenever it was
+            not_before=event.not_before
+            or tracked.not_before
+            or tracked.first_seen.wall,  # it has passed, whenever it was
             faults=tuple(name for name in as_scheduled.faults if name not in ("EventStatus", "NotBefore")),
         )
     unsent = replace(tracked.approval, accepted_at=None)
-    as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started_at=None, started_before=False)
+    as_unapproved = replace(tracked, event=as_scheduled, approval=unsent, started=None, started_before=False)
     strict = replace(policy, mode=Mode.ENFORCE, hold_file="")
     reason, _ = _before_the_rules(strict, VmIdentity(Vm(name=vm_name)), as_unapproved)
     if reason is Reason.NONE:

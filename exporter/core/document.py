@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from exporter.core.folding import folded
+from exporter.core.stored import Stored, Time
 from exporter.core.strict_json import Misfit, Object, encodable, loads, repeated_in
 from exporter.core.timestamps import parse_time
 
@@ -50,7 +51,7 @@ class DocumentError(Exception):
 DOCUMENT_REASONS = ("empty", "not-json", "not-a-document")
 
 
-class Event(Struct, frozen=True):
+class Event(Stored, frozen=True):
     """One scheduled event as the document of one moment shows it.
 
     A typed field is None when it is missing, mistyped or unparsable. `faults` names the fields that are mistyped,
@@ -63,7 +64,7 @@ class Event(Struct, frozen=True):
     resource_type: str | None = None
     resources: tuple[str, ...] | None = None
     status: str | None = None
-    not_before: datetime | None = None
+    not_before: Time | None = None
     description: str | None = None
     source: str | None = None
     duration: int | None = None
@@ -102,7 +103,7 @@ Likeness = tuple[str, frozenset[str]]
 _NO_ID = ("no-event-id", "mistyped-event-id", "empty-event-id", "unreadable-event-id")
 
 
-class Rejected(Struct, frozen=True):
+class Rejected(Stored, frozen=True):
     """An element of `Events` that can't be tracked: `fault` is why, `raw` the element, `status` its own if readable."""
 
     fault: str

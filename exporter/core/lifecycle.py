@@ -147,7 +147,7 @@ def _warming(state: State, document: Document, now: Instant, *, again: bool) -> 
     """The state with the begin of the service's warm-up, which ends with the first event in a document."""
     flows = bool(document.events or document.rejected)
     if state.first_answer is None or again:
-        return replace(state, first_answer=now.wall, first_answer_mono=now.mono, flowing=flows)
+        return replace(state, first_answer=now, flowing=flows)
     return replace(state, flowing=True) if flows and not state.flowing else state
 
 
@@ -178,8 +178,8 @@ def _before(state: State, key: str) -> Tracked:
     )
 
 
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-_NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed_at=_EPOCH)
+_EPOCH = Instant(datetime.fromisoformat("1970-01-01T00:00:00+00:00"))
+_NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed=_EPOCH)
 
 
 def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Tracked, Transition | None]:
@@ -210,8 +210,7 @@ def _first_seen(before: Tracked, event: Event, continuity: Continuity) -> Tracke
     return Tracked(
         event=event,
         phase=Phase.UNKNOWN,
-        first_seen=continuity.now.wall,
-        first_seen_mono=continuity.now.mono,
+        first_seen=continuity.now,
         seen_before=continuity.seen_before,
         first_seen_at=continuity.observed_seconds,
         unchanged_at=continuity.observed_seconds,
@@ -235,8 +234,7 @@ def _moved(before: Tracked, event: Event, kind: Kind | None, *, changed: bool, c
         earlier_resources=before.resources if "Resources" in event.disputed or event.resources is None else None,
         earlier_status=before.status if "EventStatus" in event.disputed or not event.status else None,
         scheduled_seen=before.scheduled_seen or phase is Phase.SCHEDULED,
-        started_at=continuity.now.wall if starting else before.started_at,
-        started_mono=continuity.now.mono if starting else before.started_mono,
+        started=continuity.now if starting else before.started,
         started_gaps=before.gaps if starting else before.started_gaps,
         started_by=_started_by(before, continuity) if starting else before.started_by,
         unchanged_at=continuity.observed_seconds if changed or starting else before.unchanged_at,
@@ -273,7 +271,7 @@ def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness, s
         unseen = (*unseen, "replaced")
     if kind is Kind.CANCELED and unseen:
         kind = Kind.ENDED
-    after = replace(before, closed_at=continuity.now.wall, closed_mono=continuity.now.mono, outcome=kind)
+    after = replace(before, closed=continuity.now, outcome=kind)
     return Transition(kind, after, gap=continuity.away, unseen=unseen, replaced_by=replaced_by)
 
 

@@ -50,17 +50,9 @@ def seconds_until_recorded(state: State, mono: float) -> float:
 
 def source_failed(status: SourceStatus, now: Instant, reason: str) -> SourceStatus:
     """The source's status after a poll that failed for this reason."""
-    since = status.failing or now
-    return replace(
-        status,
-        up=False,
-        last_poll=now.wall,
-        failure=reason,
-        failing_since=since.wall,
-        failing_since_mono=since.mono,
-    )
+    return replace(status, up=False, last_poll=now.wall, failure=reason, failing=status.failing or now)
 
 
 def source_answered(now: Instant) -> SourceStatus:
     """The source's status after a poll that gave a whole document."""
-    return SourceStatus(up=True, last_poll=now.wall, last_success=now.wall, last_success_mono=now.mono)
+    return SourceStatus(up=True, last_poll=now.wall, success=now)

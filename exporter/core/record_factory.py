@@ -285,10 +285,10 @@ def account(
     event, last = tracked.event, told or tracked
     notice = None
     if tracked.first_not_before is not None and tracked.scheduled_seen:
-        notice = (tracked.first_not_before - tracked.first_seen).total_seconds()
+        notice = (tracked.first_not_before - tracked.first_seen.wall).total_seconds()
     least, totals = MINIMUM_NOTICE.get(tracked.event_type or ""), tracked.interruptions
     return {
-        "first_seen": timestamp(tracked.first_seen),
+        "first_seen": timestamp(tracked.first_seen.wall),
         "seen_before": tracked.seen_before.value,
         "notice_seconds": rounded(notice),
         "documented_minimum_notice_seconds": float(least) if least is not None else None,

@@ -127,18 +127,15 @@ class _Scope:
 
     def _first_seen_now(self, tracked: Tracked) -> Tracked:
         """An event that comes to name this VM is first seen now. Its approval, and that it was Started before, stay."""
-        wall = self._now.wall
         return replace(
             tracked,
-            first_seen=wall,
-            first_seen_mono=self._now.mono,
+            first_seen=self._now,
             seen_before=self._continuity.seen_before,
             first_seen_at=self._continuity.observed_seconds,
             unchanged_at=self._continuity.observed_seconds,
             first_not_before=tracked.not_before,
             scheduled_seen=tracked.phase is Phase.SCHEDULED,
-            started_at=wall if tracked.started_at is not None else None,
-            started_mono=self._now.mono if tracked.started_at is not None else None,
+            started=self._now if tracked.started else None,
             interruptions=InterruptionTotals(),
             updates=0,
             updates_while_started=0,
@@ -173,7 +170,7 @@ class _Scope:
     def _left(self, was: Tracked, tracked: Tracked, move: Transition | None) -> Transition:
         """The closing transition of an event that stays in the document without this VM; `was` is its history before
         that document."""
-        over = replace(tracked, closed_at=self._now.wall, closed_mono=self._now.mono, outcome=Kind.ENDED)
+        over = replace(tracked, closed=self._now, outcome=Kind.ENDED)
         ending = self._move(Kind.ENDED, over, move)
         return replace(ending, unseen=(*ending.unseen, NOT_THIS_VM), told=was)
 

@@ -59,7 +59,7 @@ class EventFilesStatus(Struct, frozen=True):
 class Status(Struct, frozen=True):
     """The agent at one moment. Of the source, and of what was decided, `state.process` has the newest."""
 
-    started_at: datetime
+    started: Instant
     state: State
     vm: Vm = Vm()
     identity_conflict: bool = False
@@ -73,12 +73,6 @@ class Status(Struct, frozen=True):
     outbox: OutboxStatus = OutboxStatus()
     destinations: tuple[DestinationStatus, ...] = ()
     event_files: EventFilesStatus = EventFilesStatus()
-    started_mono: float | None = None
-
-    @property
-    def started(self) -> Instant:
-        """`started_at` on both clocks."""
-        return Instant(self.started_at, self.started_mono)
 
     @property
     def events(self) -> tuple[EventNow, ...]:
@@ -107,14 +101,14 @@ class Status(Struct, frozen=True):
     @property
     def last_read(self) -> datetime | None:
         """When the document was last read: by an earlier process only once the first poll of this one has ended."""
-        last = self.state.last_good
-        earlier = last.wall if last is not None and self.state.process.source.last_poll is not None else None
-        return self.state.process.source.last_success or earlier
+        last, source = self.state.last_good, self.state.process.source
+        read = source.success or (last if source.last_poll is not None else None)
+        return read.wall if read else None
 
     @property
     def knows_its_events(self) -> bool:
         """Whether this process has read a document and the VM's name is known: what is not there now is over."""
-        return self.state.process.source.last_success is not None and bool(self.vm.name)
+        return self.state.process.source.success is not None and bool(self.vm.name)
 
     @property
     def stale_after(self) -> float:
@@ -133,10 +127,9 @@ class Status(Struct, frozen=True):
         If an earlier process had the first answer, the time until this process began is measured by the wall clock. If
         that was set back, it counts as 0, so that warming takes at most twice as long.
         """
-        state = self.state
-        if state.first_answer is None or state.flowing:
-            return not state.flowing
-        first = Instant(state.first_answer, state.first_answer_mono)
+        first, flowing = self.state.first_answer, self.state.flowing
+        if first is None or flowing:
+            return not flowing
         if first.mono is None and self.started.mono is not None:
             waited = (self.started.since(first) or 0.0) + (now.since(self.started) or 0.0)
         else:
@@ -150,7 +143,7 @@ def urgency(event: EventNow) -> tuple[int, datetime]:
         return (0, event.started_at)
     if event.starts_at is not None:
         return (1, event.starts_at)
-    return (2, event.history.first_seen)
+    return (2, event.history.first_seen.wall)
 
 
 def harm(event: EventNow) -> tuple[int, int, datetime]:

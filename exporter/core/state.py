@@ -11,12 +11,9 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from exporter.core.document import Document, Event
+from exporter.core.stored import Stored, Time
 
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
-IN_MEMORY: Final = frozenset(
-    {"mono", "first_seen_mono", "started_mono", "closed_mono", "first_failure_here", "first_answer_mono", "process"}
-)
-"""Fields that mean nothing to another process: they are not kept on disk and are loaded as their defaults."""
 
 
 class Phase(StrEnum):
@@ -72,11 +69,24 @@ class Whose(StrEnum):
     THEIRS = "theirs"
 
 
-class Instant(Struct, frozen=True):
-    """An instant on both clocks. `mono`, in seconds, only has a meaning within one process; None after a restart."""
+class Instant:
+    """An instant on both clocks. `mono`, in seconds, only has a meaning within one process: the disk does not keep it,
+    and it is None after a restart. No `Struct`, so that msgspec asks `state_codec` for its form on disk."""
 
-    wall: datetime
-    mono: float | None = None
+    __slots__ = ("mono", "wall")
+
+    def __init__(self, wall: datetime, mono: float | None = None) -> None:
+        self.wall: Final = wall
+        self.mono: Final = mono
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Instant) and (self.wall, self.mono) == (other.wall, other.mono)
+
+    def __hash__(self) -> int:
+        return hash((self.wall, self.mono))
+
+    def __repr__(self) -> str:
+        return f"Instant({self.wall!r}, {self.mono!r})"
 
     @property
     def monotonic(self) -> float:
@@ -124,12 +134,12 @@ class Interruption(Struct, frozen=True):
     at: Instant
 
 
-class Approval(Struct, frozen=True):
+class Approval(Stored, frozen=True):
     """The approval of an event by this VM. `unanswered`: a POST had no clear answer, so Azure may have taken it."""
 
     attempts: int = 0
     last_attempt: Instant | None = None
-    accepted_at: datetime | None = None
+    accepted_at: Time | None = None
     rule: str = ""
     in_flight: bool = False
     unanswered: bool = False
@@ -151,7 +161,7 @@ class Approval(Struct, frozen=True):
         return self.in_flight or self.unanswered
 
 
-class InterruptionTotals(Struct, frozen=True):
+class InterruptionTotals(Stored, frozen=True):
     """The interruptions attributed to an event: their number, and the seconds of all and of the longest."""
 
     count: int = 0
@@ -159,27 +169,27 @@ class InterruptionTotals(Struct, frozen=True):
     longest: float = 0.0
 
 
-class Tracked(Struct, frozen=True):
+class Tracked(Stored, frozen=True):
     """One event and its history, from when it was first seen until some time after it is gone."""
 
     event: Event
     phase: Phase
     """The last status that this version knows, by which transitions are found. Outputs show `EventNow.phase`."""
-    first_seen: datetime
+    first_seen: Instant
     seen_before: Seen
     first_seen_at: float
     """`State.observed_seconds` when it was first seen; the difference to now is how long it was observed."""
     unchanged_at: float
     """`State.observed_seconds` at the last change."""
-    not_before: datetime | None = None
+    not_before: Time | None = None
     """The last one known: the document does not hold it any more once the event has started."""
     earlier_event_type: str | None = None
     """The last one that could be read, while the document's can't be, or is disputed; so are the next two."""
     earlier_resources: tuple[str, ...] | None = None
     earlier_status: str | None = None
-    first_not_before: datetime | None = None
+    first_not_before: Time | None = None
     scheduled_seen: bool = False
-    started_at: datetime | None = None
+    started: Instant | None = None
     """When it was first seen Started; it stays so until it is no longer in the document, whatever its status is."""
     started_by: StartedBy | None = None
     approval: Approval = Approval()
@@ -198,13 +208,10 @@ class Tracked(Struct, frozen=True):
     faults_recorded: tuple[str, ...] = ()
     numbers: Mapping[str, int] = EMPTY
     """The number of the last record of each kind about this event, which is an input of the record's id."""
-    closed_at: datetime | None = None
+    closed: Instant | None = None
     outcome: Kind | None = None
     weight: int = 0
     """About how many bytes this history takes on disk; known once the event is gone."""
-    first_seen_mono: float | None = None
-    started_mono: float | None = None
-    closed_mono: float | None = None
     in_scope: bool | None = None
     """Its beginning was recorded and its end was not yet (`core/scope.py`). None until that was determined."""
     whose: Whose | None = None
@@ -239,27 +246,22 @@ class Tracked(Struct, frozen=True):
     @property
     def was_started(self) -> bool:
         """Whether this id was ever seen Started."""
-        return self.started_before or self.started_at is not None
+        return self.started_before or self.started is not None
 
     @property
-    def first_seen_instant(self) -> Instant:
-        """`first_seen` on both clocks."""
-        return Instant(self.first_seen, self.first_seen_mono)
+    def started_at(self) -> datetime | None:
+        """`started` by the wall clock."""
+        return self.started.wall if self.started else None
 
     @property
-    def started(self) -> Instant | None:
-        """`started_at` on both clocks."""
-        return Instant(self.started_at, self.started_mono) if self.started_at else None
-
-    @property
-    def closed(self) -> Instant | None:
-        """`closed_at` on both clocks."""
-        return Instant(self.closed_at, self.closed_mono) if self.closed_at else None
+    def closed_at(self) -> datetime | None:
+        """`closed` by the wall clock."""
+        return self.closed.wall if self.closed else None
 
     @property
     def waited_seconds(self) -> float | None:
         """Seconds from when it was first seen until it was seen Started."""
-        return self.started.since(self.first_seen_instant) if self.started else None
+        return self.started.since(self.first_seen) if self.started else None
 
     @property
     def started_seconds(self) -> float | None:
@@ -269,10 +271,10 @@ class Tracked(Struct, frozen=True):
     @property
     def observed_since_started(self) -> bool:
         """Whether this process has seen it start, and observed it without a gap since."""
-        return self.started_mono is not None and self.gaps == self.started_gaps
+        return self.started is not None and self.started.mono is not None and self.gaps == self.started_gaps
 
 
-class Outage(Struct, frozen=True):
+class Outage(Stored, frozen=True):
     """The source has failed from `since`, the beginning of a poll, to `last_failure`, the end of one.
 
     `recorded`: `source.unavailable` was written; `warned`: the anomaly `switch-off-near` was.
@@ -297,7 +299,7 @@ class Outage(Struct, frozen=True):
         return self.first_failure_here or self.since
 
 
-class Reset(Struct, frozen=True):
+class Reset(Stored, frozen=True):
     """`DocumentIncarnation` went down: at that `State.observed_seconds`, and so many good documents ago."""
 
     observed_seconds: float
@@ -309,22 +311,12 @@ class SourceStatus(Struct, frozen=True):
 
     up: bool = False
     last_poll: datetime | None = None
-    last_success: datetime | None = None
+    success: Instant | None = None
+    """When the last poll that gave a whole document ended."""
     failure: str = ""
     """Reason of the last poll when it failed."""
-    failing_since: datetime | None = None
-    last_success_mono: float | None = None
-    failing_since_mono: float | None = None
-
-    @property
-    def success(self) -> Instant | None:
-        """`last_success` on both clocks."""
-        return Instant(self.last_success, self.last_success_mono) if self.last_success else None
-
-    @property
-    def failing(self) -> Instant | None:
-        """`failing_since` on both clocks."""
-        return Instant(self.failing_since, self.failing_since_mono) if self.failing_since else None
+    failing: Instant | None = None
+    """When the first poll failed, of those that have failed since the last success in this process."""
 
 
 class ProcessMemory(Struct, frozen=True):
@@ -352,10 +344,10 @@ class ProcessMemory(Struct, frozen=True):
     """The last decision on each event of the document (`policy.Decision`), by event key."""
 
 
-class State(Struct, frozen=True):
+class State(Stored, frozen=True):
     """All that must survive a crash, and `process`. Replaced as a whole, never changed."""
 
-    birth: datetime
+    birth: Time
     vm_key: str = ""
     """What record ids are derived from: vmId, else the VM's name, else a random one; fixed at first use."""
     vm_id: str = ""
@@ -364,7 +356,7 @@ class State(Struct, frozen=True):
     closed: Mapping[str, Tracked] = EMPTY
     sent: Mapping[str, Approval] = EMPTY
     """The approvals of ids whose histories were dropped: for 30 days none is sent twice."""
-    started_ids: Mapping[str, datetime] = EMPTY
+    started_ids: Mapping[str, Time] = EMPTY
     """Ids that were seen Started and whose histories were dropped, with the time of that."""
     evictions: int = 0
     numbers: Mapping[str, int] = EMPTY
@@ -374,9 +366,8 @@ class State(Struct, frozen=True):
     last_good: Instant | None = None
     observed_seconds: float = 0.0
     """Seconds of good, unbroken polling: the clock of `settle` and `takeover_after`, which stops in a gap."""
-    first_answer: datetime | None = None
+    first_answer: Instant | None = None
     """When Azure first answered ever, or the number last started again: the service warms up after that."""
-    first_answer_mono: float | None = None
     flowing: bool = False
     """An event was seen since then, so that the service is warm."""
     outage: Outage | None = None
@@ -387,6 +378,7 @@ class State(Struct, frozen=True):
     scoped_as: tuple[str, bool] | None = None
     """The VM's name, and whether all events are published, for which `in_scope` and `whose` were last determined."""
     process: ProcessMemory = ProcessMemory()
+    """Not kept on disk."""
 
     def history(self, key: str) -> Tracked | None:
         """The history of an id: of an event in the document, or of one that is gone."""

@@ -1,13 +1,12 @@
 """The state as JSON text and back: what the outbox keeps.
 
-The types of `core.state` and `core.document` are the only description. From each of them another msgspec `Struct` is
-derived, which is its form on disk: the same fields, without those that mean nothing to another process
-(`IN_MEMORY`), closed to unknown fields, and with every time in a zone. msgspec encodes, decodes and checks these, and
-converts between the two.
+The types of `core.state` and `core.document` are their own form on disk (`core.stored`): closed to unknown fields, and
+with every time in a zone. msgspec encodes, decodes and checks them.
 
-The text is `{"version": 1, "state": {...}}`. Three things differ from the plain form of a `State`:
+The text is `{"version": 1, "document": {...}, "state": {...}}`. It differs from the plain form of a `State`:
 
 - the document's events are given by their keys alone, in order: each event is written once, in `tracked`;
+- an `Instant` is a time: what the monotonic clock showed means nothing to another process, and neither does `process`;
 - a field with its default may be left out;
 - text with lone surrogates, which UTF-8 can't carry, is written with JSON's own escapes.
 """
@@ -15,115 +14,68 @@ The text is `{"version": 1, "state": {...}}`. Three things differ from the plain
 from __future__ import annotations
 
 import json
-import operator
-import types
 from collections.abc import Mapping
-from datetime import datetime
-from functools import cache, reduce
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import FieldInfo, fields, replace
+from msgspec.structs import replace
 
 from exporter.core.document import Document, Rejected
-from exporter.core.state import EMPTY, IN_MEMORY, State
+from exporter.core.state import EMPTY, Instant, ProcessMemory, State
+from exporter.core.stored import Stored, Time
 from exporter.core.strict_json import constant
 
 STATE_VERSION: Final = 1
 _BY_EVENT: Final = ("tracked", "closed", "sent", "started_ids")
 """The fields of a `State` that hold one value per event, whose text is kept from one state to the next."""
-_TIME: Final[Any] = Annotated[datetime, msgspec.Meta(tz=True)]
+_NOT_KEPT: Final = ProcessMemory()
 _SURROGATE: Final = "\\ud"
 
 
-def _form(kind: Any) -> Any:
-    """The type on disk for the type `kind` in memory."""
-    if kind is datetime:
-        return _TIME
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        return _struct(kind)
-    origin, arguments = get_origin(kind), tuple(_form(argument) for argument in get_args(kind))
-    if origin in (Union, types.UnionType):
-        return reduce(operator.or_, arguments)
-    if origin is frozenset:
-        return _generic(tuple, (arguments[0], ...))  # in order, so that equal states make equal texts
-    if origin is Mapping:
-        return _generic(dict, arguments)
-    return kind if origin is None else _generic(origin, arguments)
+class _Document(Stored, frozen=True):
+    incarnation: int
+    events: tuple[str, ...]
+    rejected: tuple[Rejected, ...]
 
 
-def _generic(origin: Any, arguments: tuple[Any, ...]) -> Any:
-    return origin[arguments]
+class _Text(Struct, frozen=True):
+    version: Annotated[int, msgspec.Meta(ge=STATE_VERSION, le=STATE_VERSION)]
+    document: _Document | None
+    state: State
 
 
-@cache
-def _struct(kind: Any) -> Any:
-    """The form on disk of a type of the state."""
-    return _derive(kind)
+def _to_disk(value: object) -> object:
+    if isinstance(value, Instant):
+        return value.wall
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError
 
 
-def _derive(kind: Any, without: tuple[str, ...] = (), **instead: Any) -> Any:
-    """A `Struct` for a type of the state, `without` some of its fields. Those in `instead` have another type on disk
-    and are always written."""
-    hints = get_type_hints(kind)
-    kept = [field for field in fields(kind) if field.name not in IN_MEMORY and field.name not in without]
-    return msgspec.defstruct(
-        f"{kind.__name__}OnDisk",
-        [
-            (field.name, instead[field.name], msgspec.NODEFAULT)
-            if field.name in instead
-            else (field.name, _form(hints[field.name]), _default(field, _form(hints[field.name])))
-            for field in kept
-        ],
-        forbid_unknown_fields=True,
-        omit_defaults=True,
-        frozen=True,
-        kw_only=True,
-    )
+def _from_disk(_kind: type, value: object) -> Instant:
+    return Instant(msgspec.convert(value, Time))
 
 
-def _default(field: FieldInfo, form: Any) -> Any:
-    """The value of a field that is not in the text."""
-    if field.default_factory is not msgspec.NODEFAULT or field.default is EMPTY:
-        return msgspec.field(default_factory=dict)  # only mappings have one
-    if field.default is msgspec.NODEFAULT:
-        return msgspec.NODEFAULT
-    return msgspec.convert(field.default, form, from_attributes=True)
-
-
-_REJECTED: Final = _form(tuple[Rejected, ...])
-_DOCUMENT: Final = _derive(Document, events=tuple[str, ...], rejected=_REJECTED)
-_STATE: Final = _derive(State, document=_DOCUMENT | None)
-_REST: Final = _derive(State, without=("document", *_BY_EVENT))
-_VALUES: Final = {name: _form(get_args(get_type_hints(State)[name])[1]) for name in _BY_EVENT}
-_VERSION: Final[Any] = Annotated[int, msgspec.Meta(ge=STATE_VERSION, le=STATE_VERSION)]
-_TEXT: Final[Any] = msgspec.defstruct("Text", [("version", _VERSION), ("state", _STATE)])
-
-_decoder: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(_TEXT)
-_encoder: Final = msgspec.json.Encoder()
-
-
-def _on_disk(value: object, form: Any) -> str:
-    """A value of the state as JSON, in its `form` on disk."""
-    return _json(msgspec.convert(value, form, from_attributes=True))
+_decoder: Final = msgspec.json.Decoder(_Text, dec_hook=_from_disk)
+_encoder: Final = msgspec.json.Encoder(enc_hook=_to_disk)
 
 
 def _json(value: object) -> str:
     try:
         return _encoder.encode(value).decode()
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
+        plain = msgspec.to_builtins(value, enc_hook=_to_disk)
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False)
 
 
 class _Written(Struct):
     """One mapping of the state as it was last written, in whole and value by value."""
 
-    form: Any
     name: str
-    values: Mapping[str, object]
     text: str
-    members: dict[str, tuple[object, str]]
+    values: Mapping[str, object] = EMPTY
+    members: Mapping[str, tuple[object, str]] = EMPTY
 
     def update(self, values: Mapping[str, object]) -> str:
         """The mapping as a member of a JSON object. A value that is the very object written before keeps its text."""
@@ -133,7 +85,7 @@ class _Written(Struct):
         for key, value in values.items():
             member = before.get(key)
             if member is None or member[0] is not value:
-                member = value, f"{_json(key)}:{_on_disk(value, self.form)}"
+                member = value, f"{_json(key)}:{_json(value)}"
             members[key] = member
         self.text = f"{self.name}:{{{','.join([text for _, text in members.values()])}}}"
         self.values, self.members = values, members
@@ -148,29 +100,27 @@ class StateWriter:
     """
 
     def __init__(self) -> None:
-        self._written = {}
-        for name, form in _VALUES.items():
-            self._written[name] = _Written(form, f'"{name}"', EMPTY, f'"{name}":{{}}', {})
+        self._written = {name: _Written(f'"{name}"', f'"{name}":{{}}') for name in _BY_EVENT}
 
     def text(self, state: State) -> str:
         """Compact JSON, as `load_state` reads it."""
-        rest = msgspec.convert(state, _REST, from_attributes=True)
-        if state.rejected:
-            rest = msgspec.structs.replace(rest, rejected=tuple(sorted(state.rejected)))
-        members = [
-            _json(rest)[1:-1],
-            f'"document":{_json(_document_on_disk(state.document))}',
-            *(written.update(getattr(state, name)) for name, written in self._written.items()),
-        ]
-        return f'{{"version":{STATE_VERSION},"state":{{{",".join(members)}}}}}'
+        document = state.document
+        rest = replace(
+            _kept(state),
+            rejected=sorted(state.rejected),  # in order, so that equal states make equal texts
+            **dict.fromkeys(_BY_EVENT, EMPTY),
+        )
+        members = [_json(rest)[1:-1], *(each.update(getattr(state, name)) for name, each in self._written.items())]
+        stored = document and _Document(
+            document.incarnation, tuple([e.key for e in document.events]), document.rejected
+        )
+        return f'{{"version":{STATE_VERSION},"document":{_json(stored)},"state":{{{",".join(members)}}}}}'
 
 
-def _document_on_disk(document: Document | None) -> Any:
-    if document is None:
-        return None
-    rejected = msgspec.convert(document.rejected, _REJECTED, from_attributes=True)
-    keys = tuple([event.key for event in document.events])
-    return _DOCUMENT(incarnation=document.incarnation, events=keys, rejected=rejected)
+def _kept(state: State) -> State:
+    """The state without its document, and without what means nothing to another process."""
+    outage = state.outage and replace(state.outage, first_failure_here=None)
+    return replace(state, document=None, outage=outage, process=_NOT_KEPT)
 
 
 def dump_state(state: State) -> str:
@@ -184,7 +134,7 @@ def load_state(text: str) -> State:
     Monotonic times are not restored. The returned state is one that can be written again.
     """
     try:
-        state = _in_memory(_decoded(text).state)
+        state = _whole(_decoded(text))
         dump_state(state)
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         # msgspec's own error is a ValueError only from 0.21 on
@@ -192,7 +142,7 @@ def load_state(text: str) -> State:
     return state
 
 
-def _decoded(text: str) -> Any:
+def _decoded(text: str) -> _Text:
     try:
         return _decoder.decode(text)
     except msgspec.ValidationError:
@@ -200,19 +150,19 @@ def _decoded(text: str) -> Any:
     except msgspec.DecodeError:
         if _SURROGATE not in text.lower():
             raise
-        return msgspec.convert(json.loads(text, parse_constant=constant), _TEXT)
+        return msgspec.convert(json.loads(text, parse_constant=constant), _Text, dec_hook=_from_disk)
 
 
-def _in_memory(stored: Any) -> State:
-    """The state out of its form on disk."""
-    state = msgspec.convert(msgspec.structs.replace(stored, document=None), State, from_attributes=True)
+def _whole(stored: _Text) -> State:
+    """The state with its document."""
+    state, document = stored.state, stored.document
+    if state != _kept(state):
+        raise ValueError("a field that is not kept")
     if any(key != tracked.key for key, tracked in (*state.tracked.items(), *state.closed.items())):
         raise ValueError("a history under another event's key")
-    if stored.document is None:
+    if document is None:
         return state
-    keys = stored.document.events
-    if sorted(keys) != sorted(state.tracked):
+    if sorted(document.events) != sorted(state.tracked):
         raise ValueError("the document's events are not those that are tracked")
-    events = tuple(state.tracked[key].event for key in keys)
-    rejected = msgspec.convert(stored.document.rejected, tuple[Rejected, ...], from_attributes=True)
-    return replace(state, document=Document(stored.document.incarnation, events, rejected))
+    events = tuple(state.tracked[key].event for key in document.events)
+    return replace(state, document=Document(document.incarnation, events, document.rejected))

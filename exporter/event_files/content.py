@@ -92,7 +92,7 @@ def event_fields(
         "event_type": _cut(now.event_type),
         "status": now.phase.value,
         "not_before": optional_timestamp(now.not_before),
-        "first_seen_at": timestamp(tracked.first_seen),
+        "first_seen_at": timestamp(tracked.first_seen.wall),
         "started_at": optional_timestamp(now.started_at),
         "started_by": tracked.started_by.value if tracked.started_by else None,
         "decision": in_short(decision, mode) if decision is not None else None,
@@ -123,7 +123,7 @@ def status_fields(status: Status, files: Sequence[str], *, version: str, running
         "failure": source.failure or None,
         "mode": status.mode.value,
         "version": version,
-        "started_at": timestamp(status.started_at),
+        "started_at": timestamp(status.started.wall),
         "events": list(files),
         "running": running,
     }

@@ -64,7 +64,7 @@ class EventFiles:
         """Take the last status. From one thread."""
         self._latest = status
         state, source = status.state, status.state.process.source
-        seen = (source.up, source.failure, source.last_success is None, status.vm, status.mode)
+        seen = (source.up, source.failure, source.success is None, status.vm, status.mode)
         everything = (seen, state.tracked, state.process.decisions)
         if everything != self._seen:
             self._seen = everything

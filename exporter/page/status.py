@@ -207,7 +207,7 @@ def _event(status: Status, known: EventNow, now: Instant) -> Value:
         "announced_duration_seconds": event.announced_seconds,
         "names_this_vm": known.names_this_vm,
         "resources": _resources(known.resources, status.vm.name, texts),
-        **_past("first_seen", tracked.first_seen_instant, now),
+        **_past("first_seen", tracked.first_seen, now),
         "seen_before": tracked.seen_before.value,
         **_past("started", tracked.started, now),
         "started_by": tracked.started_by.value if tracked.started_by else None,

@@ -72,9 +72,7 @@ class Probed:
 
     @property
     def gate(self) -> Gate:
-        status = Status(
-            NOON, self.watcher.state, vm=Vm(name=self.name), poll_interval=self.poll_interval, started_mono=0.0
-        )
+        status = Status(Instant(NOON, 0.0), self.watcher.state, vm=Vm(name=self.name), poll_interval=self.poll_interval)
         return gate_of(status, self.now, self.policy)
 
     @property
@@ -532,7 +530,7 @@ class Life:
     @property
     def gate(self) -> Gate:
         vm = Vm(name="vm-0" if self.reading.named else "")
-        status = Status(NOON, self.watcher.state, vm=vm, started_mono=0.0)
+        status = Status(Instant(NOON, 0.0), self.watcher.state, vm=vm)
         return gate_of(status, Instant(self.watcher.wall, self.watcher.mono), self.policy)
 
 

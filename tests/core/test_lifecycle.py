@@ -127,7 +127,7 @@ def test_an_id_that_comes_back_is_a_new_life_with_its_numbers_going_on() -> None
     watcher.sees()
     again = only(watcher.sees(event()))
     assert (again.kind, again.first_sight) == (Kind.SCHEDULED, True)
-    assert again.tracked.first_seen == watcher.wall
+    assert again.tracked.first_seen.wall == watcher.wall
     assert (count, number(again.tracked, "scheduled")[0]) == (1, 2)
     assert watcher.state.closed == {}
 
@@ -217,7 +217,7 @@ def test_a_number_that_went_down_is_told_and_starts_the_warming_anew() -> None:
     first = watcher.state.first_answer
     step = watcher.step(event(), up=-1)
     assert (kinds(step.transitions), step.anomaly) == ([], "number-restarted")
-    assert watcher.state.first_answer == watcher.wall != first
+    assert watcher.state.first_answer == Instant(watcher.wall, watcher.mono) != first
 
 
 @pytest.mark.parametrize(("up", "anomaly"), [(2, "number-skipped"), (1, "number-without-content"), (0, "")])

@@ -43,7 +43,7 @@ def full() -> State:
     tracked = replace(
         tracked, approval=approval, decided=("hold", "off", ""), interruptions=InterruptionTotals(1, 2.5, 2.5)
     )
-    tracked = replace(tracked, started_at=NOON, started_by=StartedBy.TIME, numbers={"scheduled": 1, "": 7})
+    tracked = replace(tracked, started=Instant(NOON, 4.0), started_by=StartedBy.TIME, numbers={"scheduled": 1, "": 7})
     state = with_tracked(watcher.state, tracked)
     return replace(
         state,
@@ -69,35 +69,32 @@ def full() -> State:
 def without_clocks(state: State) -> State:
     """The monotonic times mean nothing to another process."""
 
-    def still(moment: Instant | None) -> Instant | None:
-        return replace(moment, mono=None) if moment else None
+    def still(moment: Instant | None) -> Any:
+        return Instant(moment.wall) if moment else None
 
     def kept(histories: Mapping[str, Tracked]) -> dict[str, Tracked]:
-        forgotten: dict[str, Any] = {"first_seen_mono": None, "started_mono": None, "closed_mono": None}
         return {
             key: replace(
-                entry, approval=replace(entry.approval, last_attempt=still(entry.approval.last_attempt)), **forgotten
+                entry,
+                first_seen=still(entry.first_seen),
+                started=still(entry.started),
+                closed=still(entry.closed),
+                approval=replace(entry.approval, last_attempt=still(entry.approval.last_attempt)),
             )
             for key, entry in histories.items()
         }
 
-    outage = (
-        replace(
-            state.outage,
-            since=replace(state.outage.since, mono=None),
-            last_failure=replace(state.outage.last_failure, mono=None),
-            first_failure_here=None,
-        )
-        if state.outage
-        else None
-    )
+    outage = state.outage
+    if outage:
+        since, last_failure = still(outage.since), still(outage.last_failure)
+        outage = replace(outage, since=since, last_failure=last_failure, first_failure_here=None)
     return replace(
         state,
         tracked=kept(state.tracked),
         closed=kept(state.closed),
         last_good=still(state.last_good),
         outage=outage,
-        first_answer_mono=None,
+        first_answer=still(state.first_answer),
     )
 
 
@@ -114,7 +111,7 @@ def test_the_text_holds_each_event_once() -> None:
     text = dump_state(full())
     assert text.encode("utf-8")
     assert text.count('"vm-9"') == 0
-    assert json.loads(text)["state"]["document"]["events"] == ["b", "z", KEY]
+    assert json.loads(text)["document"]["events"] == ["b", "z", KEY]
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
@@ -147,40 +144,59 @@ def test_a_loaded_state_goes_on_where_the_other_stopped() -> None:
 
 
 EARLY: Final = "2025-11-21T12:00:00Z"
-SMALL: Final = {"document": None, "birth": EARLY}
+SMALL: Final = {"birth": EARLY}
 BROKEN: list[Any] = [
     {},
     {"version": 1},
-    {"version": 2, "state": {}},
-    {"version": None, "state": {}},
-    {"version": 1, "state": None},
-    {"version": 1, "state": []},
-    {"version": 1, "state": {"document": None}},
-    {"version": 1, "state": {"document": None, "birth": None}},
-    {"version": 1, "state": {"document": None, "birth": 5}},
-    {"version": 1, "state": {"document": None, "birth": "soon"}},
-    {"version": 1, "state": {"document": None, "birth": "2025-11-21T12:00:00"}},
-    {"version": 1, "state": {"birth": EARLY}},
-    {"version": 1, "state": {**SMALL, "unknown": 5}},
-    {"version": 1, "state": {**SMALL, "first_answer_mono": 5.0}},
-    {"version": 1, "state": {**SMALL, "evictions": 1.5}},
-    {"version": 1, "state": {**SMALL, "evictions": True}},
-    {"version": 1, "state": {**SMALL, "evictions": "1"}},
-    {"version": 1, "state": {**SMALL, "observed_seconds": "1.5"}},
-    {"version": 1, "state": {**SMALL, "observed_seconds": None}},
-    {"version": 1, "state": {**SMALL, "numbers": [["a", 1]]}},
-    {"version": 1, "state": {**SMALL, "scoped_as": ["name"]}},
-    {"version": 1, "state": {**SMALL, "last_good": {"wall": EARLY, "mono": 1.0}}},
-    {"version": 1, "state": {**SMALL, "outage": {"since": {"wall": EARLY}}}},
-    {"version": 1, "state": {**SMALL, "started_ids": {"a": 5}}},
-    {"version": 1, "state": {**SMALL, "tracked": {"a": {}}}},
-    {"version": 1, "state": {**SMALL, "document": {"incarnation": 1, "events": ["a"], "rejected": []}}},
-    {"version": 1, "state": {**SMALL, "document": {"incarnation": 1, "events": []}}},
+    {"version": 2, "document": None, "state": SMALL},
+    {"version": None, "document": None, "state": SMALL},
+    {"version": 1, "document": None},
+    {"version": 1, "state": SMALL},
+    {"version": 1, "document": {"incarnation": 1, "events": ["a"], "rejected": []}, "state": SMALL},
+    {"version": 1, "document": {"incarnation": 1, "events": []}, "state": SMALL},
     [],
     None,
     "state",
     5,
 ]
+BROKEN_STATES: list[Any] = [
+    None,
+    [],
+    {},
+    {"birth": None},
+    {"birth": 5},
+    {"birth": "soon"},
+    {"birth": "2025-11-21T12:00:00"},
+    {**SMALL, "unknown": 5},
+    {**SMALL, "document": {"incarnation": 1}},
+    {**SMALL, "process": {"malformed": 1}},
+    {**SMALL, "evictions": 1.5},
+    {**SMALL, "evictions": True},
+    {**SMALL, "evictions": "1"},
+    {**SMALL, "observed_seconds": "1.5"},
+    {**SMALL, "observed_seconds": None},
+    {**SMALL, "numbers": [["a", 1]]},
+    {**SMALL, "scoped_as": ["name"]},
+    {**SMALL, "last_good": 5},
+    {**SMALL, "last_good": "2025-11-21T12:00:00"},
+    {**SMALL, "last_good": {"wall": EARLY, "mono": 1.0}},
+    {**SMALL, "outage": {"since": EARLY}},
+    {**SMALL, "outage": {"since": EARLY, "reason": "", "last_failure": EARLY, "first_failure_here": EARLY}},
+    {**SMALL, "started_ids": {"a": 5}},
+    {**SMALL, "tracked": {"a": {}}},
+]
+
+
+def text_of(state: Any) -> str:
+    """This in the place of a state, which was written before the first document."""
+    return json.dumps({"version": 1, "document": None, "state": state})
+
+
+@pytest.mark.parametrize("state", BROKEN_STATES)
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    """Each field has its type, and no other field is there."""
+    with pytest.raises(ValueError, match="not a state"):
+        load_state(text_of(state))
 
 
 @pytest.mark.parametrize("value", BROKEN)
@@ -192,10 +208,10 @@ def test_what_is_no_state_is_a_value_error(value: Any) -> None:
 
 def test_the_smallest_state() -> None:
     """What the broken ones above are made of is sound."""
-    assert load_state(json.dumps({"version": 1, "state": SMALL})) == State(NOON)
+    assert load_state(text_of(SMALL)) == State(NOON)
 
 
-SURROGATE: Final = '{"version":1,"state":{"document":null,"birth":"2025-11-21T12:00:00Z","vm_id":"\\ud800","numbers":'
+SURROGATE: Final = '{"version":1,"document":null,"state":{"birth":"2025-11-21T12:00:00Z","vm_id":"\\ud800","numbers":'
 TEXTS: Final = [
     "",
     "{",
@@ -280,8 +296,8 @@ def is_state(text: str) -> bool:
 def test_no_json_is_more_than_refused(value: Any) -> None:
     """Any JSON in the place of a state, or of a part of it, raises no other error than ValueError."""
     assert not is_state(json.dumps(value))
-    is_state(json.dumps({"version": 1, "state": {**SMALL, "numbers": value}}))
-    is_state(json.dumps({"version": 1, "state": {**SMALL, "tracked": {"a": value}, "vm_key": value}}))
+    is_state(text_of({**SMALL, "numbers": value}))
+    is_state(text_of({**SMALL, "tracked": {"a": value}, "vm_key": value}))
 
 
 @given(st.integers(0, len(TEXT)), st.integers(0, 12), st.text(max_size=4))
@@ -293,5 +309,5 @@ def test_no_damage_to_the_text_is_more_than_refused(at: int, cut: int, inserted:
 def test_times_keep_their_zone() -> None:
     """A time without one would fail the first comparison."""
     loaded = load_state(dump_state(full()))
-    times = [entry.first_seen for entry in loaded.tracked.values()] + [loaded.birth]
+    times = [entry.first_seen.wall for entry in loaded.tracked.values()] + [loaded.birth]
     assert all(isinstance(moment, datetime) and moment.utcoffset() == timedelta(0) for moment in times)

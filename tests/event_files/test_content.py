@@ -19,6 +19,7 @@ from exporter.core.document import document_from
 from exporter.core.policy import DEFAULT_RULES, Mode, Rule
 from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.snapshot import Status
+from exporter.core.state import Instant
 from exporter.core.tags import MAX_TAG_NAME, MAX_TAG_VALUE, MAX_TAGS
 from exporter.event_files.content import (
     EVENT_TYPE,
@@ -241,7 +242,7 @@ def test_whatever_azure_sends_is_as_the_schema_says(fields: dict[str, Any], even
         scheduled_story().status(mode=Mode.OFF),
         closed_story().status(vm=Vm()),
         failing_status(started_story()),
-        Status(started_at=NOON, state=Story().state),
+        Status(started=Instant(NOON), state=Story().state),
     ],
     ids=["empty", "off", "name unknown", "failing", "nothing read"],
 )

@@ -22,7 +22,7 @@ import pytest
 from exporter.core.policy import DEFAULT_RULES, Mode
 from exporter.core.records import Vm
 from exporter.core.snapshot import Status
-from exporter.core.state import SourceStatus
+from exporter.core.state import Instant, SourceStatus
 from exporter.event_files.content import EVENT_TYPE, MAX_BYTES, MAX_FILES, file_name
 from exporter.event_files.folder import Folder
 from exporter.event_files.keeper import HEARTBEAT_SECONDS, RETRY_SECONDS, Keeper
@@ -172,7 +172,7 @@ def test_status_is_told_from_time_to_time_and_at_each_change(world: World) -> No
     assert world.status == first
     world.bring(story.status(), after=HEARTBEAT_SECONDS - 1)
     assert world.status["written_at"] != first["written_at"]
-    down = with_source(story.status(), SourceStatus(False, NOON, story.now, "timeout"))
+    down = with_source(story.status(), SourceStatus(False, NOON, Instant(story.now), "timeout"))
     world.bring(down, after=0.1)
     assert (world.status["up"], world.status["failure"]) == (False, "timeout")
     world.bring(down, running=False, after=0.1)

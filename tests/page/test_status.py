@@ -171,7 +171,7 @@ def test_an_event_that_is_over_has_its_account_as_the_record_has_it() -> None:
 
 def test_what_is_not_known_is_null() -> None:
     """Before the first poll, without a name, with a source that fails, after a clock that was set back."""
-    never = answered(Status(NOON, State(birth=NOON)), Instant(NOON))
+    never = answered(Status(Instant(NOON), State(birth=NOON)), Instant(NOON))
     assert (never["identity"], never["document"], never["source"]["last_read_at"]) == ("unknown", None, None)
     assert never["vm"] == {**dict.fromkeys(VM_TEXTS), "tags": {}}
     assert never["verdict"]["tone"] == "blind"

@@ -163,8 +163,8 @@ def test_it_never_looks_calm_when_blind() -> None:
     """Never read, failing, stale, warming up, or with events that can't be read: not known, with the reason."""
     empty = statuses.empty_story()
     good = empty.status()
-    never = Status(NOON, State(birth=NOON))
-    refused = with_source(never, SourceStatus(False, NOON, None, "forbidden", NOON))
+    never = Status(Instant(NOON), State(birth=NOON))
+    refused = with_source(never, SourceStatus(False, NOON, None, "forbidden", Instant(NOON)))
     earlier = with_source(good, SourceStatus())
     warming = Story()
     warming.read()
@@ -209,7 +209,7 @@ def test_blind_with_events_still_tells_what_was_known() -> None:
 def test_one_failed_poll_is_shown_without_an_alarm() -> None:
     """A fresh document stays the answer; that the last poll failed stands beside it."""
     story = statuses.empty_story()
-    status = story.status(source=SourceStatus(False, story.now, story.now, "throttled", story.now))
+    status = story.status(source=SourceStatus(False, story.now, Instant(story.now), "throttled", Instant(story.now)))
     tone, text = verdict(shown(status, 2))
     assert tone == "calm"
     assert "can't be read: too many requests from this VM (429)" in text

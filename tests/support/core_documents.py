@@ -125,7 +125,7 @@ class Watcher:
     def restarts(self) -> None:
         """The monotonic clock of the last process means nothing to the next."""
         last = self.state.last_good
-        self.state = replace(self.state, last_good=replace(last, mono=None) if last else None)
+        self.state = replace(self.state, last_good=Instant(last.wall) if last else None)
 
 
 def kinds(transitions: tuple[Transition, ...]) -> list[str]:

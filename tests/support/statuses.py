@@ -140,10 +140,10 @@ class Story:
         outbox: OutboxStatus | None = None,
     ) -> Status:
         decisions = decide(Policy(mode=mode), self.state, context_of(vm.name))
-        source = source or SourceStatus(up=True, last_poll=self.now, last_success=self.now)
+        source = source or SourceStatus(up=True, last_poll=self.now, success=Instant(self.now))
         process = ProcessMemory(source=source, decisions={decision.key: decision for decision in decisions})
         return Status(
-            started_at=self.at,
+            started=Instant(self.at),
             state=replace(self.state, process=process),
             vm=vm,
             mode=mode,
@@ -211,7 +211,7 @@ def failing_status(story: Story) -> Status:
     """The source has not answered for a minute; what is known of events is a minute old."""
     last = story.now
     story.seconds += 60
-    source = SourceStatus(False, story.now, last, "timeout", last + timedelta(seconds=1))
+    source = SourceStatus(False, story.now, Instant(last), "timeout", Instant(last + timedelta(seconds=1)))
     return story.status(source=source, destinations=outputs(story.now))
 
 

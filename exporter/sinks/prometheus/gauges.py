@@ -128,7 +128,7 @@ def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None)
         gauges.set("event_status", status == current, name, status)
     gauges.set("event_not_before_timestamp_seconds", now.starts_at, name)
     gauges.set("event_advertised_duration_seconds", event.announced_seconds, name)
-    gauges.set("event_first_seen_timestamp_seconds", tracked.first_seen, name)
+    gauges.set("event_first_seen_timestamp_seconds", tracked.first_seen.wall, name)
     gauges.set("event_started_timestamp_seconds", now.started_at, name)
     if now.started_at is not None:
         by = tracked.started_by or StartedBy.UNKNOWN

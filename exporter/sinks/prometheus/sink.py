@@ -250,7 +250,7 @@ class PrometheusSink(Collector):
             self._count("events_observed_total", event_type, known_word(tracked.event.source, EVENT_SOURCES))
         not_before = tracked.first_not_before if kind is Kind.SCHEDULED else None
         if not_before is not None and tracked.seen_before is Seen.UNBROKEN:
-            notice = (not_before - tracked.first_seen).total_seconds()
+            notice = (not_before - tracked.first_seen.wall).total_seconds()
             self._measure("notice_seconds", event_type, seconds=notice, event_id=event_id)
         if kind is Kind.STARTED:
             self._count("events_started_total", event_type, (tracked.started_by or StartedBy.UNKNOWN).value)
