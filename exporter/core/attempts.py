@@ -13,11 +13,7 @@ from exporter.retry import Backoff
 
 FRESH_SECONDS: Final = 5.0
 POST_BACKOFF: Final = Backoff(5.0, 60.0)
-
-
-def retry_delay(attempts: int) -> float:
-    """Seconds to wait after the n-th POST that was not answered 200: 5, 10, 20, 40, 60, 60, …"""
-    return POST_BACKOFF.after(attempts)
+"""The wait after the n-th POST that was not answered 200: 5, 10, 20, 40, 60, 60, …"""
 
 
 def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
@@ -30,7 +26,7 @@ def attempt_due(tracked: Tracked, now: Instant, process_start: Instant) -> bool:
     if last is None:
         return True
     since = now.minus(last) if last.mono is not None else now.minus(process_start)
-    return since >= max(retry_delay(tracked.approval.attempts), tracked.approval.asked_to_wait)
+    return since >= max(POST_BACKOFF.after(tracked.approval.attempts), tracked.approval.asked_to_wait)
 
 
 def attempting(before: Approval, now: Instant, rule: str) -> Approval:

@@ -524,15 +524,11 @@ class _Cycle:
             self._remember(unexplained=())
 
     def _may_record_interruption(self, *, attributed: bool) -> bool:
-        process, mono = self._process, self._now.monotonic
-        recorded = process.attributed_at if attributed else process.unattributed_at
+        mono, recorded = self._now.monotonic, self._process.recorded_at.get(attributed, ())
         if len(recorded) == INTERRUPTION_RECORDS_AN_HOUR and mono - recorded[0] < _HOUR:
             return False
         recorded = (*recorded, mono)[-INTERRUPTION_RECORDS_AN_HOUR:]
-        if attributed:
-            self._remember(attributed_at=recorded)
-        else:
-            self._remember(unattributed_at=recorded)
+        self._remember(recorded_at={**self._process.recorded_at, attributed: recorded})
         return True
 
     # -- the process

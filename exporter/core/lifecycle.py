@@ -260,13 +260,14 @@ def _started_by(before: Tracked, continuity: Continuity) -> StartedBy:
     return StartedBy.TIME if late >= 0 and (continuity.steady or last_scheduled_late) else StartedBy.UNKNOWN
 
 
-def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness, str]) -> Transition:
-    """The closing transition of an event: CANCELED only if nothing else can have happened, also not under a new id."""
+def _leave(before: Tracked, continuity: Continuity, started: Mapping[Likeness | None, str]) -> Transition:
+    """The closing transition of an event: CANCELED only if nothing else can have happened, also not under a new id, one
+    of those in `started` by their likeness."""
     before = _gapped(before, continuity)
     kind = MOVES[before.phase, None]
     assert kind is not None, "every phase has a way out"  # noqa: S101  # the table is total, and a test walks it
     unseen = gap_reasons(continuity) if kind is Kind.COMPLETED else _unseen(before, continuity)
-    replaced_by = successor(before, started) if kind is Kind.CANCELED else ""
+    replaced_by = started.get(likeness(before), "") if kind is Kind.CANCELED and started else ""
     if replaced_by:
         unseen = (*unseen, "replaced")
     if kind is Kind.CANCELED and unseen:
@@ -322,20 +323,14 @@ def likeness(event: Event | Tracked) -> Likeness | None:
     return event.event_type, frozenset(map(folded, event.resources))
 
 
-def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness, str]:
+def newly_started(known: Iterable[str], events: Iterable[Event]) -> dict[Likeness | None, str]:
     """The ids that are new and Started, by their likeness. Some stand-ins for the service give each status a new id."""
-    ids: dict[Likeness, str] = {}
+    ids: dict[Likeness | None, str] = {}
     for event in events:
         like = likeness(event) if _shown(event) is Phase.STARTED and event.key not in known else None
         if like is not None:
             ids.setdefault(like, event.event_id)
     return ids
-
-
-def successor(gone: Tracked, started: Mapping[Likeness, str]) -> str:
-    """The id of `newly_started` under which this event seems to continue; empty for none."""
-    like = likeness(gone) if started else None
-    return started.get(like, "") if like else ""
 
 
 def changes(old: Event, new: Event) -> dict[str, tuple[Any, Any]]:

@@ -13,16 +13,12 @@ from exporter.core.state import NOT_THIS_VM, Kind, Tracked, Transition, Whose
 
 def severity(transition: Transition) -> str:
     """WARN for what restarts, moves or deletes the VM and for an end that was not observed; INFO for the rest."""
-    if transition.kind is Kind.ENDED and NOT_THIS_VM in transition.unseen:
-        return "INFO"
-    if transition.kind is Kind.UPDATED and transition.unexpected:
-        return "WARN"
+    if transition.kind is Kind.ENDED:
+        return "INFO" if NOT_THIS_VM in transition.unseen else "WARN"
     if transition.kind in (Kind.COMPLETED, Kind.CANCELED):
         return "INFO"
-    if transition.kind is Kind.ENDED:
-        return "WARN"
-    harmless = transition.tracked.event_type == "Freeze"
-    return "INFO" if harmless and transition.kind is not Kind.STARTED else "WARN"
+    harmless = transition.tracked.event_type == "Freeze" and transition.kind is not Kind.STARTED
+    return "INFO" if harmless and not transition.unexpected else "WARN"
 
 
 def title(tracked: Tracked) -> str:

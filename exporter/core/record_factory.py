@@ -116,7 +116,7 @@ class RecordFactory(Struct, frozen=True):
             time=self.now,
             severity=severity,
             # Azure's object was made encodable when it was read.
-            data={"event": specific["event"], "vm": dict(vm_data(self.vm)), **_known(encodable(data, DEPTH))},
+            data={"event": specific["event"], "vm": dict(vm_data(self.vm)), **_null_for("", encodable(data, DEPTH))},
         )
 
     def transition(self, state: State, transition: Transition) -> tuple[State, Record]:
@@ -129,7 +129,8 @@ class RecordFactory(Struct, frozen=True):
             data["joined"] = True
         if transition.changed:
             data["changed"] = {
-                name: {"from": _quoted(old), "to": _quoted(new)} for name, (old, new) in transition.changed.items()
+                name: {"from": _null_for(-1, old), "to": _null_for(-1, new)}
+                for name, (old, new) in transition.changed.items()
             }
         if transition.kind is Kind.UPDATED:
             data["unexpected"] = transition.unexpected
@@ -245,22 +246,14 @@ class RecordFactory(Struct, frozen=True):
         return self.about_vm(state, EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)})
 
 
-def _known(value: Any) -> Any:
-    """`value` with null for every empty text in it, which is a text that is not known."""
+def _null_for(nothing: object, value: Any) -> Any:
+    """`value` with null for everything in it that is equal to `nothing`: an empty text, which is one that is not known,
+    or -1, by which Azure says that it does not know."""
     if isinstance(value, dict):
-        return {name: _known(item) for name, item in value.items()}
+        return {name: _null_for(nothing, item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_known(item) for item in value]
-    return None if isinstance(value, str) and not value else value
-
-
-def _quoted(value: Any) -> Any:
-    """A value of Azure's outside of its own object: null for -1, by which Azure says that it does not know."""
-    if isinstance(value, dict):
-        return {name: _quoted(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_quoted(item) for item in value]
-    return None if value == -1 else value
+        return [_null_for(nothing, item) for item in value]
+    return None if value == nothing else value
 
 
 def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
@@ -271,7 +264,7 @@ def decision_data(decision: Decision, mode: Mode) -> dict[str, Any]:
         "rule": decision.rule or None,
         "finding": decision.finding or None,
         "mode": mode.value,
-        "fields": {name: _quoted(value) for name, value in decision.fields.items()},
+        "fields": {name: _null_for(-1, value) for name, value in decision.fields.items()},
     }
 
 

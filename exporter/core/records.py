@@ -82,19 +82,7 @@ class Vm(Struct, frozen=True):
         return f"urn:azure-vm:{quote(self.name, safe='-._~', errors='replace') or 'unknown'}"
 
 
-VM_TEXTS: Final = (
-    "name",
-    "id",
-    "resource_id",
-    "subscription_id",
-    "resource_group",
-    "vmss_name",
-    "location",
-    "zone",
-    "size",
-    "priority",
-    "node",
-)
+VM_TEXTS: Final = tuple(name for name in Vm.__struct_fields__ if name != "tags")
 """The fields of a `Vm` that are texts, in the order in which they are published."""
 
 

@@ -336,10 +336,8 @@ class ProcessMemory(Struct, frozen=True):
     unexplained: tuple[Interruption, ...] = ()
     """Interruptions that were recorded without an event while the source failed, whose event its next document may
     show."""
-    attributed_at: tuple[float, ...] = ()
-    """Monotonic seconds of the last records of interruptions with an event."""
-    unattributed_at: tuple[float, ...] = ()
-    """The same for interruptions without an event."""
+    recorded_at: Mapping[bool, tuple[float, ...]] = EMPTY
+    """Monotonic seconds of the last records of interruptions with an event (True), and of those without one."""
     decisions: Mapping[str, Any] = EMPTY
     """The last decision on each event of the document (`policy.Decision`), by event key."""
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.core.attempts import attempt_due, attempting, retry_delay
+from exporter.core.attempts import POST_BACKOFF, attempt_due, attempting
 from exporter.core.decision import Outcome, decide, files_to_check, outdated, turning_points
 from exporter.core.policy import Mode, Presence, Reason, prepared_path
 from exporter.core.state import Approval, Instant
@@ -277,7 +277,7 @@ def test_an_approved_event_that_comes_to_touch_more_vms_is_outdated_and_one_whos
 
 def test_waiting_doubles_from_five_seconds_to_a_minute() -> None:
     """5, 10, 20, 40, 60, 60, whatever the number."""
-    assert [retry_delay(attempts) for attempts in (1, 2, 3, 4, 5, 6, 10**9)] == [5, 10, 20, 40, 60, 60, 60]
+    assert [POST_BACKOFF.after(attempts) for attempts in (1, 2, 3, 4, 5, 6, 10**9)] == [5, 10, 20, 40, 60, 60, 60]
 
 
 START = Instant(NOON, 100.0)
