@@ -3,8 +3,8 @@
 include .ci/venv.mk
 
 PYTEST := $(BIN)/python -m pytest
-# Test processes. Most tests wait for something, so twice as many as cores; 0: one test after another.
-WORKERS ?= 4
+# Test processes. Most tests wait for something, so three times as many as cores; 0: one test after another.
+WORKERS ?= 6
 
 .PHONY: help demo test test-all test-fast lint types peers grafana pytest docs generate bench lock audit
 
@@ -20,7 +20,7 @@ test-all: grafana test
 
 test-fast: export PROPERTIES_TIMES ?= 0.25
 test-fast: $(VENV)/.test ## the tests that start no peers and no whole agent, in a minute and a half
-	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal --ignore tests/system --ignore tests/dashboards -m "not peer"
+	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal --ignore tests/system --ignore tests/dashboards -m "not peer and not nightly"
 
 lint: $(VENV)/.test ## ruff, formatting, import-linter
 	@echo "== ruff check, ruff format --check"
@@ -44,7 +44,7 @@ grafana: $(VENV)/.test
 
 pytest: $(VENV)/.test
 	@echo "== pytest"
-	@$(PYTEST) --numprocesses $(WORKERS) --dist loadfile
+	@$(PYTEST) --numprocesses $(WORKERS) --dist worksteal $(if $(NIGHTLY),-m "")
 
 # Not --quiet: it takes the warnings away that --strict is there for. The variable silences the theme about its successor.
 docs: export NO_MKDOCS_2_WARNING = 1

@@ -18,6 +18,7 @@ from exporter.core.records import Record
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.outbox import queue as outbox_queue
 from tests.support.delivery_world import Line, in_order
+from tests.support.effort import MEMORY
 from tests.support.eventhubs_target import a_record
 from tests.support.outbox_content import STATE, opened
 from tests.support.outbox_content import a_record as a_small_record
@@ -116,7 +117,7 @@ def test_whatever_befalls_a_batch(
     backend = Backend(frozenset(a_record(number).id for number in bad), subjects, batch_size)
     wanted: list[Record] = []
     disturbed = 0
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         folder = Path(name)
         line = Line(folder, backend)
         for step in steps:
@@ -161,7 +162,7 @@ def test_a_batch_is_the_head_of_each_subject_that_it_has(
 ) -> None:
     """Of each subject of a batch the oldest records that wait, without a gap; the oldest of all is the first; and with
     no number of subjects it is the head of the whole queue."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         outbox = opened(Path(folder) / "o.db", names=("otlp",))
         outbox.commit(STATE, [a_small_record(number, subject) for number, subject in enumerate(subjects)])
         outbox.delivered("otlp", [number + 1 for number in settled if number < len(subjects)])

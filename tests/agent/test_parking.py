@@ -22,6 +22,7 @@ from exporter.agent.suspects import CERTAIN, MOST_SUSPECTS, Refused, Step, Suspe
 from exporter.core.records import Record
 from exporter.errors import Permanent, Retryable
 from tests.support.delivery_world import Line, in_order, stories
+from tests.support.effort import MEMORY
 from tests.support.eventhubs_target import a_record
 
 REFUSALS: Final[dict[str, Callable[[], Exception]]] = {
@@ -490,7 +491,7 @@ def test_only_what_is_refused_alone_while_another_is_accepted_is_parked(
         wanted.extend(some)
         line.put(*some)
 
-    with tempfile.TemporaryDirectory() as name, Line(Path(name), peer) as line:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as name, Line(Path(name), peer) as line:
         for step, count in steps:
             if step == "put":
                 put(count)

@@ -11,6 +11,6 @@ from tests.support.dashboards_world import World, world
 
 @pytest.fixture(scope="session")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Making it takes most of a minute: a file of tests stays on one worker (`--dist loadfile`)."""
+    """Made by each worker that has tests of it."""
     with world(tmp_path_factory.mktemp("stories")) as made:
         yield made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -35,9 +37,12 @@ RECORDED: Final = {rule["record"] for rule in _rules("record")}
 
 
 def _promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([need("promtool"), *arguments], cwd=ALERTS, text=True, capture_output=True, check=False)
+    environ = {**os.environ, "GOGC": "400"}
+    command = [need("promtool"), *arguments]
+    return subprocess.run(command, cwd=ALERTS, env=environ, text=True, capture_output=True, check=False)
 
 
+@functools.cache
 def _cases() -> list[dict[str, Any]]:
     loaded = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CASES]
     return [case for document in loaded for test in document["tests"] for case in test.get("alert_rule_test", [])]

@@ -139,6 +139,7 @@ def test_the_agent_is_weighed_and_a_seeded_leak_seen(tmp_path: Path) -> None:
     assert lines[2]["blocks"] > 10_000
 
 
+@pytest.mark.nightly
 @pytest.mark.peer("prometheus")
 def test_every_panel_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every panel of both dashboards is asked as often as said and has its line; so has what it is compared with."""
@@ -152,6 +153,7 @@ def test_every_panel_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "| azure-scheduled-events-fleet.rules |" in printed
 
 
+@pytest.mark.nightly
 @pytest.mark.peer("prometheus")
 def test_the_rules_are_timed_group_by_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each group that is evaluated once a minute has its line, and none of its rules fails on a real fleet."""

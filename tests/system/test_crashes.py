@@ -16,12 +16,12 @@ import pytest
 
 from tests.support.agent_world import DESTINATIONS
 from tests.support.crash_world import APPROVED
-from tests.support.effort import Tried
+from tests.support.effort import Tried, examples
 
 pytestmark = pytest.mark.linux("forks a life for each crash")
 
 SEED: Final = int(os.environ.get("CRASH_SEED", "20260304"))
-RANDOM_STORIES: Final = int(os.environ.get("CRASH_STORIES", "25"))
+RANDOM_STORIES: Final = int(os.environ.get("CRASH_STORIES", examples(8)))
 
 
 class Stories:

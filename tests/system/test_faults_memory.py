@@ -226,7 +226,9 @@ HUGE: Final = {
 """The events of documents of almost 4 MiB, the most that is read, which take the most memory to read."""
 
 
-@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "many-names" else pytest.mark.nightly) for name in HUGE]
+)
 def test_the_largest_documents_fit_in_the_limit(tmp_path: Path, cage: Cage, name: str) -> None:
     """Under the smallest limit that is shipped the agent reads whatever it may be answered, with both destinations
     connected, and is there for the next document."""

@@ -91,7 +91,9 @@ FAULTS: Final = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param("slow:60", marks=pytest.mark.nightly), *(name for name in FAULTS if name != "slow:60")]
+)
 def test_the_truth_stands_through(tmp_path: Path, fault: str) -> None:
     """While the service fails, the last known truth stands, `up` is 0, the reason is counted, the outage is told once
     and nothing of the event is invented; afterwards what happened is told rightly."""

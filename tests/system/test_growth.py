@@ -33,7 +33,7 @@ from tests.support.log_reading import PATIENCE
 from tests.support.web_target import Pages, serving
 from tests.system.test_run import quiet
 
-pytestmark = FORGETFUL
+pytestmark = [*FORGETFUL, pytest.mark.nightly]
 _collect = pytest.fixture(autouse=True)(collected)
 
 EVENTS: Final = 4

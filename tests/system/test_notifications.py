@@ -22,7 +22,7 @@ def _story(words: str) -> Story:
     return story
 
 
-@pytest.mark.parametrize("words", ["autoscale deletes", "approved early"])
+@pytest.mark.parametrize("words", ["autoscale deletes", pytest.param("approved early", marks=pytest.mark.nightly)])
 def test_what_nobody_must_do_is_not_even_an_alert(words: str) -> None:
     """A tenth of the fleet is deleted, early or in time, its targets down or away afterwards: nothing fires at all."""
     assert changes(_story(words), VMS, Engine(Path(need("promtool")))) == []
@@ -30,7 +30,10 @@ def test_what_nobody_must_do_is_not_even_an_alert(words: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "told", "alerts"),
-    [("4 Spot VMs", {}, 1), ("region", {("operators", "firing"): 1, ("shop", "firing"): 1}, 80)],
+    [
+        pytest.param("4 Spot VMs", {}, 1, marks=pytest.mark.nightly),
+        ("region", {("operators", "firing"): 1, ("shop", "firing"): 1}, 80),
+    ],
 )
 def test_many_alerts_are_one_notification_or_none(
     words: str, told: dict[tuple[str, str], int], alerts: int, tmp_path: Path

@@ -114,7 +114,7 @@ def test_simulate_ends_with_0(stop: str) -> None:
 def test_tail_ends_with_0_and_a_summary(stop: str, tmp_path: Path) -> None:
     """Also while it waits for a file."""
     tail = Stoppable(stop, "tail", "--follow", "--outbox", str(tmp_path / "missing.db"))
-    tail.until("waiting for it")
+    tail.until(r"missing\.db is")
     assert tail.stopped() == 0, tail.lines
     assert tail.lines[-1] == "0 records"
 

@@ -17,6 +17,7 @@ import bcrypt
 import pytest
 
 from tests.support.agent_world import document
+from tests.support.effort import examples
 from tests.support.peers import need, until
 from tests.support.running import Run
 from tests.system.test_faults_process import watched
@@ -25,9 +26,8 @@ from tests.system.test_stuck_stderr import full_pipe
 
 pytestmark = pytest.mark.linux("stops processes by signals, and their calls by strace")
 
-STOPS: Final = ("SIGTERM", "SIGINT", "SIGHUP")
 INCOMPLETE: Final = "agent.stop_incomplete"
-STOPPED: Final = 20
+STOPPED: Final = examples(6)
 COSTS: Final = (8, 9, 10, 12)
 """A check takes from 15 to 250 ms: about as long as an orderly stop, so that many end while the process ends."""
 STRANGERS: Final = 30
@@ -66,7 +66,7 @@ def stop_during_checks(number: int, folder: Path, url: str) -> tuple[int, list[s
 
 
 def test_stop_during_a_password_check_ends_with_0(tmp_path: Path) -> None:
-    """Twenty stops, each while strangers' passwords are checked: no abort, no traceback."""
+    """Several stops, each while strangers' passwords are checked: no abort, no traceback."""
     with quiet() as service, ThreadPoolExecutor(2) as pool:
         ended = list(pool.map(lambda number: stop_during_checks(number, tmp_path, service.url), range(STOPPED)))
     assert [code for code, _ in ended] == [0] * STOPPED
@@ -112,7 +112,9 @@ def ended_by(run: Run, stop: str) -> int:
     return run.ended()
 
 
-@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize(
+    "stop", ["SIGTERM", *(pytest.param(stop, marks=pytest.mark.nightly) for stop in ("SIGINT", "SIGHUP"))]
+)
 def test_stop_while_a_commit_hangs(tmp_path: Path, hang: Hang, stop: str) -> None:
     """The poll loop is in a commit whose fsync never returns: the process ends with 0, and names the outbox."""
     with watched(tmp_path, environ=hang.environ) as (run, service):

@@ -55,7 +55,11 @@ def guessing_together(number: int) -> bytes:
     return ASK % authorization(f"wrong {number // 16}")
 
 
-FROM = [pytest.param(hosts(1), id="one"), pytest.param(hosts(200), id="200"), pytest.param(HOME, id="scrapers-own")]
+FROM = [
+    pytest.param(hosts(1), id="one", marks=pytest.mark.nightly),
+    pytest.param(hosts(200), id="200"),
+    pytest.param(HOME, id="scrapers-own"),
+]
 
 
 @pytest.fixture(scope="module")

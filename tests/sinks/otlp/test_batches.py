@@ -20,6 +20,7 @@ from exporter.errors import Permanent
 from exporter.sinks.otlp.sink import BATCH_BYTES, BATCH_RECORDS, OtlpDestination
 from tests.support.agent_world import Clock
 from tests.support.delivery_world import Line, in_order, stories
+from tests.support.effort import MEMORY
 from tests.support.eventhubs_target import a_record
 from tests.support.metrics_reading import value
 from tests.support.otlp_receiver import Action, Hang, Raw, Receiver, Reply, Taste, refusing, success, uid
@@ -121,7 +122,7 @@ def test_any_refused_ones_are_parked_and_no_other(bad: set[int], answer: Action 
     good = [record for number, record in enumerate(wanted) if number not in bad]
     taste = refusing_each({wanted[number].id for number in bad}, answer)
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(dir=MEMORY) as folder,
         Receiver(*trouble, taste=taste) as receiver,
         Line(Path(folder), target(receiver)) as line,
     ):

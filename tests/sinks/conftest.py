@@ -1,0 +1,9 @@
+"""Temporary folders in memory: the tests of this room commit all the time, and would mostly wait for the disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.effort import folder_in_memory
+
+tmp_path = pytest.fixture(folder_in_memory)
