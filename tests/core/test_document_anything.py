@@ -92,7 +92,7 @@ def test_a_damaged_document_is_a_document_or_a_document_error(junk: bytes, start
 
 def filled(item: bytes) -> bytes:
     head = b'{"DocumentIncarnation":1,"Events":['
-    return head + b",".join([item] * ((4 * MIB - len(head) - 2) // (len(item) + 1))) + b"]}"
+    return head + b",".join([item] * ((MIB - len(head) - 2) // (len(item) + 1))) + b"]}"
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def filled(item: bytes) -> bytes:
         filled(b'"\\ud800"'),
         filled(b'{"EventId":"x","a":' + b"[" * 500 + b"]" * 500 + b"}"),
         b'{"DocumentIncarnation":1,"Events":['
-        + b",".join(b'{"EventId":"%d"}' % number for number in range(200_000))
+        + b",".join(b'{"EventId":"%d"}' % number for number in range(50_000))
         + b"]}",
-        b"[" * 4 * MIB,
-        b'{"DocumentIncarnation":' + b"9" * 4 * MIB + b',"Events":[]}',
-        b"{" + b'"a":1,' * (4 * MIB // 6) + b'"DocumentIncarnation":1,"Events":[]}',
+        b"[" * MIB,
+        b'{"DocumentIncarnation":' + b"9" * MIB + b',"Events":[]}',
+        b"{" + b'"a":1,' * (MIB // 6) + b'"DocumentIncarnation":1,"Events":[]}',
     ],
     ids=["objects", "numbers", "one-id", "surrogates", "nested", "many-ids", "deep", "digits", "keys"],
 )
-def test_four_mebibytes_of_nonsense_cost_a_moment(raw: bytes) -> None:
-    """The largest body costs at most fifty times what the bare JSON of one costs: cost grows with its length alone."""
+def test_a_mebibyte_of_nonsense_costs_a_moment(raw: bytes) -> None:
+    """Each costs at most fifty times what the bare JSON of as much costs: cost grows with its length alone."""
     began = time.process_time()
     json.loads(filled(b"{}"))
     bare = time.process_time() - began

@@ -92,7 +92,7 @@ class Handshake:
         """Whether it is still there after some passes more."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+            self._process.wait(0.5)
         return self._process.poll() is None
 
     def stop(self) -> None:

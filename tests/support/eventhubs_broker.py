@@ -18,9 +18,13 @@ FORGETFUL = [
 
 
 def collected() -> Iterator[None]:
-    """Collect what the SDK has not closed here, where its warnings are expected."""
+    """Collect what the SDK has not closed here, where its warnings are expected.
+
+    What is left is kept out of the next time, which would look through all that the tests so far have loaded.
+    """
     yield
     gc.collect()
+    gc.freeze()
 
 
 def running_broker() -> Iterator[Broker]:

@@ -117,8 +117,8 @@ class Recording:
         self._files.close()
 
 
-def month(path: Path, policy: Policy, days: int = 31) -> Recording:
-    """A month of an agent with this policy: on each day an event, at times an outage or a restart, in several files."""
+def recorded_days(path: Path, policy: Policy, days: int) -> Recording:
+    """Some days of an agent with this policy: on each day an event, at times an outage or a restart, in several files."""
     recording = Recording(path)
     recording.began(policy)
     for day, (kind, source, duration, names) in zip(range(days), _kinds(), strict=False):
