@@ -17,8 +17,9 @@ import pytest
 
 from exporter.commands.simulate import add_arguments, services, simulate
 from exporter.simulator.metadata import faults, scenario
+from tests.support.factories import Clock
 from tests.support.lines import rejoined
-from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, Clock, ask, playing
+from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, START, ask, playing
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -112,7 +113,7 @@ def test_simulate_answers_bad_usage_with_2_and_a_taken_port_with_1(
         with pytest.raises(SystemExit) as exit_info:
             arguments(*words)
         assert exit_info.value.code == 2
-    with playing("quiet", Clock()) as service:
+    with playing("quiet", Clock(START)) as service:
         address = urlsplit(service.url).netloc
         assert simulate(arguments("--listen", address)) == 1
         assert f"--listen {address}: " in capsys.readouterr().err

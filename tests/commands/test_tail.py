@@ -33,7 +33,9 @@ from exporter.outbox.store import Outbox
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
+from tests.support import factories
 from tests.support.eventhubs_broker import collected, running_broker
+from tests.support.factories import AT, azure_event
 from tests.support.lines import rejoined
 from tests.support.systems import OWN_CONSOLE, interrupt, terminate
 
@@ -42,32 +44,15 @@ pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning")]
 _collect = pytest.fixture(autouse=True)(collected)
 broker = pytest.fixture(running_broker)
 
-AT = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
 SECRET = "SCHEDULED_EVENTS_EVENT_HUBS_CONNECTION_STRING"
 
 
 def a_record(number: int, *, vm: str = "vm-1", kind: str = "scheduled", event_id: str = "", **more: Any) -> Record:
     """A record whose time grows with its number."""
     subject = event_id or f"6a8c1f0e-3b52-4c47-9d10-{number:012}"
-    event = {
-        "EventId": subject,
-        "EventType": "Reboot",
-        "EventStatus": "Scheduled",
-        "ResourceType": "VirtualMachine",
-        "Resources": [vm, "vm-9"],
-        "NotBefore": "Mon, 02 Mar 2026 09:15:20 GMT",
-    }
-    about = {"event": event, "event_id": subject.lower()}
-    data = {**about, "vm": {"name": vm}, "severity": "WARN", "message": f"Reboot number {number}", **more}
-    return Record(
-        id=f"00000000-0000-5000-8000-{number:012}",
-        kind=kind,
-        source=f"urn:azure-vm:{vm}",
-        subject=subject,
-        time=AT + timedelta(seconds=number),
-        severity="WARN",
-        data=data,
-    )
+    event = azure_event(subject, "Reboot", [vm, "vm-9"], "Mon, 02 Mar 2026 09:15:20 GMT")
+    told = {"event": event, "message": f"Reboot number {number}", **more}
+    return factories.a_record(number, kind=kind, subject=subject, vm=vm, time=AT + timedelta(seconds=number), **told)
 
 
 def run(*words: str, environ: dict[str, str] | None = None) -> tuple[int, str, str]:

@@ -15,6 +15,7 @@ from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata import scenario
+from tests.support.factories import as_started, azure_event
 from tests.support.lines import too_wide
 from tests.support.systems import DRIVE
 
@@ -37,18 +38,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
 
 
 def an_event(event_id: str, **fields: object) -> dict[str, object]:
-    return {
-        "EventId": event_id,
-        "EventType": "Freeze",
-        "EventStatus": "Scheduled",
-        "ResourceType": "VirtualMachine",
-        "Resources": [*NAMES, *(f"{LONG_VM[:-4]}{number:04}" for number in range(30))],
-        "NotBefore": "Mon, 02 Mar 2026 09:15:20 GMT",
-        "Description": "Host server is undergoing maintenance. " * 8,
-        "EventSource": "Platform",
-        "DurationInSeconds": 5,
-        **fields,
-    }
+    resources = [*NAMES, *(f"{LONG_VM[:-4]}{number:04}" for number in range(30))]
+    usual = {"Description": "Host server is undergoing maintenance. " * 8, "DurationInSeconds": 5}
+    return azure_event(event_id, "Freeze", resources, "Mon, 02 Mar 2026 09:15:20 GMT", **usual | fields)
 
 
 def a_recording(folder: Path) -> str:
@@ -57,7 +49,7 @@ def a_recording(folder: Path) -> str:
     documents: tuple[list[dict[str, object]], ...] = (
         [one, two],
         [{**one, "DurationInSeconds": 9, "Description": "y" * 300}, two],
-        [{**one, "EventStatus": "Started", "NotBefore": ""}, {**two, "EventStatus": "Started", "NotBefore": ""}],
+        [as_started(one), as_started(two)],
         [],
     )
     lines = [

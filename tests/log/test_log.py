@@ -22,19 +22,10 @@ from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log
 from exporter.log.writer import MAX_WAITING_LINES
 from exporter.rotating_file import RotatingFile
 from exporter.secrets import Secret
+from tests.support.factories import Clock
 from tests.support.log_reading import PATIENCE, logged, wait_until_gone
 
 START = 1767225600.0  # 2026-01-01T00:00:00Z
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def lines(log: Log, stream: io.StringIO) -> list[dict[str, object]]:
@@ -48,7 +39,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture
@@ -188,7 +179,7 @@ def test_how_long_a_failure_lasted_is_measured_by_the_clock_that_nobody_sets(
     stream: io.StringIO, clock: Clock, step: float
 ) -> None:
     """Setting the wall clock neither makes a second of failure a day, nor silences or repeats it."""
-    monotonic = Clock()
+    monotonic = Clock(START)
     log = Log(stream, format="json", clock=clock, monotonic=monotonic)
     for _ in range(3):
         log.failing("poll", "poll.failed", reason="timeout")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
 from exporter.recorder.recorder import Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.factories import azure_event
 from tests.support.log_reading import PATIENCE, logged
 from tests.support.metrics_reading import value
 
@@ -74,18 +74,8 @@ class Clock:
 
 def event(event_id: str = REBOOT, kind: str = "Reboot", *resources: str, **fields: Any) -> dict[str, Any]:
     """A user's Reboot of this VM in fifteen minutes, which the default rules approve; `fields` go over its own."""
-    return {
-        "EventId": event_id,
-        "EventStatus": "Scheduled",
-        "EventType": kind,
-        "EventSource": "User",
-        "ResourceType": "VirtualMachine",
-        "Resources": list(resources) or [NAME],
-        "NotBefore": format_datetime(datetime.fromtimestamp(START, UTC) + timedelta(minutes=15), usegmt=True),
-        "Description": "",
-        "DurationInSeconds": -1,
-        **fields,
-    }
+    not_before = datetime.fromtimestamp(START, UTC) + timedelta(minutes=15)
+    return azure_event(event_id, kind, list(resources) or [NAME], not_before, **{"EventSource": "User"} | fields)
 
 
 def started(given: Mapping[str, Any]) -> dict[str, Any]:

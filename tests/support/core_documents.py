@@ -19,6 +19,7 @@ from exporter.core.memory import number, with_tracked
 from exporter.core.policy import Context, Policy, Presence
 from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import EMPTY, Approval, Instant, State, Transition
+from tests.support.factories import azure_event
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
 NOT_BEFORE: Final = "Fri, 21 Nov 2025 12:15:00 GMT"
@@ -28,18 +29,9 @@ KEY: Final = folded(EVENT_ID)
 
 def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
     """A user's reboot of vm-0, Scheduled, NotBefore a quarter past noon; `...` as a value leaves the field out."""
-    found = {
-        "EventId": event_id,
-        "EventType": "Reboot",
-        "ResourceType": "VirtualMachine",
-        "Resources": ["vm-0"],
-        "EventStatus": "Scheduled",
-        "NotBefore": NOT_BEFORE,
-        "Description": "Virtual machine is going to be restarted as requested by authorized user.",
-        "EventSource": "User",
-        "DurationInSeconds": -1,
-    } | fields
-    return {name: value for name, value in found.items() if value is not ...}
+    told = "Virtual machine is going to be restarted as requested by authorized user."
+    usual = {"EventSource": "User", "Description": told}
+    return azure_event(event_id, "Reboot", ["vm-0"], NOT_BEFORE, **usual | fields)
 
 
 def started(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from exporter.errors import Failure
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from exporter.sinks.reasons import REASONS
+from tests.support import factories
 
 T = TypeVar("T")
 
@@ -39,21 +40,7 @@ EVENT: dict[str, Any] = {
 
 def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, message: str = "A sentence") -> Record:
     """A record whose id ends with that number."""
-    return Record(
-        id=f"00000000-0000-5000-8000-{number:012}",
-        kind="scheduled",
-        source="urn:azure-vm:web-1",
-        subject=subject,
-        time=AT,
-        severity="WARN",
-        data={
-            "event": event,
-            "event_id": subject.lower(),
-            "vm": {"name": "web-1"},
-            "severity": "WARN",
-            "message": message,
-        },
-    )
+    return factories.a_record(number, subject=subject, time=AT, event=event, message=message)
 
 
 def destination(broker: Broker, **options: Any) -> EventHubsDestination:

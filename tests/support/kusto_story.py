@@ -20,6 +20,7 @@ from exporter.core.record_factory import RecordFactory
 from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, Record, Vm
 from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, State
 from tests.support.core_documents import Watcher, context_of
+from tests.support.factories import as_started, azure_event
 
 SUBSCRIPTION: Final = "8d10da13-8125-4ba9-a717-bf7490507b3d"
 FREEZE: Final = "11111111-AAAA-4AAA-8AAA-AAAAAAAAAAAA"
@@ -42,26 +43,6 @@ def at(day: int, clock: str, *, month: int = 11) -> datetime:
     """A moment of the story."""
     hours, minutes, seconds = (int(part) for part in clock.split(":"))
     return datetime(2026, month, day, hours, minutes, seconds, tzinfo=UTC)
-
-
-def event(event_id: str, event_type: str, resources: list[str], not_before: datetime, **fields: Any) -> dict[str, Any]:
-    """An event as Azure publishes it."""
-    return {
-        "EventId": event_id,
-        "EventType": event_type,
-        "ResourceType": "VirtualMachine",
-        "Resources": resources,
-        "EventStatus": "Scheduled",
-        "NotBefore": f"{not_before:%a, %d %b %Y %H:%M:%S} GMT",
-        "Description": "",
-        "EventSource": "Platform",
-        "DurationInSeconds": -1,
-    } | fields
-
-
-def as_started(found: dict[str, Any]) -> dict[str, Any]:
-    """The same event, Started."""
-    return found | {"EventStatus": "Started", "NotBefore": ""}
 
 
 class Member:
@@ -172,14 +153,14 @@ def _tell(fleet: dict[str, Member]) -> None:
     web_0.starts(at(31, "08:00:00", month=10), "0.9.0")
     for member in (web_1, web_2):
         member.starts(at(31, "08:00:00", month=10), "1.0.0")
-    freeze = event(EARLIER, "Freeze", ["web-0"], at(1, "00:05:00"), DurationInSeconds=2)
+    freeze = azure_event(EARLIER, "Freeze", ["web-0"], at(1, "00:05:00"), DurationInSeconds=2)
     web_0.sees(at(31, "23:50:00", month=10), freeze)
     web_0.sees(at(1, "00:05:00"), as_started(freeze))
     web_0.sees(at(1, "00:06:00"))
     web_0.stops(at(2, "07:59:00"))
     web_0.starts(at(2, "08:00:00"), "1.0.0")
 
-    freeze = event(FREEZE, "Freeze", ["web-0", "web-1"], at(3, "10:15:00"), DurationInSeconds=9)
+    freeze = azure_event(FREEZE, "Freeze", ["web-0", "web-1"], at(3, "10:15:00"), DurationInSeconds=9)
     for member in fleet.values():
         member.sees(at(3, "10:00:01" if member is web_1 else "10:00:00"), freeze)
         member.sees(at(3, "10:15:00"), as_started(freeze))
@@ -187,7 +168,7 @@ def _tell(fleet: dict[str, Member]) -> None:
             member.stands_still(at(3, "10:16:00"), FREEZE, 4.0)
         member.sees(at(3, "10:20:00"))
 
-    freeze = event(APPROVED, "Freeze", ["web-0", "web-1"], at(5, "12:15:00"), DurationInSeconds=5)
+    freeze = azure_event(APPROVED, "Freeze", ["web-0", "web-1"], at(5, "12:15:00"), DurationInSeconds=5)
     lower = freeze | {"EventId": APPROVED.lower()}
     web_0.sees(at(5, "12:00:00"), freeze)
     web_1.sees(at(5, "12:00:00"), lower)
@@ -200,19 +181,20 @@ def _tell(fleet: dict[str, Member]) -> None:
     web_0.sees(at(5, "12:10:00"))
     web_1.sees(at(5, "12:10:01"))
 
-    reboot = event(CANCELED, "Reboot", ["web-1"], at(7, "09:10:00"))
+    reboot = azure_event(CANCELED, "Reboot", ["web-1"], at(7, "09:10:00"))
     web_1.sees(at(7, "09:00:00"), reboot)
     web_1.sees(at(7, "09:00:01"), unbroken=False)
 
-    delete = event(DELETED, "Terminate", ["web-2"], at(9, "15:10:00"), EventSource="User")
+    delete = azure_event(DELETED, "Terminate", ["web-2"], at(9, "15:10:00"), EventSource="User")
     web_2.sees(at(9, "15:05:00"), delete)
     web_2.sees(at(9, "15:10:00"), as_started(delete))
 
     web_1.starts(at(12, "04:00:00"), "1.0.0")
-    web_1.sees(at(12, "04:00:01"), as_started(event(LATE, "Reboot", ["web-1"], at(12, "04:00:00"))), unbroken=False)
+    late = azure_event(LATE, "Reboot", ["web-1"], at(12, "04:00:00"))
+    web_1.sees(at(12, "04:00:01"), as_started(late), unbroken=False)
     web_1.sees(at(12, "04:09:01"))
 
-    freeze = event(LOST, "Freeze", ["web-0"], at(20, "18:15:00"), DurationInSeconds=0)
+    freeze = azure_event(LOST, "Freeze", ["web-0"], at(20, "18:15:00"), DurationInSeconds=0)
     web_0.sees(at(20, "18:00:00"), freeze)
     before = len(web_0.told)
     web_0.sees(at(20, "18:15:00"), as_started(freeze))

@@ -10,6 +10,7 @@ from typing import Any
 from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.outbox.store import Outbox
+from tests.support import factories
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 STATE = State(birth=NOW, vm_key="me")
@@ -17,16 +18,9 @@ BOTH = ("event_hubs", "otlp")
 
 
 def a_record(number: int, subject: str = "event", size: int = 0, created: datetime = NOW) -> Record:
-    """A record whose id ends with that number, created so many seconds after `created`, with `size` bytes of text."""
-    return Record(
-        id=f"00000000-0000-5000-8000-{number:012}",
-        kind="scheduled",
-        source="urn:azure-vm:web-1",
-        subject=subject,
-        time=created + timedelta(seconds=number),
-        severity="INFO",
-        data={"severity": "INFO", "message": "x" * size, "event": None},
-    )
+    """A record created so many seconds after `created`, with `size` bytes of text."""
+    time = created + timedelta(seconds=number)
+    return factories.a_record(number, subject=subject, time=time, severity="INFO", message="x" * size)
 
 
 def numbers(batch: list[Any]) -> list[int]:

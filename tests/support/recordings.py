@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from exporter.config.policy_values import policy_values
 from exporter.core.policy import Policy
 from exporter.core.records import timestamp
 from exporter.recorder.files import RecordingFiles
+from tests.support.factories import as_started, azure_event
 
 BEGIN: Final = datetime(2026, 3, 1, tzinfo=UTC)
 NAME: Final = "web-1"
@@ -94,21 +94,12 @@ class Recording:
 
     def event(self, event_id: str, kind: str, source: str = "Platform", duration: int = 5, *names: str) -> None:
         """An event is announced."""
-        item = {
-            "EventId": event_id,
-            "EventStatus": "Scheduled",
-            "EventType": kind,
-            "EventSource": source,
-            "ResourceType": "VirtualMachine",
-            "Resources": list(names) or [NAME],
-            "NotBefore": format_datetime(self.at + NOTICE, usegmt=True),
-            "Description": "",
-            "DurationInSeconds": duration,
-        }
+        fields = {"EventSource": source, "DurationInSeconds": duration}
+        item = azure_event(event_id, kind, list(names) or [NAME], self.at + NOTICE, **fields)
         self.change({**self.events, event_id: item})
 
     def start(self, event_id: str) -> None:
-        self.change({**self.events, event_id: {**self.events[event_id], "EventStatus": "Started", "NotBefore": ""}})
+        self.change({**self.events, event_id: as_started(self.events[event_id])})
 
     def go(self, event_id: str) -> None:
         self.change({key: item for key, item in self.events.items() if key != event_id})
@@ -118,7 +109,7 @@ class Recording:
 
 
 def recorded_days(path: Path, policy: Policy, days: int) -> Recording:
-    """Some days of an agent with this policy: on each day an event, at times an outage or a restart, in several files."""
+    """Days of an agent with this policy: on each an event, at times an outage or a restart, in several files."""
     recording = Recording(path)
     recording.began(policy)
     for day, (kind, source, duration, names) in zip(range(days), _kinds(), strict=False):

@@ -12,22 +12,13 @@ from urllib.parse import urlsplit
 
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.factories import Clock
 
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 COMPUTE = "/metadata/instance/compute?api-version=2021-12-13"
 METADATA = {"Metadata": "true"}
 MIGRATION = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 START = 1_790_000_000.25
-
-
-class Clock:
-    """A wall clock that stands still until a test moves it."""
-
-    def __init__(self, now: float = START) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Unhurried:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import pytest
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.dashboards_world import RULES
+from tests.support.factories import azure_event
 from tests.support.peers import Webhook, alertmanager, prometheus, scrape, until
 
 LISTENING: Final = re.compile(r"event=agent\.listening .*?address=(127\.0\.0\.1:\d+)")
@@ -26,18 +26,9 @@ CALM: Final[dict[str, Any]] = {"DocumentIncarnation": 3, "Events": []}
 
 
 def _reboot_soon() -> dict[str, Any]:
-    soon = format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)
-    event = {
-        "EventId": "602d9444-d2cd-49c7-8624-8643e7171297",
-        "EventStatus": "Scheduled",
-        "EventType": "Reboot",
-        "ResourceType": "VirtualMachine",
-        "Resources": ["vm-1"],
-        "NotBefore": soon,
-        "Description": "Host server is undergoing maintenance.",
-        "EventSource": "Platform",
-        "DurationInSeconds": -1,
-    }
+    soon = datetime.now(UTC) + timedelta(minutes=5)
+    told = "Host server is undergoing maintenance."
+    event = azure_event("602d9444-d2cd-49c7-8624-8643e7171297", "Reboot", ["vm-1"], soon, Description=told)
     return {"DocumentIncarnation": 2, "Events": [event]}
 
 

@@ -20,6 +20,7 @@ from exporter.core.state import State
 from exporter.outbox.store import Outbox
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
+from tests.support import factories
 from tests.support.lines import rejoined
 from tests.support.running import Run
 
@@ -96,9 +97,7 @@ def outbox(tmp_path: Path) -> str:
 
 def a_record() -> Record:
     """A record as the outbox keeps it."""
-    about = {"event": SCENARIO_EVENT, "event_id": EVENT_ID.lower()}
-    data = {**about, "vm": {"name": NAME}, "severity": "WARN", "message": DESCRIPTION}
-    return Record("1", "scheduled", f"urn:azure-vm:{NAME}", EVENT_ID, AT, "WARN", data)
+    return factories.a_record(subject=EVENT_ID, vm=NAME, time=AT, event=SCENARIO_EVENT, message=DESCRIPTION)
 
 
 def test_demo(scenario: str) -> None:

@@ -9,6 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,6 +17,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.otlp_collector import Collector
+from tests.support.factories import azure_event
 from tests.systemd.guest import Guest
 
 NAME: Final = "azure-scheduled-events-exporter"
@@ -129,17 +131,9 @@ class World:
 
     def _event(self, description: str, source: str, notice: float = 900) -> dict[str, Any]:
         self._events += 1
-        return {
-            "EventId": f"00000000-0000-4000-8000-{self._events:012}",
-            "EventStatus": "Scheduled",
-            "EventType": "Reboot",
-            "ResourceType": "VirtualMachine",
-            "Resources": [VM],
-            "NotBefore": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + notice)),
-            "Description": description,
-            "EventSource": source,
-            "DurationInSeconds": -1,
-        }
+        event_id = f"00000000-0000-4000-8000-{self._events:012}"
+        not_before = datetime.now(UTC) + timedelta(seconds=notice)
+        return azure_event(event_id, "Reboot", [VM], not_before, Description=description, EventSource=source)
 
     def _announce(self, events: list[dict[str, Any]]) -> None:
         self._events += 1

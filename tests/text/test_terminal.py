@@ -38,6 +38,7 @@ from exporter.text.terminal import (
     supports_colour,
 )
 from exporter.text.timeline import record_lines
+from tests.support import factories
 from tests.support.log_reading import logged
 
 HOSTILE: Final = "".join(
@@ -121,15 +122,10 @@ def test_replay_escapes_a_recording_and_a_document(tmp_path: Path) -> None:
 
 
 def a_record(subject: str) -> Record:
-    data = {
-        "event": dict(EVENT),
-        "event_id": subject.lower(),
-        "vm": {"name": ATTACK},
-        "severity": "WARN",
-        "message": ATTACK,
-        "account": {"a": ATTACK},
-    }
-    return Record("id-1", "completed", f"urn:{subject}", subject, datetime(2026, 3, 2, tzinfo=UTC), "WARN", data)
+    account = {"a": ATTACK}
+    return factories.a_record(
+        kind="completed", subject=subject, vm=ATTACK, event=dict(EVENT), message=ATTACK, account=account
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("--format", "json"), ("--parked", "--format", "json"), ("--parked",)])

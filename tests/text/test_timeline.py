@@ -10,21 +10,17 @@ from hypothesis import strategies as st
 
 from exporter.core.records import KINDS, Record
 from exporter.text.timeline import account_lines, line, record_lines
+from tests.support import factories
 
 AT = datetime(2026, 3, 2, 9, 0, 20, 500000, tzinfo=UTC)
 EVENT_ID = "6a8c1f0e-3b52-4c47-9d10-2f7e5b94c8d3"
 
 
 def a_record(kind: str = "scheduled", severity: str = "WARN", **data: Any) -> Record:
-    whole = {
-        "event": {"EventId": EVENT_ID, "EventType": "Reboot"},
-        "event_id": EVENT_ID,
-        "vm": {"name": "vm-1"},
-        "severity": severity,
-        "message": "Reboot of this VM is scheduled, not before 2026-03-02T09:15:20.000000Z",
-        **data,
-    }
-    return Record("id", kind, "urn:azure-vm:vm-1", EVENT_ID, AT, severity, whole)
+    event = {"EventId": EVENT_ID, "EventType": "Reboot"}
+    message = "Reboot of this VM is scheduled, not before 2026-03-02T09:15:20.000000Z"
+    told = {"event": event, "message": message, **data}
+    return factories.a_record(kind=kind, subject=EVENT_ID, vm="vm-1", time=AT, severity=severity, **told)
 
 
 def test_a_line_says_when_how_bad_whose_what_and_which() -> None:

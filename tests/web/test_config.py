@@ -14,6 +14,7 @@ from exporter.log.log import Log
 from exporter.web.config import WebConfig, WebConfigError
 from exporter.web.config_file import RateLimit, WebSettings
 from tests.support.certificates import Authority, encrypted, ends, write
+from tests.support.factories import Clock
 from tests.support.log_reading import logged
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
@@ -180,16 +181,6 @@ def test_without_tls_there_is_no_end(path: Path) -> None:
     """A file without TLS has no certificate."""
     path.write_text("")
     assert WebConfig(path).certificate_not_after is None
-
-
-class Clock:
-    """Monotonic seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_broken_new_certificate_leaves_the_old_one_serving(path: Path, authority: Authority) -> None:

@@ -31,6 +31,7 @@ from exporter.core.state import Instant, State
 from exporter.simulator.metadata import scenario
 from tests.support.approval_case import hours
 from tests.support.core_documents import context_of, explain
+from tests.support.factories import azure_event
 from tests.support.lines import rejoined
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "replay"
@@ -61,18 +62,9 @@ def as_json(*words: str, standard_input: bytes = b"") -> tuple[list[dict[str, An
 
 
 def an_event(**fields: Any) -> dict[str, Any]:
-    return {
-        "EventId": "6A8C1F0E-3B52-4C47-9D10-2F7E5B94C8D3",
-        "EventStatus": "Scheduled",
-        "EventType": "Freeze",
-        "ResourceType": "VirtualMachine",
-        "Resources": ["vm-1", "vm-2"],
-        "NotBefore": "Mon, 02 Mar 2026 12:15:00 GMT",
-        "Description": "Virtual machine is being paused.",
-        "EventSource": "Platform",
-        "DurationInSeconds": 5,
-        **fields,
-    }
+    usual = {"Description": "Virtual machine is being paused.", "DurationInSeconds": 5}
+    not_before = "Mon, 02 Mar 2026 12:15:00 GMT"
+    return azure_event("6A8C1F0E-3B52-4C47-9D10-2F7E5B94C8D3", "Freeze", ["vm-1", "vm-2"], not_before, **usual | fields)
 
 
 def a_document(number: int, *events: dict[str, Any]) -> dict[str, Any]:

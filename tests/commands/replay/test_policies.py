@@ -576,8 +576,8 @@ sys.exit(code)
     ],
 )
 def test_weeks_are_reviewed_in_bounded_memory(tmp_path: Path, days: int, expected: dict[str, int], counts: str) -> None:
-    """Thousands of lines in several files, replayed twice: events of every type, outages and restarts; memory follows the size of
-    the files, not the number of polls."""
+    """Thousands of lines in several files, replayed twice: events of every type, outages and restarts; memory follows
+    the size of the files, not the number of polls."""
     recording = recorded_days(tmp_path / "rec", DRY_RUN, days)
     assert len(recording.paths) > days // 6
     path = tmp_path / "policy.toml"

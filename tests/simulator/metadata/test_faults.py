@@ -14,7 +14,8 @@ import pytest
 
 from exporter.simulator.faults import FaultError, Faults
 from exporter.simulator.metadata import faults
-from tests.support.simulator_client import COMPUTE, EVENTS, MIGRATION, Clock, Reply, approve, ask, playing
+from tests.support.factories import Clock
+from tests.support.simulator_client import COMPUTE, EVENTS, MIGRATION, START, Reply, approve, ask, playing
 
 STATUS_FAULTS = [name for name in faults.KINDS if name.isdecimal()]
 
@@ -22,7 +23,7 @@ STATUS_FAULTS = [name for name in faults.KINDS if name.isdecimal()]
 @pytest.mark.parametrize("name", STATUS_FAULTS)
 def test_a_status_fault_fails_reads_and_approvals(name: str) -> None:
     """Every numbered fault is that status for GET and POST, approves nothing, and is gone once cleared."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("live-migration", clock, faults=[name]) as service:
         clock.now += 60
         service.fault(name)
@@ -36,7 +37,7 @@ def test_a_status_fault_fails_reads_and_approvals(name: str) -> None:
 
 def test_body_faults_send_no_document() -> None:
     """Each fault of the body gives what its name says, and never by accident a good document."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("live-migration", clock) as service:
         clock.now += 60
         good = ask(service).body
@@ -65,7 +66,7 @@ def test_body_faults_send_no_document() -> None:
 @pytest.mark.not_wine("a reset comes there as the end of the connection")
 def test_connection_faults_break_the_connection() -> None:
     """Reset, gap, half-close, hang and drip leave a client without a whole answer, in their own way."""
-    with playing("live-migration", Clock()) as service:
+    with playing("live-migration", Clock(START)) as service:
         service.fault("reset")
         with pytest.raises(ConnectionResetError):
             ask(service)
@@ -89,7 +90,7 @@ def test_connection_faults_break_the_connection() -> None:
 
 def test_an_endless_answer_goes_on_until_the_client_leaves() -> None:
     """`endless` announces no length and does not stop by itself."""
-    with playing("quiet", Clock(), faults=["endless"]) as service:
+    with playing("quiet", Clock(START), faults=["endless"]) as service:
         address = urlsplit(service.url)
         with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=5) as client:
             client.sendall(f"GET {EVENTS} HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n\r\n".encode())
@@ -108,7 +109,7 @@ def test_post_faults_leave_reads_alone() -> None:
         ("post-hang:0", 0, 0),
         ("post-reset", 0, 1),
     ):
-        clock = Clock()
+        clock = Clock(START)
         with playing("live-migration", clock) as service:
             clock.now += 60
             service.fault(name)
@@ -124,7 +125,7 @@ def test_post_faults_leave_reads_alone() -> None:
 
 def test_a_fault_applies_to_its_place_and_its_count() -> None:
     """A delay comes on top of the first other one."""
-    with playing("quiet", Clock()) as service:
+    with playing("quiet", Clock(START)) as service:
         service.fault("instance/404", "500*2")
         assert [ask(service).status for _ in range(3)] == [500, 500, 200]
         assert ask(service, COMPUTE).status == 404
@@ -153,7 +154,7 @@ def test_an_unknown_fault_is_refused(spec: str) -> None:
     """A fault that cannot be understood is an error that repeats it, and leaves those in force alone."""
     with pytest.raises(FaultError, match=re.escape(spec or "''")):
         Faults(faults.KINDS, faults.PLACES).parse(spec)
-    with playing("quiet", Clock(), faults=["500"]) as service:
+    with playing("quiet", Clock(START), faults=["500"]) as service:
         if spec:
             with pytest.raises(FaultError):
                 service.fault(spec)
@@ -164,7 +165,7 @@ def test_an_unknown_fault_is_refused(spec: str) -> None:
 def test_closing_leaves_no_thread_and_no_connection() -> None:
     """Whatever its clients are in the middle of, a closed service waits for none of them; closing twice is fine."""
     before = set(threading.enumerate())
-    service = playing("quiet", Clock(), faults=["hang*1"])
+    service = playing("quiet", Clock(START), faults=["hang*1"])
     service.start()
     address = urlsplit(service.url)
     idle = socket.create_connection((str(address.hostname), int(address.port or 0)))

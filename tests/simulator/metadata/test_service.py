@@ -16,7 +16,8 @@ from exporter.simulator.metadata.platform import API_VERSIONS, utc
 from exporter.simulator.metadata.protocol import MAX_BODY
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.metadata.story import ScenarioError
-from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, MIGRATION, START, Clock, approve, ask, playing
+from tests.support.factories import Clock
+from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, MIGRATION, START, approve, ask, playing
 
 STRICT = {
     "no metadata header": ("GET", EVENTS, {}, 400),
@@ -53,7 +54,7 @@ STRICT = {
 @pytest.fixture(scope="module")
 def migrating() -> Iterator[MetadataService]:
     """The documented live migration, standing still at its announcement."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("live-migration", clock) as service:
         clock.now += 60
         yield service
@@ -75,7 +76,7 @@ def test_requests_are_answered_as_strictly_as_the_real_service_does(migrating: M
 def test_every_response_has_its_date(migrating: MetadataService) -> None:
     """Good or refused, an answer has the Date of the platform's clock, by which a client can judge its own."""
     for reply in (ask(migrating), ask(migrating, "/"), ask(migrating, headers={}), ask(migrating, COMPUTE)):
-        assert parsedate_to_datetime(reply.headers["Date"]).timestamp() == int(Clock().now + 60)
+        assert parsedate_to_datetime(reply.headers["Date"]).timestamp() == int(Clock(START).now + 60)
 
 
 def test_the_response_to_head_has_no_body(migrating: MetadataService) -> None:
@@ -133,7 +134,7 @@ def test_a_large_body_is_refused(migrating: MetadataService) -> None:
 
 def test_an_approval_is_answered_200_each_time_and_starts_the_event_early() -> None:
     """A valid id in any letter case is a 200, also again and once Started; gone it is a 400."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("live-migration", clock) as service:
         assert approve(service, MIGRATION) == 400
         clock.now += 60
@@ -157,7 +158,7 @@ def test_an_approval_is_answered_200_each_time_and_starts_the_event_early() -> N
 
 def test_requests_are_recorded_with_time_path_and_headers() -> None:
     """A test can see what a client really sent."""
-    with playing("quiet", Clock()) as service:
+    with playing("quiet", Clock(START)) as service:
         ask(service, headers={**METADATA, "User-Agent": "me"})
     (request,) = service.requests
     assert (request.time, request.method, request.path) == (START, "GET", EVENTS)
@@ -179,7 +180,7 @@ def test_one_connection_serves_many_requests(migrating: MetadataService) -> None
 
 def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
     """`compute` names the VM answered for, every leaf is a text, and what must never be logged is there and marked."""
-    with playing("live-migration", Clock(), vm="westno_1") as service:
+    with playing("live-migration", Clock(START), vm="westno_1") as service:
         compute = ask(service, COMPUTE).json
     assert (compute["name"], compute["vmScaleSetName"]) == ("WestNO_1", "WestNO")
     assert compute["osProfile"]["computerName"] == "WestNO000001"
@@ -211,7 +212,7 @@ def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logge
 
 def test_two_vms_of_one_scenario_see_the_same_approval() -> None:
     """Services that share a platform show and approve the same events, each as its own VM."""
-    clock = Clock()
+    clock = Clock(START)
     with (
         playing("live-migration", clock) as first,
         playing("live-migration", clock, platform=first.platform, vm="WestNO_1") as other,
@@ -225,7 +226,7 @@ def test_two_vms_of_one_scenario_see_the_same_approval() -> None:
 
 def test_a_set_document_is_answered_as_it_is() -> None:
     """`set_document` answers exactly those bytes, takes approvals of its ids, and gives way to the scenario again."""
-    with playing("quiet", Clock()) as service:
+    with playing("quiet", Clock(START)) as service:
         document = b'{"Events": [{"EventId": "AbC"}], "DocumentIncarnation": 9 }'
         service.set_document(document)
         assert ask(service).body == document
@@ -241,7 +242,7 @@ def test_a_set_document_is_answered_as_it_is() -> None:
 
 def test_while_switched_off_nothing_is_answered_and_then_the_number_starts_again() -> None:
     """The 24 hours without service are resets for a client, and the document afterwards is number 1."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("switched-off", clock) as service:
         clock.now += 30
         assert ask(service).json["DocumentIncarnation"] == 8
@@ -254,7 +255,7 @@ def test_while_switched_off_nothing_is_answered_and_then_the_number_starts_again
 
 def test_a_repeated_play_has_new_ids_and_a_number_that_goes_on() -> None:
     """With `repeat` the story begins again; no EventId comes back and the number never goes down."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("host-failure", clock, repeat=True) as service:
         seen = []
         for _ in range(3):
@@ -269,7 +270,7 @@ def test_a_repeated_play_has_new_ids_and_a_number_that_goes_on() -> None:
 
 def test_times_in_documents_are_those_of_the_wall_clock() -> None:
     """At any speed NotBefore is a whole second at which the event really starts, and not before."""
-    clock = Clock()
+    clock = Clock(START)
     with playing("user-reboot", clock, speed=100) as service:
         clock.now += 0.5
         due = ask(service).json["Events"][0]["NotBefore"]
@@ -283,7 +284,7 @@ def test_times_in_documents_are_those_of_the_wall_clock() -> None:
 
 def test_a_test_can_wait_for_what_the_service_receives() -> None:
     """`wait_until` ends with the request it waits for, and says no when that does not come."""
-    with playing("quiet", Clock()) as service:
+    with playing("quiet", Clock(START)) as service:
         asking = threading.Thread(target=ask, args=(service,))
         asking.start()
         assert service.wait_until(lambda: len(service.requests) == 1, 5)

@@ -1,0 +1,67 @@
+"""What many tests need one of: an event as Azure writes it, a record, and a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from exporter.core.records import Record
+
+AT: Final = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def azure_event(
+    event_id: str, event_type: str, resources: list[str], not_before: str | datetime, **fields: Any
+) -> dict[str, Any]:
+    """An event of the platform, Scheduled; `fields` go over its own, `...` as a value leaves the field out."""
+    given = {
+        "EventId": event_id,
+        "EventStatus": "Scheduled",
+        "EventType": event_type,
+        "ResourceType": "VirtualMachine",
+        "Resources": resources,
+        "NotBefore": not_before if isinstance(not_before, str) else f"{not_before:%a, %d %b %Y %H:%M:%S} GMT",
+        "Description": "",
+        "EventSource": "Platform",
+        "DurationInSeconds": -1,
+    } | fields
+    return {name: value for name, value in given.items() if value is not ...}
+
+
+def as_started(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The same event, Started."""
+    return {**event, "EventStatus": "Started", "NotBefore": ""}
+
+
+def a_record(
+    number: int = 1,
+    *,
+    kind: str = "scheduled",
+    subject: str = "event",
+    vm: str = "web-1",
+    time: datetime = AT,
+    severity: str = "WARN",
+    **data: Any,
+) -> Record:
+    """A record whose id ends with that number; `data` goes over its own."""
+    about = {"event": None, "event_id": subject.lower(), "vm": {"name": vm}}
+    return Record(
+        id=f"00000000-0000-5000-8000-{number:012}",
+        kind=kind,
+        source=f"urn:azure-vm:{vm}",
+        subject=subject,
+        time=time,
+        severity=severity,
+        data={**about, "severity": severity, "message": "A sentence", **data},
+    )
