@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.state import SourceStatus
-from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.event_files.test_keeper import World
 from tests.support.documentation import ROOT, blocks
 from tests.support.event_files import events
+from tests.support.factories import service_of
 from tests.support.peers import need
 from tests.support.running import Run
 from tests.support.statuses import FREEZE, REBOOT, scheduled_story, with_source
@@ -39,10 +39,7 @@ def block(language: str) -> str:
     return found
 
 
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    with MetadataService(load("user-reboot"), speed=100) as running:
-        yield running
+service = service_of("user-reboot", speed=100)
 
 
 @pytest.mark.linux("the ready file of the page is one of Linux")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +32,7 @@ from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
 from exporter.recorder.recorder import Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
-from tests.support.factories import azure_event
+from tests.support import factories
 from tests.support.log_reading import PATIENCE, logged
 from tests.support.metrics_reading import value
 
@@ -75,17 +74,15 @@ class Clock:
 def event(event_id: str = REBOOT, kind: str = "Reboot", *resources: str, **fields: Any) -> dict[str, Any]:
     """A user's Reboot of this VM in fifteen minutes, which the default rules approve; `fields` go over its own."""
     not_before = datetime.fromtimestamp(START, UTC) + timedelta(minutes=15)
-    return azure_event(event_id, kind, list(resources) or [NAME], not_before, **{"EventSource": "User"} | fields)
+    return factories.azure_event(
+        event_id, kind, list(resources) or [NAME], not_before, **{"EventSource": "User"} | fields
+    )
 
 
-def started(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same event, Started."""
-    return {**given, "EventStatus": "Started", "NotBefore": ""}
+started = factories.as_started
 
 
-def document(number: int, *events: Mapping[str, Any]) -> bytes:
-    """The body of an answer with these events."""
-    return json.dumps({"DocumentIncarnation": number, "Events": list(events)}).encode()
+document = factories.document
 
 
 @dataclass(slots=True)

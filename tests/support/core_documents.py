@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,7 @@ from exporter.core.memory import number, with_tracked
 from exporter.core.policy import Context, Policy, Presence
 from exporter.core.records import Vm, VmIdentity
 from exporter.core.state import EMPTY, Approval, Instant, State, Transition
-from tests.support.factories import azure_event
+from tests.support import factories
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
 NOT_BEFORE: Final = "Fri, 21 Nov 2025 12:15:00 GMT"
@@ -31,7 +30,7 @@ def event(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
     """A user's reboot of vm-0, Scheduled, NotBefore a quarter past noon; `...` as a value leaves the field out."""
     told = "Virtual machine is going to be restarted as requested by authorized user."
     usual = {"EventSource": "User", "Description": told}
-    return azure_event(event_id, "Reboot", ["vm-0"], NOT_BEFORE, **usual | fields)
+    return factories.azure_event(event_id, "Reboot", ["vm-0"], NOT_BEFORE, **usual | fields)
 
 
 def started(event_id: str = EVENT_ID, **fields: Any) -> dict[str, Any]:
@@ -56,9 +55,7 @@ def explain(policy: Policy, state: State, context: Context) -> tuple[Explanation
     return tuple(explain_decision(policy, state, context, decision) for decision in decide(policy, state, context))
 
 
-def body(number: Any, *events: Any) -> bytes:
-    """The body of an answer with these events."""
-    return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
+body = factories.document
 
 
 def parsed(*events: Any, number: int = 1) -> Document:

@@ -1,12 +1,17 @@
-"""What many tests need one of: an event as Azure writes it, a record, and a clock that stands still."""
+"""What many tests need one of: an event as Azure writes it, a document, a service, a record, a clock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import pytest
+
 from exporter.core.records import Record
+from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.service import MetadataService
 
 AT: Final = datetime(2026, 3, 2, 9, 0, 20, tzinfo=UTC)
 
@@ -42,6 +47,21 @@ def azure_event(
 def as_started(event: Mapping[str, Any]) -> dict[str, Any]:
     """The same event, Started."""
     return {**event, "EventStatus": "Started", "NotBefore": ""}
+
+
+def document(number: Any, *events: Any) -> bytes:
+    """The body of an answer with these events."""
+    return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
+
+
+def service_of(scenario: str, speed: float = 1.0) -> Any:
+    """A fixture: a metadata service that plays this scenario."""
+
+    def service() -> Iterator[MetadataService]:
+        with MetadataService(load(scenario), speed=speed) as running:
+            yield running
+
+    return pytest.fixture(service)
 
 
 def a_record(

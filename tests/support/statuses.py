@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -19,6 +18,7 @@ from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
 from exporter.core.state import Approval, Instant, ProcessMemory, SourceStatus, State, Transition
 from exporter.core.state_codec import dump_state, load_state
+from tests.support import factories
 from tests.support.core_documents import context_of
 
 NOON: Final = datetime(2025, 11, 21, 12, 0, tzinfo=UTC)
@@ -55,14 +55,8 @@ REBOOT: Final[dict[str, Any]] = {
 }
 
 
-def started(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The same event, Started."""
-    return {**event, "EventStatus": "Started", "NotBefore": ""}
-
-
-def document(number: int, *events: Mapping[str, Any]) -> bytes:
-    """A document with these events, as its body."""
-    return json.dumps({"DocumentIncarnation": number, "Events": events}).encode()
+started = factories.as_started
+document = factories.document
 
 
 class Story:

@@ -46,6 +46,12 @@ class Pages:
         return Response(200, OPENMETRICS, self._metrics + b"# EOF\n")
 
 
+def config(folder: Path, text: str) -> WebConfig:
+    """A web-config file of this text in the folder, as read."""
+    (folder / "web.yml").write_text(text)
+    return WebConfig(folder / "web.yml")
+
+
 @contextmanager
 def serving(
     pages: object = None, *, limits: Limits | None = None, web_config: WebConfig | None = None

@@ -6,15 +6,14 @@ import gzip
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import bcrypt
 import httpx
 import pytest
 
-from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.factories import service_of
 from tests.support.lines import rejoined
 from tests.support.peers import need
 from tests.support.running import Run
@@ -24,10 +23,7 @@ PATH = "/api/v1/status"
 CREDENTIALS = ("bob", "right")
 
 
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    with MetadataService(scenario.load("user-reboot"), speed=20) as running:
-        yield running
+service = service_of("user-reboot", speed=20)
 
 
 def test_a_running_agent_answers_as_its_page(tmp_path: Path, service: MetadataService) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import pytest
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.console import UNDELIVERED
+from tests.support.factories import service_of
 
 STOPS: Final = ("ctrl-c", "ctrl-break") if sys.platform == "win32" else ("SIGINT", "SIGTERM", "SIGHUP")
 SECONDS: Final = 120.0
@@ -66,10 +66,7 @@ class Stoppable:
         return self._process.returncode
 
 
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    with MetadataService(load("quiet")) as running:
-        yield running
+service = service_of("quiet")
 
 
 @pytest.mark.parametrize("stop", STOPS)

@@ -13,24 +13,18 @@ import httpx
 import pytest
 
 from exporter.log.log import Log
-from exporter.web.config import WebConfig
 from exporter.web.connection import Limits
 from exporter.web.responses import GATE, STATUS, Accept, Response
 from exporter.web.server import WebServer
 from tests.support.certificates import Authority, write
 from tests.support.log_reading import logged
 from tests.support.web_crowd import Crowd, hosts
-from tests.support.web_target import connect, read_all, serving, target
+from tests.support.web_target import config, connect, read_all, serving, target
 
 AUTH = ("prometheus", "right")
 USERS = f"basic_auth_users:\n  prometheus: {bcrypt.hashpw(b'right', bcrypt.gensalt(4)).decode()}\n"
 SLOW = f"basic_auth_users:\n  prometheus: {bcrypt.hashpw(b'right', bcrypt.gensalt(12)).decode()}\n"
 TWO_AN_HOUR = "rate_limit: {interval: 1h, burst: 2}\n"
-
-
-def config(folder: Path, text: str) -> WebConfig:
-    (folder / "web.yml").write_text(text)
-    return WebConfig(folder / "web.yml")
 
 
 @pytest.fixture

@@ -9,19 +9,13 @@ import bcrypt
 import httpx
 import pytest
 
-from exporter.web.config import WebConfig
 from exporter.web.responses import HEALTH
 from tests.support.certificates import Authority, write
-from tests.support.web_target import serving
+from tests.support.web_target import config, serving
 
 AUTH = ("prometheus", "right")
 USERS = f"basic_auth_users:\n  prometheus: {bcrypt.hashpw(b'right', bcrypt.gensalt(4)).decode()}\n"
 TWO_AN_HOUR = "rate_limit: {interval: 1h, burst: 2}\n"
-
-
-def config(folder: Path, text: str) -> WebConfig:
-    (folder / "web.yml").write_text(text)
-    return WebConfig(folder / "web.yml")
 
 
 def test_health_paths_are_free_of_the_rate_limit(tmp_path: Path) -> None:

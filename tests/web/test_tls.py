@@ -16,7 +16,6 @@ import bcrypt
 import httpx
 import pytest
 
-from exporter.web.config import WebConfig
 from exporter.web.responses import GATE, ROUTES
 from tests.support import peers
 from tests.support.certificates import Authority, ends, write
@@ -24,6 +23,7 @@ from tests.support.web_target import (
     METRICS,
     SLOWEST_SECONDS,
     Target,
+    config,
     connect,
     read_all,
     scrape_seconds,
@@ -52,11 +52,6 @@ def folder(tmp_path: Path, authority: Authority) -> Path:
     write(tmp_path, "server", *authority.issue("localhost", "127.0.0.1"))
     (tmp_path / "ca.crt").write_text(authority.pem)
     return tmp_path
-
-
-def config(folder: Path, text: str) -> WebConfig:
-    (folder / "web.yml").write_text(text)
-    return WebConfig(folder / "web.yml")
 
 
 def trusting(folder: Path) -> ssl.SSLContext:

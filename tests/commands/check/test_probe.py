@@ -6,7 +6,6 @@ import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.instance import NOISE
 from exporter.simulator.metadata.service import MetadataService
+from tests.support.factories import service_of
 from tests.support.ports import reserved_port
 from tests.support.probing import (
     ENVIRONMENT,
@@ -42,10 +42,7 @@ IMDS = "http://169.254.169.254"
 DOCUMENT = b'{"DocumentIncarnation":1,"Events":[]}'
 
 
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    with MetadataService(scenario.load("live-migration"), speed=1000) as running:
-        yield running
+service = service_of("live-migration", speed=1000)
 
 
 # --- the metadata service

@@ -6,7 +6,6 @@ import dataclasses
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from exporter.config.schema import Settings
 from exporter.core.state import State
 from exporter.core.state_codec import dump_state
 from exporter.outbox.store import Outbox
-from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.web.config import WebConfig
 from exporter.web.responses import Response
@@ -31,6 +29,7 @@ from exporter.web.server import WebServer
 from exporter.windows import access
 from tests.commands.check.test_command import a_pair
 from tests.support.configuration import loaded
+from tests.support.factories import service_of
 from tests.support.ports import reserved_port, silent_port
 from tests.support.probing import (
     ENVIRONMENT,
@@ -47,10 +46,7 @@ from tests.support.raw_server import ok as http_ok
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 
 
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    with MetadataService(scenario.load("live-migration"), speed=1000) as running:
-        yield running
+service = service_of("live-migration", speed=1000)
 
 
 # --- the outbox and other files

@@ -22,11 +22,11 @@ from exporter.commands.check.running import findings
 from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
 from exporter.log.log import Log
-from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.service import MetadataService
 from tests.commands.check.test_command import a_pair
 from tests.support import statuses
 from tests.support.configuration import loaded
+from tests.support.factories import service_of
 from tests.support.peers import until
 from tests.support.probing import ENVIRONMENT, findings_of, sentence_of
 from tests.support.raw_server import Peer, RawServer, answers, response
@@ -38,10 +38,7 @@ METRICS = b'azure_scheduled_events_build_info{version="1"} 1\n'
 SERVED = "is served by this agent, which is running"
 
 
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    with MetadataService(scenario.load("live-migration"), speed=1) as running:
-        yield running
+service = service_of("live-migration")
 
 
 @contextmanager
