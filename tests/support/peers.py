@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 import time
@@ -28,6 +29,8 @@ BUILT: Final = ("actionlint", "kube-score")
 
 LISTENING: Final = re.compile(r'Listening on".*?address=\S*:(\d+)')
 START_SECONDS: Final = 120.0
+NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Else httpx reads the authorities for each request anew, 15 ms of processor time, also where there is no TLS."""
 
 T = TypeVar("T")
 
@@ -107,7 +110,8 @@ class Daemon:
 
     def get(self, path: str, **parameters: object) -> Any:
         """The JSON answer to a GET."""
-        answer = httpx.get(self.url + path, params={name: str(value) for name, value in parameters.items()}, timeout=30)
+        told = {name: str(value) for name, value in parameters.items()}
+        answer = httpx.get(self.url + path, params=told, timeout=30, verify=NO_TLS)
         return answer.raise_for_status().json()
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -138,7 +142,7 @@ class Daemon:
         if not self.port or self._process.poll() is not None:
             raise RuntimeError("the peer did not start:\n" + "\n".join(self.lines[-20:]))
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(self.url + "/-/ready", timeout=2).status_code == httpx.codes.OK
+            return httpx.get(self.url + "/-/ready", timeout=2, verify=NO_TLS).status_code == httpx.codes.OK
         return False
 
 

@@ -16,7 +16,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from exporter.sinks.prometheus.catalogue import PREFIX
-from tests.support.peers import until
+from tests.support.peers import NO_TLS, until
 from tests.support.systems import OWN_CONSOLE, terminate
 
 LISTENING: Final = re.compile(r"event=agent\.listening address=(\S+)")
@@ -94,11 +94,12 @@ class Run:
         return until(found, every=0.01)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://{self.address}{path}", timeout=30, trust_env=False)
+        return httpx.get(f"http://{self.address}{path}", timeout=30, trust_env=False, verify=NO_TLS)
 
     def metric(self, name: str, **labels: str) -> float | None:
         """One sample of a scrape."""
-        for family in parse_text(self.get("/metrics").text):
+        lines = [line for line in self.get("/metrics").text.splitlines() if line.startswith(PREFIX + name)]
+        for family in parse_text("\n".join([*lines, ""])):
             for sample in family.samples:
                 if sample.name == PREFIX + name and sample.labels == labels:
                     return float(sample.value)

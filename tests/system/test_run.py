@@ -21,7 +21,7 @@ from exporter.simulator.metadata.service import MetadataService
 from tests.support.agent_world import document, event, queued_in, started
 from tests.support.eventhubs_client import receive
 from tests.support.otlp_receiver import Hang, Receiver, attributes
-from tests.support.peers import prometheus, scrape, until
+from tests.support.peers import NO_TLS, prometheus, scrape, until
 from tests.support.ports import reserved_port, silent_port
 from tests.support.running import Run
 from tests.support.simulator_client import Unhurried
@@ -94,7 +94,7 @@ def test_the_first_scrape_does_not_wait_for_the_source(tmp_path: Path) -> None:
 
         def scraped() -> httpx.Response | None:
             try:
-                return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=2, trust_env=False)
+                return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=2, trust_env=False, verify=NO_TLS)
             except httpx.TransportError:
                 return None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.agent_world import document
-from tests.support.peers import until
+from tests.support.peers import NO_TLS, until
 from tests.support.ports import reserved_port
 from tests.support.running import Run
 from tests.system.test_run import mine, quiet
@@ -37,7 +37,7 @@ def full_pipe() -> Iterator[tuple[int, int]]:
 
 def answers(port: int, path: str) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=5, trust_env=False).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=5, trust_env=False, verify=NO_TLS).status_code == 200
     except httpx.TransportError:
         return False
 
