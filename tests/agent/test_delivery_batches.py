@@ -18,7 +18,7 @@ from exporter.core.records import Record
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.outbox import queue as outbox_queue
 from tests.support.delivery_world import Line, in_order
-from tests.support.effort import MEMORY
+from tests.support.effort import MEMORY, examples
 from tests.support.eventhubs_target import a_record
 from tests.support.outbox_content import STATE, opened
 from tests.support.outbox_content import a_record as a_small_record
@@ -101,7 +101,7 @@ MOODS = st.builds(
 STEPS = st.lists(st.lists(st.sampled_from(SUBJECTS), max_size=12) | MOODS, max_size=25)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     steps=STEPS,
     bad=st.frozensets(st.integers(0, 60), max_size=4),
