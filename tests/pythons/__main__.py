@@ -27,7 +27,7 @@ from tests.support.machine import ROOT, Missing
 VERSIONS: Final = ("3.12", "3.13", "3.14")
 BUILD: Final = "build/pythons"
 """In the checkout: an environment for each version, and beside it what pytest said."""
-PYTEST: Final = ("-m", "pytest", "--dist", "loadfile", "-p", "no:cacheprovider", "--color=no", "--tb=short", "-q")
+PYTEST: Final = ("-m", "pytest", "--dist", "worksteal", "-p", "no:cacheprovider", "--color=no", "--tb=short", "-q")
 CLOSING: Final = re.compile(r"^=*\s*(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s", re.MULTILINE)
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
 
