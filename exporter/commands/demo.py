@@ -191,7 +191,7 @@ class _Run(Struct):
             self._read_until(self._all_delivered, DELIVERY_SECONDS)
             self.samples = self._scrape()
             self.app.stop()
-            agent.join(AGENT_SECONDS)
+            self._read_until(lambda: not agent.is_alive(), AGENT_SECONDS)
             self._read_until(lambda: len(self.records) >= len(self._stored_ids()), CONSUMER_SECONDS)
         finally:
             self.app.stop()  # also where nobody reads what is printed: its files are removed next
