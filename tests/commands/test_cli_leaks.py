@@ -64,6 +64,7 @@ COMMANDS = [
     ("tail", "--outbox", "none.db", "--vm"),
     ("tail", "--outbox", "none.db", "--event-id"),
     ("tail", "--outbox", "none.db", "--event-hubs.consumer-group"),
+    ("tail", "--outbox", "none.db", "--max"),
     ("tail", "--outbox", "none.db", "--until-idle"),
     ("tail", "--outbox", "none.db", "--from"),
     ("tail", "--outbox", "none.db", "--kind"),

@@ -44,6 +44,7 @@ FOLLOW_SECONDS: Final = 0.5
 """Between two reads of an outbox that is followed."""
 MAX_SHOWN: Final = 500
 """Characters of an error."""
+MAX_DIGITS: Final = 12
 EPILOG: Final = """\
 Without --outbox the records are read from Event Hubs, by the settings of `run`; the credential needs the claim Listen.
 Nothing is kept there: a consumer group's positions are neither used nor moved. Both message formats are understood;
@@ -85,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     read.add_argument(
         "--until-idle", metavar="DURATION", type=duration_argument, help="End when nothing came for so long: 5s."
     )
+    read.add_argument("--max", metavar="N", type=_positive, help="End after so many records.")
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--vm", metavar="NAME", type=word_argument, default="", help="Only records of this VM.")
     shown.add_argument(
@@ -114,6 +116,12 @@ def begin_argument(text: str) -> Begin:
             f"found {describe(text)}"
         )
     return instant
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, found {describe(text)}")
+    return int(text)
 
 
 def tail(args: argparse.Namespace) -> int:
@@ -172,6 +180,8 @@ def _read_outbox(args: argparse.Namespace, reader: OutboxReader, view: View) -> 
             in_range = not isinstance(begin, datetime) or entry.record.time >= begin
             if in_range and not skips and (entry.parked or not args.parked):
                 view.show(entry.record, entry)
+            if view.full:
+                return
         if reader.file_missing and not announced:
             _note(f"{reader.path} is not there yet; waiting for it")
             announced = True
@@ -208,12 +218,12 @@ def _read_hub(args: argparse.Namespace, hubs: EventHubsSettings, view: View) -> 
 
 
 def _show_in_order(reader: EventHubsReader, view: View, until_idle: float | None) -> None:
-    """Show the messages of all partitions, in the order of their times as far as that needs no waiting, until nothing
-    has come for `until_idle` seconds."""
+    """Show the messages of all partitions, in the order of their times as far as that needs no waiting, until the view
+    is full or nothing has come for `until_idle` seconds."""
     held: list[Record] = []
     held_since = last_message_at = time.monotonic()
     failing = ""
-    while True:
+    while not view.full:
         message, now = reader.get(TICK_SECONDS), time.monotonic()
         if isinstance(message, Failure):
             if message.reason != failing:

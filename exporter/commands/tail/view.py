@@ -32,9 +32,14 @@ class View(Struct):
     foreign: int = 0
     _seen: dict[tuple[str, str], None] = field(default_factory=dict)
 
+    @property
+    def full(self) -> bool:
+        """As many records were shown as were asked for."""
+        return self.args.max is not None and self.shown >= self.args.max
+
     def show(self, record: Record, entry: Entry | None = None) -> None:
         """Print a record, unless it is filtered out or was printed before. `entry` is where it is in the outbox."""
-        if not self._wanted(record):
+        if self.full or not self._wanted(record):
             return
         key = (record.source, record.id)
         if key in self._seen:

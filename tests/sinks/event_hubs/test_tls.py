@@ -78,7 +78,7 @@ def tail(*words: str) -> tuple[int, str]:
     os.environ[VARIABLE] = STRING
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            return main(["tail", "--from", "start", "--until-idle", "1s", *words]), said.getvalue()
+            return main(["tail", "--from", "start", "--max", "1", *words]), said.getvalue()
     finally:
         os.environ.clear()
         os.environ.update(before)
