@@ -227,8 +227,8 @@ class App:
         return EventFiles(Folder(path), rules, version=__version__, log=self._log, now=lambda: self._clock().wall)
 
     def _status_published(self, status: Status) -> None:
-        self.web.renew_pages()
         self._observer.expect(status.may_hold_own_event)
+        self.web.renew_pages()
         if self._event_files is not None:
             self._event_files.publish(status)
 

@@ -280,9 +280,11 @@ while True:
 
 
 def stop_and_continue(pid: int, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> float:
-    """Stops a process for so long; the seconds that it was in truth. `meanwhile` is what happens then."""
+    """Stop a child for so long; the seconds that it was in truth. `meanwhile` is what happens then."""
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
+    # One thread takes the signal and stops the others, which run on until it has a processor.
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
     meanwhile()
     time.sleep(seconds)  # what is tested is time that passes
     os.kill(pid, signal.SIGCONT)
