@@ -9,10 +9,11 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
