@@ -1,7 +1,7 @@
 """The destinations in a process of their own, so that what they cost is not the agent's: `python -m benchmarks.peers`.
 
 Commands come as JSON lines on standard input, each is answered by one line: `{"do": "ids"}`, `{"do": "broker", "word":
-"stop_listening"}`, `{"do": "told"}` (bodies at the event hub, connections open and ever accepted), `{"do": "fault",
+"stop"}`, `{"do": "told"}` (bodies at the event hub, connections open and ever accepted), `{"do": "fault",
 "text": "drop-after-store*3"}`, `{"do": "collector", "status": 503}`.
 """
 
@@ -112,7 +112,7 @@ def _obey(command: dict[str, Any], broker: Broker, collector: FlappingCollector)
                 "connections": broker.total_connections,
             }
         case "broker":
-            {"stop_listening": broker.stop_listening, "listen_again": broker.listen_again}[command["word"]]()
+            {"stop": broker.stop, "start": broker.start}[command["word"]]()
         case "fault":
             broker.fault(command["text"])
         case "clear":
@@ -126,7 +126,7 @@ def main() -> int:
     collector = FlappingCollector()
     with (
         reserved_port() as port,
-        Broker(hubs={HUB: 4}, port=port, max_messages=1_000_000) as broker,
+        Broker(hubs={HUB: 4}, port=port) as broker,
         collector,
     ):
         print(

@@ -121,7 +121,7 @@ def disturb(service: MetadataService, peers: Peers, seen: Seen, chance: random.R
         peers.ask("fault", text=hub)
         seen.faults[hub] += 1
     if "hub-gone" in ways:
-        peers.ask("broker", word="stop_listening")
+        peers.ask("broker", word="stop")
         seen.faults["hub gone"] += 1
     if "collector" in ways:
         peers.ask("collector", status=status)
@@ -136,7 +136,7 @@ def disturb(service: MetadataService, peers: Peers, seen: Seen, chance: random.R
 def mend(service: MetadataService, peers: Peers) -> None:
     peers.resume()
     service.fault()
-    peers.ask("broker", word="listen_again")
+    peers.ask("broker", word="start")
     peers.ask("clear")
     peers.ask("collector", status=200)
 

@@ -87,7 +87,7 @@ def test_refused_for_hours(tmp_path: Path) -> None:
         Broker(port=port) as broker,
         Line(tmp_path, destination(broker, deadline=10.0)) as line,
     ):
-        broker.stop_listening()
+        broker.stop()
         wanted = []
         for hour in range(1, 7):
             wanted.append(a_record(hour, subject=f"event-{hour % 2}"))
@@ -96,7 +96,7 @@ def test_refused_for_hours(tmp_path: Path) -> None:
             line.clock.go(3600)
         assert line.failures("connect") == 6
         assert line.waiting() == 6
-        broker.listen_again()
+        broker.start()
         line.go()
         assert in_order(arrived(broker), wanted)
         assert "event=destination.recovered" in line.logged()
@@ -109,13 +109,13 @@ def test_patience_grows_and_a_restart_tries_at_once(tmp_path: Path) -> None:
         Broker(port=port) as broker,
         Line(tmp_path, destination(broker, deadline=10.0)) as line,
     ):
-        broker.stop_listening()
+        broker.stop()
         line.put(a_record(1))
         for _ in range(6):
             line.turn()
         assert line.waits == [1, 2, 4, 8, 15, 15]
         line.begin()
-        broker.listen_again()
+        broker.start()
         assert line.turn() == 0
         assert arrived(broker) == [a_record(1).id]
 

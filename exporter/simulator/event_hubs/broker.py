@@ -3,90 +3,98 @@
     with Broker() as broker:
         client = EventHubProducerClient.from_connection_string(broker.connection_string())
 
-One port serves AMQP and AMQP over websocket; with `ssl_context`, both inside TLS.
+One port serves AMQP and AMQP over websocket; with `ssl_context`, both inside TLS. Each fault (`simulator.faults`, of
+`KINDS`) strikes once at its moment, unless it is written with a count: `drop-before-store`,
+`rejected:com.microsoft:server-busy*3` and `silent*always` are faults. The moments are: `connect` (a TCP connection was
+accepted), `cbs` (a put-token), `attach` (a link to an event hub), `management` (a request on $management) and `send` (a
+complete transfer to an event hub, be it one event or a batch).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from exporter.simulator.event_hubs.connection import Connection
-from exporter.simulator.event_hubs.faults import KINDS
-from exporter.simulator.event_hubs.session import Namespace
-from exporter.simulator.event_hubs.store import Store, StoredMessage
-from exporter.simulator.faults import Faults
+from exporter.simulator.event_hubs.store import Namespace, StoredMessage
+from exporter.simulator.faults import Faults, Kind
 
-DEFAULT_HUBS: Final[Mapping[str, int]] = {"scheduled-events": 4}
+KINDS: Final[Mapping[str, Kind]] = {
+    "silent": Kind("accepts the connection, reads, never sends anything", where="connect", times=1),
+    "cbs-refused": Kind("put-token is answered with 401", where="cbs", times=1),
+    "cbs-silent": Kind("put-token is never answered", where="cbs", times=1),
+    "attach-refused": Kind("detaches the link with the condition", condition="amqp:not-found", where="attach", times=1),
+    "management-silent": Kind("the request is never answered", where="management", times=1),
+    "drop-before-store": Kind("connection reset, nothing stored", where="send", times=1),
+    "drop-after-store": Kind("stored, connection reset: the acknowledgement is lost", where="send", times=1),
+    "no-disposition": Kind("stored, never acknowledged, connection stays up", where="send", times=1),
+    "released": Kind("not stored", where="send", times=1),
+    "modified": Kind("not stored", where="send", times=1),
+    "rejected": Kind("not stored, for the condition", condition="com.microsoft:server-busy", where="send", times=1),
+    "detach": Kind("not stored, link detached", condition="com.microsoft:server-busy", where="send", times=1),
+    "accept": Kind("no fault: one send succeeds", where="send", times=1),
+}
+_HOST: Final = "127.0.0.1"
 _TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs them
-
-T = TypeVar("T")
 
 
 class Broker:
     """A namespace with event hubs (name to number of partitions). Every method may be called from any thread.
 
-    `port` 0 takes a free one, which is kept over `stop` and `start`. Kept are at most `max_messages` messages a
-    partition, the oldest are dropped. `faults` are written as in `faults`.
+    `port` 0 takes a free one, which is kept over `stop` and `start`. `max_message_size` is in bytes.
     """
 
     def __init__(
         self,
         *,
-        hubs: Mapping[str, int] = DEFAULT_HUBS,
-        host: str = "127.0.0.1",
+        hubs: Mapping[str, int] | None = None,
         port: int = 0,
         faults: Iterable[str] = (),
         max_message_size: int = 1_048_576,
-        max_messages: int = 200_000,
         ssl_context: ssl.SSLContext | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.host, self.port = host, port
-        self._store = Store(max_messages=max_messages, clock=clock)
-        for name, partitions in hubs.items():
-            self._store.create(name, partitions)
-        self._namespace = Namespace(self._store, Faults(KINDS), max_message_size)
+        """Raises FaultError for an unknown fault."""
+        self.port = port
+        self._namespace = Namespace(Faults(KINDS), max_message_size, clock)
         self._namespace.faults.set(*faults)
+        for name, partitions in (hubs or {"scheduled-events": 4}).items():
+            self.create_hub(name, partitions)
         self._ssl = ssl_context
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: asyncio.Server | None = None
-        self._thread: threading.Thread | None = None
         self._stopping = asyncio.Event()
+        self._thread = threading.Thread()
         self.unexpected_errors: list[BaseException | str] = []
 
     # --- starting and stopping --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the port, and return when it is open. Raises OSError when it can't be."""
-        if self._thread is not None:
+        """Open the port. Raises OSError when it can't be. A broker that runs goes on."""
+        if self._loop is not None:
             return
-        self._stopping = asyncio.Event()
-        started: Future[None] = Future()
+        listening = socket.create_server((_HOST, self.port), backlog=512)
+        self.port = listening.getsockname()[1]
+        self._loop, self._stopping = asyncio.new_event_loop(), asyncio.Event()
+        self._loop.set_exception_handler(self._record_error)
+        serving = self._serve(listening)
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(started)), name="event-hubs-broker", daemon=True
+            target=self._loop.run_until_complete, args=(serving,), name="event-hubs-broker", daemon=True
         )
         self._thread.start()
-        try:
-            started.result(_TIMEOUT)
-        except OSError:
-            self._thread.join(_TIMEOUT)
-            self._thread = None
-            raise
 
     def stop(self) -> None:
         """Drop all connections and close the port. Messages stay; `start` opens the same port again."""
-        if self._thread is None or self._loop is None:
-            return
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(_TIMEOUT)
-        self._thread = self._loop = None
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(_TIMEOUT)
+            self._loop.close()
+            self._loop = None
 
     def __enter__(self) -> Self:
         """See `start`."""
@@ -99,29 +107,15 @@ class Broker:
         """See `stop`."""
         self.stop()
 
-    async def _serve(self, started: Future[None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._record_error)
-        try:
-            await self._listen()
-        except OSError as error:
-            started.set_exception(error)
-            return
-        started.set_result(None)
+    async def _serve(self, listening: socket.socket) -> None:
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self._namespace), sock=listening, ssl=self._ssl, backlog=512
+        )
         await self._stopping.wait()
-        self._close_port()
+        server.close()
         self._drop_all()
         for _ in range(3):  # asyncio calls connection_lost in the next iterations of the loop
             await asyncio.sleep(0)
-
-    async def _listen(self) -> None:
-        if self._server is not None:
-            return
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._namespace), self.host, self.port, ssl=self._ssl, backlog=512
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Keep what is a bug of the broker, and not what a peer causes by leaving in its TLS handshake."""
@@ -130,25 +124,19 @@ class Broker:
         if not isinstance(problem, OSError):
             self.unexpected_errors.append(problem or str(context.get("message")))
 
-    def _close_port(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
     def _drop_all(self) -> None:
         for connection in list(self._namespace.connections):
             connection.drop()
 
-    def _call(self, action: Callable[[], T]) -> T:
+    def _call(self, action: Callable[[], None]) -> None:
         """Run the action on the broker's loop. Raises RuntimeError when the broker is not running."""
-        loop = self._loop
-        if loop is None:
+        if self._loop is None:
             raise RuntimeError("the broker is not running")
 
-        async def run() -> T:
-            return action()
+        async def run() -> None:
+            action()
 
-        return asyncio.run_coroutine_threadsafe(run(), loop).result(_TIMEOUT)
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(_TIMEOUT)
 
     # --- for clients ------------------------------------------------------------------------------------------------
 
@@ -158,21 +146,25 @@ class Broker:
         With TLS it is without `UseDevelopmentEmulator`, so the client needs `custom_endpoint_address`,
         `transport_type` and `connection_verify` too.
         """
-        name = hub if hub is not None else next(iter(self._store.hubs), "")
-        text = (
-            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName=local;SharedAccessKey=local;EntityPath={name}"
-        )
+        name = hub or next(iter(self._namespace.hubs))
+        text = f"Endpoint=sb://{_HOST}:{self.port};SharedAccessKeyName=local;SharedAccessKey=local;EntityPath={name}"
         return text if self._ssl else f"{text};UseDevelopmentEmulator=true"
 
     # --- for tests and the demo -------------------------------------------------------------------------------------
 
     def messages(self, hub: str | None = None) -> list[StoredMessage]:
-        """The messages that are kept, by partition and in order. Raises KeyError for an unknown event hub."""
-        return self._store.snapshot(hub)
+        """The messages, by partition and in order. Raises KeyError for an unknown event hub."""
+        with self._namespace.changed:
+            hubs = self._namespace.hubs
+            chosen = hubs.values() if hub is None else [hubs[hub]]
+            return [message for each in chosen for log in each.partitions.values() for message in log.messages]
 
     def wait_for(self, count: int, timeout: float) -> list[StoredMessage]:
         """All messages, once `count` were ever stored. Raises TimeoutError after `timeout` seconds."""
-        self._store.wait(count, timeout)
+        space = self._namespace
+        with space.changed:
+            if not space.changed.wait_for(lambda: space.total_stored >= count, timeout):
+                raise TimeoutError(f"{space.total_stored} of {count} messages stored after {timeout:g} s")
         return self.messages()
 
     @property
@@ -214,21 +206,6 @@ class Broker:
         """Drop the connection of every client."""
         self._call(self._drop_all)
 
-    def stop_listening(self) -> None:
-        """Close the port and drop all connections: clients are refused until `listen_again`."""
-
-        def close() -> None:
-            self._close_port()
-            self._drop_all()
-
-        self._call(close)
-
-    def listen_again(self) -> None:
-        """Open the same port again. Raises OSError when it is taken."""
-        if self._loop is None:
-            raise RuntimeError("the broker is not running")
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_TIMEOUT)
-
     def expire_token(self) -> None:
         """Let all tokens expire: links to event hubs are detached, new ones need a new put-token."""
 
@@ -240,14 +217,15 @@ class Broker:
         self._call(expire)
 
     def create_hub(self, name: str, partitions: int = 4) -> None:
-        """Add an event hub. Raises ValueError for a name that can't be one."""
-        self._store.create(name, partitions)
+        """Add an event hub."""
+        self._namespace.create(name, partitions)
 
     def delete_hub(self, name: str) -> None:
         """Delete an event hub that clients may be using. Raises KeyError when there is none."""
 
         def delete() -> None:
-            self._store.delete(name)
+            with self._namespace.changed:
+                del self._namespace.hubs[name]
             for connection in list(self._namespace.connections):
                 connection.detach_hub_links("amqp:not-found", "The messaging entity was deleted.", hub=name)
 

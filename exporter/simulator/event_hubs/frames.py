@@ -7,7 +7,7 @@ which AMQP allows. So every frame written here has all fields of its type, null 
 from __future__ import annotations
 
 import struct
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from exporter.simulator.event_hubs.amqp import CodecError, Described, Symbol, UByte, UInt, ULong, UShort, decode, encode
@@ -29,7 +29,10 @@ _FRAME = struct.Struct(">IBBH")
 
 
 class ProtocolError(Exception):
-    """The peer violated AMQP in a way that ends its connection; `condition` is AMQP's error condition."""
+    """The peer violated AMQP, which ends its connection, or wants a link that it can't have, which detaches it.
+
+    `condition` is AMQP's error condition.
+    """
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(description)
@@ -194,7 +197,7 @@ _KINDS: Final[dict[int, type[Performative]]] = {
     0x41: SaslInit,
     0x44: SaslOutcome,
 }
-_CODES: Final[dict[type, bytes]] = {kind: b"\x00\x53" + bytes([code]) for code, kind in _KINDS.items()}
+_CODES: Final = {kind: ULong(code) for code, kind in _KINDS.items()}
 
 
 def _allowed(hint: Any) -> tuple[type, ...] | None:
@@ -222,10 +225,6 @@ def next_frame(buffer: bytearray) -> Frame | None:
         return None
     content = bytes(buffer[4 * offset : size])
     del buffer[:size]
-    return _parse(kind, channel, content)
-
-
-def _parse(kind: int, channel: int, content: bytes) -> Frame:
     if not content:
         return Frame(kind, channel, None, b"")
     described, end = decode(content)
@@ -248,16 +247,12 @@ def _parse(kind: int, channel: int, content: bytes) -> Frame:
 def frame(channel: int, performative: Performative, payload: bytes = b"", kind: int = AMQP_FRAME) -> bytes:
     """The frame's bytes, with every field written. Plain integers take the type their field has."""
     types = _TYPES[type(performative)]
-    values = [_typed(value, allowed) for value, allowed in zip(performative, types, strict=True)]
-    content = _CODES[type(performative)] + encode(values) + payload
+    values = [
+        value if value is None or allowed is None or type(value) in allowed else allowed[0](value)
+        for value, allowed in zip(performative, types, strict=True)
+    ]
+    content = encode(Described(_CODES[type(performative)], values)) + payload
     return _FRAME.pack(HEADER_SIZE + len(content), 2, kind, channel) + content
-
-
-def _typed(value: Any, allowed: tuple[type, ...] | None) -> Any:
-    if value is None or allowed is None or type(value) in allowed:
-        return value
-    wanted = next(kind for kind in allowed if kind is not NoneType)
-    return wanted(value)
 
 
 def error(condition: str, description: str) -> Described:

@@ -1,4 +1,4 @@
-"""What the broker stores: event hubs with append-only partitions, bounded in messages, oldest dropped first.
+"""What the broker keeps: a namespace, its event hubs with append-only partitions, and who is connected to it.
 
 The formats of messages and of positions are those of Event Hubs: AMQP 1.0 part 3, section 3.2, its annotations
 `x-opt-…`, and its selector filters.
@@ -12,13 +12,28 @@ import threading
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
-from exporter.simulator.event_hubs.amqp import CodecError, Described, Symbol, Timestamp, ULong, decode, encode
+from exporter.simulator.event_hubs.amqp import (
+    Array,
+    CodecError,
+    Described,
+    Int,
+    Symbol,
+    Timestamp,
+    ULong,
+    decode,
+    encode,
+)
+from exporter.simulator.event_hubs.frames import ProtocolError
+from exporter.simulator.faults import Faults
+
+if TYPE_CHECKING:
+    from exporter.simulator.event_hubs.connection import Connection
 
 BATCH_FORMAT: Final = 0x80013700  # each data section of such a message is a message: Event Hubs' batch
 _ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA, _VALUE = 0x72, 0x73, 0x74, 0x75, 0x77
@@ -39,7 +54,6 @@ _SEQUENCE, _OFFSET, _TIME, _KEY = (
 _SELECTOR: Final = re.compile(
     r"\s*amqp\.annotation\.x-opt-(?P<what>offset|sequence-number|enqueued-time)\s*(?P<operator>>=?)\s*'?(?P<value>[^']*?)'?\s*"
 )
-LATEST: Final = "@latest"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -55,13 +69,29 @@ class Message(Struct, frozen=True):
     bare: bytes
 
     @property
+    def message_id(self) -> Any:
+        """The sender's, mostly a text; None without one."""
+        return self._property(0)
+
+    @property
+    def content_type(self) -> Any:
+        """The sender's, a text; None without one."""
+        return self._property(6)
+
+    @property
     def partition_key(self) -> str | None:
-        """The sender's annotation; None without one."""
+        """The annotation; None without one."""
         key = self.annotations.get(_KEY)
         return key.decode("utf-8", "replace") if isinstance(key, bytes) else key if isinstance(key, str) else None
 
-    def property_at(self, index: int) -> Any:
-        """A field of the properties section: 0 message-id, 3 subject, 4 reply-to, 5 correlation-id, 6 content-type."""
+    @property
+    def body(self) -> bytes:
+        """The data sections together; the text or bytes of an amqp-value; empty for anything else."""
+        if isinstance(self.value, str):
+            return self.value.encode()
+        return self.value if isinstance(self.value, bytes) else b"".join(self.data)
+
+    def _property(self, index: int) -> Any:
         return self.properties[index] if index < len(self.properties) else None
 
 
@@ -95,41 +125,17 @@ def parse_message(payload: bytes) -> Message:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """One event in a partition, with what Event Hubs adds to it."""
+class StoredMessage(Message, frozen=True):
+    """One event in a partition: its annotations are those that a receiver gets, the sender's and Event Hubs' own."""
 
-    hub: str
     partition: str
     sequence_number: int
     offset: str  # opaque text, growing; never equal to the sequence number, so that a mix-up is seen
     enqueued_time: datetime
-    partition_key: str | None
-    message_id: str | None
-    content_type: str | None
-    application_properties: dict[str, Any]
-    annotations: Mapping[Any, Any] = field(repr=False)
-    bare: bytes = field(repr=False)
-
-    @property
-    def body(self) -> bytes:
-        """The data sections together; the text or bytes of an amqp-value; empty for anything else."""
-        message = parse_message(self.bare)
-        if isinstance(message.value, str):
-            return message.value.encode()
-        return message.value if isinstance(message.value, bytes) else b"".join(message.data)
 
     def payload(self) -> bytes:
-        """The message as a receiver gets it: Event Hubs' annotations, then the sender's own sections unchanged."""
-        annotations: dict[Any, Any] = {
-            **self.annotations,
-            _SEQUENCE: self.sequence_number,
-            _OFFSET: self.offset,
-            _TIME: Timestamp(milliseconds(self.enqueued_time)),
-        }
-        if self.partition_key is not None:
-            annotations[_KEY] = self.partition_key
-        return b"\x00\x53\x72" + encode(annotations) + self.bare
+        """The message as a receiver gets it: the annotations, then the sender's own sections unchanged."""
+        return encode(Described(ULong(_ANNOTATIONS), self.annotations)) + self.bare
 
 
 def milliseconds(moment: datetime) -> int:
@@ -137,74 +143,60 @@ def milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-class PositionError(ValueError):
-    """The filter of a consumer's source is no position of Event Hubs."""
-
-
 class Partition:
-    """An append-only log. Positions are sequence numbers of the next message to read."""
+    """An append-only log. Positions are sequence numbers of the next message to read.
 
-    def __init__(self, hub: str, partition_id: str, max_messages: int) -> None:
-        self.hub, self.id = hub, partition_id
+    `readers` are called whenever a message was added.
+    """
+
+    def __init__(self, partition_id: str) -> None:
+        self.id = partition_id
         self.messages: list[StoredMessage] = []
-        self.next_sequence = 0
-        self._max_messages = max_messages
+        self.readers: set[Callable[[], None]] = set()
         self._next_offset = 0
-
-    @property
-    def first_sequence(self) -> int:
-        """The sequence number of the oldest message that is kept."""
-        return self.next_sequence - len(self.messages)
 
     def append(self, message: Message, partition_key: str | None, now: datetime) -> None:
         """Store a message, with its own partition key or else this one. `now` is aware."""
         if self.messages:
             now = max(now, self.messages[-1].enqueued_time)  # positions by time need an order that never goes back
-        message_id, content_type = message.property_at(0), message.property_at(6)
+        sequence, offset, key = len(self.messages), str(self._next_offset), message.partition_key or partition_key
+        added = {_SEQUENCE: sequence, _OFFSET: offset, _TIME: Timestamp(milliseconds(now))}
+        annotations = {**message.annotations, **added, **({} if key is None else {_KEY: key})}
+        fields = {**asdict(message), "annotations": annotations}
         self.messages.append(
-            StoredMessage(
-                hub=self.hub,
-                partition=self.id,
-                sequence_number=self.next_sequence,
-                offset=str(self._next_offset),
-                enqueued_time=now,
-                partition_key=message.partition_key or partition_key,
-                message_id=None if message_id is None else str(message_id),
-                content_type=None if content_type is None else str(content_type),
-                application_properties={str(key): value for key, value in message.application_properties.items()},
-                annotations=message.annotations,
-                bare=message.bare,
-            )
+            StoredMessage(partition=self.id, sequence_number=sequence, offset=offset, enqueued_time=now, **fields)
         )
-        self.next_sequence += 1
         self._next_offset += len(message.bare) + 64  # 64: any overhead does, an empty message must move it too
 
-    def trim(self) -> None:
-        """Drop the oldest messages beyond the bound."""
-        del self.messages[: -self._max_messages]
-
-    def read(self, sequence: int) -> StoredMessage | None:
-        """The first message at or after the sequence number that is still kept."""
-        index = max(sequence - self.first_sequence, 0)
-        return self.messages[index] if index < len(self.messages) else None
+    def description(self) -> dict[str, Any]:
+        """What `$management` says of it."""
+        last = self.messages[-1] if self.messages else None
+        return {
+            "partition": self.id,
+            "begin_sequence_number": 0,
+            "last_enqueued_sequence_number": len(self.messages) - 1,
+            "last_enqueued_offset": last.offset if last else "-1",
+            "last_enqueued_time_utc": Timestamp(milliseconds(last.enqueued_time) if last else 0),
+            "is_partition_empty": last is None,
+        }
 
     def position(self, selector: str | None) -> int:
         """Where a consumer begins whose source has this filter: a sequence number; without one, the oldest message.
 
-        Raises `PositionError` for a filter that is none of Event Hubs' three.
+        Raises `ProtocolError` for a filter that is none of Event Hubs' three.
         """
         if selector is None:
-            return self.first_sequence
+            return 0
         match = _SELECTOR.fullmatch(selector)
         if match is None:
-            raise PositionError("the filter is not a position of Event Hubs")
-        what, value, inclusive = match["what"], match["value"], match["operator"] == ">="
-        if value == LATEST and what == "offset":
-            return self.next_sequence
+            raise ProtocolError("com.microsoft:argument-error", "the filter is not a position of Event Hubs")
+        what, value = match["what"], match["value"]
+        if value == "@latest" and what == "offset":
+            return len(self.messages)
         if not re.fullmatch(r"-?\d{1,18}", value):
-            raise PositionError("the position is not a number")
-        side = bisect_left if inclusive else bisect_right
-        return self.first_sequence + side(self.messages, int(value), key=_ORDERS[what])
+            raise ProtocolError("com.microsoft:argument-error", "the position is not a number")
+        side = bisect_left if match["operator"] == ">=" else bisect_right
+        return side(self.messages, int(value), key=_ORDERS[what])
 
 
 _ORDERS: Final[dict[str, Callable[[StoredMessage], int]]] = {
@@ -214,8 +206,7 @@ _ORDERS: Final[dict[str, Callable[[StoredMessage], int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Hub:
+class Hub(Struct, frozen=True):
     """An event hub: a name and its partitions, "0" to "n-1"."""
 
     name: str
@@ -223,58 +214,43 @@ class Hub:
     partitions: Mapping[str, Partition]
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
+    def description(self) -> dict[str, Any]:
+        """What `$management` says of it."""
+        return {
+            "created_at": Timestamp(milliseconds(self.created_at)),
+            "partition_count": Int(len(self.partitions)),
+            "partition_ids": Array(self.partitions),
+            "georeplication_factor": Int(1),
+        }
+
     def choose(self, partition_key: str | None) -> Partition:
         """The key's partition, always the same one; without a key, round robin."""
         number = next(self._count) if partition_key is None else zlib.crc32(partition_key.encode())
         return self.partitions[str(number % len(self.partitions))]
 
 
-class Store:
-    """All event hubs. The broker's loop writes; any thread may read and wait."""
+class Namespace:
+    """What all connections share. The broker's loop writes; who holds `changed` may read and wait in any thread."""
 
-    def __init__(self, *, max_messages: int, clock: Callable[[], datetime]) -> None:
-        self._max_messages, self._clock = max_messages, clock
-        self._changed = threading.Condition()
-        self._stored = 0
+    def __init__(self, faults: Faults, max_message_size: int, clock: Callable[[], datetime]) -> None:
+        self.faults, self.max_message_size, self._clock = faults, max_message_size, clock
         self.hubs: dict[str, Hub] = {}
+        self.connections: set[Connection] = set()
+        self.total_stored = self.total_connections = 0
+        self.changed = threading.Condition()
 
     def create(self, name: str, partitions: int) -> None:
-        """A new, empty event hub. Raises ValueError for a name or number that can't be one."""
-        if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,254}[A-Za-z0-9])?", name):
-            raise ValueError(f"not the name of an event hub: {name!r}")
-        if not 1 <= partitions <= 1024:  # noqa: PLR2004  # the service's own largest number
-            raise ValueError(f"an event hub has 1 to 1024 partitions, not {partitions}")
-        logs = {str(i): Partition(name, str(i), self._max_messages) for i in range(partitions)}
-        with self._changed:
-            self.hubs[name] = Hub(name, self._clock(), logs)
+        """A new, empty event hub."""
+        with self.changed:
+            self.hubs[name] = Hub(name, self._clock(), {str(i): Partition(str(i)) for i in range(partitions)})
 
-    def delete(self, name: str) -> None:
-        """Delete an event hub and its messages. Raises KeyError when there is none of that name."""
-        with self._changed:
-            del self.hubs[name]
-
-    def append(self, hub: Hub, partition: Partition | None, messages: Iterable[Message], key: str | None) -> Partition:
-        """Store messages that came in one transfer: all in one partition, in order. Returns the partition."""
-        events = list(messages)
-        key = key or next((event.partition_key for event in events if event.partition_key), None)
-        with self._changed:
-            log = partition or hub.choose(key)
+    def publish(self, log: Partition, messages: Iterable[Message], key: str | None) -> None:
+        """Store messages that came in one transfer, in order, and send them to the consumers of their partition."""
+        with self.changed:
             now = self._clock()
-            for event in events:
-                log.append(event, key, now)
-            log.trim()
-            self._stored += len(events)
-            self._changed.notify_all()
-        return log
-
-    def snapshot(self, hub: str | None) -> list[StoredMessage]:
-        """What is kept now, partition by partition, in order. Raises KeyError for an unknown event hub."""
-        with self._changed:
-            hubs = [self.hubs[hub]] if hub is not None else list(self.hubs.values())
-            return [message for stored in hubs for log in stored.partitions.values() for message in log.messages]
-
-    def wait(self, count: int, timeout: float) -> None:
-        """Returns when `count` messages were ever stored. Raises TimeoutError after `timeout` seconds."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._stored >= count, timeout):
-                raise TimeoutError(f"{self._stored} of {count} messages stored after {timeout:g} s")
+            for message in messages:
+                log.append(message, key, now)
+                self.total_stored += 1
+            self.changed.notify_all()
+        for pump in list(log.readers):
+            pump()

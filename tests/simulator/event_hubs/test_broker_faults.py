@@ -11,8 +11,7 @@ import pytest
 from azure.eventhub.aio import EventHubProducerClient
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, ConnectionLostError, EventHubError
 
-from exporter.simulator.event_hubs.broker import Broker
-from exporter.simulator.event_hubs.faults import KINDS
+from exporter.simulator.event_hubs.broker import KINDS, Broker
 from exporter.simulator.faults import Fault, Faults
 from tests.support.eventhubs_client import PATIENCE, event, producer, send
 from tests.support.ports import reserved_port
@@ -117,7 +116,7 @@ FAILURES: dict[str, tuple[Callable[[Broker], None], str]] = {
     "drop": (Broker.drop_connections, ""),  # the SDK's own second attempt hides it
     "expire": (Broker.expire_token, "unauthorized-access"),
     "delete": (lambda broker: broker.delete_hub("hub"), "not-found"),
-    "refuse": (Broker.stop_listening, "socket-error"),
+    "refuse": (Broker.stop, "socket-error"),
 }
 
 
@@ -138,7 +137,7 @@ def test_a_connected_client_fails_at_its_next_send_and_then_recovers() -> None:
                 fail(broker)
                 error = result = await attempt(client)
                 broker.create_hub("hub", 1)
-                broker.listen_again()
+                broker.start()
                 while result:
                     result = await attempt(client)
             assert broker.unexpected_errors == []

@@ -138,12 +138,12 @@ def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
     target = destination(broker)
     target.send([a_record(1)])
     before = open_sockets()
-    broker.stop_listening()
+    broker.stop()
     for _ in range(2):
         error = refused(target, a_record(2))
         assert isinstance(error, Retryable)
         assert (error.reason, error.needs_operator) == ("connect", False)
-    broker.listen_again()
+    broker.start()
     target.send([a_record(2)])
     assert len(broker.messages()) == 2
     assert open_sockets() <= before
@@ -260,7 +260,7 @@ def test_the_sdk_is_quiet(broker: Broker) -> None:
     with captured_libraries(log):
         target = destination(broker)
         target.send([a_record()])
-        broker.stop_listening()
+        broker.stop()
         refused(target)
         target.close()
     assert logged(log, said) == ""
