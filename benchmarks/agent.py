@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from benchmarks.usage import Usage, usage
+from exporter.simulator.metadata.scenario import Scenario, Vm
 from exporter.simulator.metadata.service import MetadataService
-from exporter.simulator.metadata.story import Scenario, Vm
 
 START_SECONDS: Final = 30.0
 VM: Final = "vm-0"

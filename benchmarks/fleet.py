@@ -26,9 +26,9 @@ from exporter.log.log import Log
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from exporter.outbox.store import Outbox
-from exporter.simulator.metadata.play import Play
-from exporter.simulator.metadata.story import Action, Scenario, Step
-from exporter.simulator.metadata.story import Vm as StoryVm
+from exporter.simulator.metadata.platform import Play
+from exporter.simulator.metadata.scenario import Action, Scenario, Step
+from exporter.simulator.metadata.scenario import Vm as StoryVm
 
 START: Final = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
 ANNOUNCED_AFTER: Final = 3.4

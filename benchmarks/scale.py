@@ -34,7 +34,7 @@ from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
 from exporter.outbox.store import Outbox
-from exporter.simulator.metadata.story import Scenario
+from exporter.simulator.metadata.scenario import Scenario
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 
 VMS: Final = 1_000

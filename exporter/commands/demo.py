@@ -44,9 +44,8 @@ from exporter.log.libraries import captured_libraries
 from exporter.log.log import Log
 from exporter.secrets import Secret
 from exporter.simulator.event_hubs.broker import Broker
-from exporter.simulator.metadata.scenario import load
+from exporter.simulator.metadata.scenario import ScenarioError, load
 from exporter.simulator.metadata.service import MetadataService
-from exporter.simulator.metadata.story import ScenarioError
 from exporter.simulator.otlp_collector import Collector
 from exporter.text.terminal import complain, supports_colour, tell
 from exporter.text.timeline import record_lines

@@ -19,10 +19,9 @@ from exporter.core.records import timestamp
 from exporter.exit_codes import BAD_USAGE, DONE, FAILED
 from exporter.simulator.faults import FaultError
 from exporter.simulator.metadata import faults, scenario
-from exporter.simulator.metadata.platform import Change, utc
-from exporter.simulator.metadata.play import FASTEST, SLOWEST
+from exporter.simulator.metadata.platform import FASTEST, SLOWEST, Change, utc
+from exporter.simulator.metadata.scenario import Scenario, ScenarioError
 from exporter.simulator.metadata.service import MetadataService, Post
-from exporter.simulator.metadata.story import Scenario, ScenarioError
 from exporter.text.terminal import complain, say, tell
 from exporter.text.values import describe
 

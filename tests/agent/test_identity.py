@@ -13,10 +13,9 @@ from exporter.agent.identity import REFRESH_SECONDS, RETRY_SECONDS, Identity, id
 from exporter.core.records import Vm
 from exporter.log.log import Log
 from exporter.metadata.client import MetadataClient
-from exporter.simulator.metadata.instance import NOISE
-from exporter.simulator.metadata.scenario import load, parse
+from exporter.simulator.metadata.protocol import NOISE
+from exporter.simulator.metadata.scenario import Scenario, load, parse
 from exporter.simulator.metadata.service import MetadataService
-from exporter.simulator.metadata.story import Scenario
 from tests.support.log_reading import logged
 
 KNOWN = Vm(name="web-1", id="id-1", resource_id="/subscriptions/s/web-1", vmss_name="web", location="north")

@@ -24,8 +24,8 @@ from exporter.log.log import Log
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import REASONS, MetadataError
 from exporter.outbox.store import Outbox
-from exporter.simulator.metadata.play import Play
-from exporter.simulator.metadata.story import Scenario
+from exporter.simulator.metadata.platform import Play
+from exporter.simulator.metadata.scenario import Scenario
 from exporter.sinks.prometheus.sink import PrometheusSink
 
 POLL_SECONDS: Final = 5.0

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from exporter.core.policy import Mode
 from exporter.core.state import InterruptionKind
-from exporter.simulator.metadata.scenario import load, parse
-from exporter.simulator.metadata.story import Scenario
+from exporter.simulator.metadata.scenario import Scenario, load, parse
 from exporter.sinks.prometheus.catalogue import PREFIX
 from exporter.sinks.prometheus.sink import PrometheusSink
 from tests.support.dashboards_lives import Felt, Life, scrapes

@@ -46,7 +46,7 @@ from exporter.core.policy import Presence
 from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.tags import MAX_TAGS, Tags
 from exporter.simulator.metadata import scenario
-from exporter.simulator.metadata.story import Scenario, ScenarioError
+from exporter.simulator.metadata.scenario import Scenario, ScenarioError
 from exporter.text.values import nearest, unknown_word
 
 MAX_FILE: Final = 128 << 20

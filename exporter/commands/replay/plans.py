@@ -25,7 +25,7 @@ from exporter.core.document import MINIMUM_NOTICE, Document, DocumentError, pars
 from exporter.core.lifecycle import phase_of
 from exporter.core.state import Phase
 from exporter.simulator.metadata.platform import Approval, Platform
-from exporter.simulator.metadata.story import Scenario
+from exporter.simulator.metadata.scenario import Scenario
 from exporter.text.format import counted
 
 LEAST_NOTICE: Final = 30.0  # of a Spot VM's eviction, the shortest of all [Event scheduling]

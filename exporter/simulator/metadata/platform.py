@@ -1,17 +1,18 @@
 """The simulated platform, pure: given a scenario, a time and the approvals so far, what is the document?
 
 No clock and no I/O. `Platform.timeline` plays the whole story for the approvals given; an approval changes only what
-comes after it, so playing again after each approval never contradicts an earlier answer. Protocol facts: Microsoft's
-documentation of Scheduled Events; the section is named in brackets.
+comes after it, so playing again after each approval, as `Play` does, never contradicts an earlier answer. Protocol
+facts: Microsoft's documentation of Scheduled Events; the section is named in brackets.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import threading
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.core.folding import folded
-from exporter.simulator.metadata.story import Action, Phase, Scenario, Step
+from exporter.simulator.metadata.scenario import Action, Phase, Scenario, Step
 
 # Each is answered with all fields and types: what an older version does not know yet is not left out.
 API_VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
@@ -38,6 +39,10 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 # Of what happens at one instant the steps come first, then what is due by itself, then approvals.
 _STEP, _DUE, _APPROVAL = range(3)
+
+# A scenario in which nothing happens is repeated no faster than this.
+_SHORTEST_REPETITION = timedelta(seconds=1)
+SLOWEST, FASTEST = 0.001, 1e6
 
 
 class Approval(NamedTuple):
@@ -195,7 +200,6 @@ class _Simulation:
             Action.CHANGE: self._change,
             Action.START: self._start_now,
             Action.CANCEL: self._cancel,
-            Action.END: self._end_now,
             Action.SWITCH_OFF: self._switch_off,
         }
         return lambda now: actions[step.action](step, now)
@@ -228,11 +232,6 @@ class _Simulation:
     def _cancel(self, step: Step, now: datetime) -> None:
         event = self._events.get(step.event)
         if event is not None and not event.started:
-            self._remove(event, now)
-
-    def _end_now(self, step: Step, now: datetime) -> None:
-        event = self._events.get(step.event)
-        if event is not None:
             self._remove(event, now)
 
     def _switch_off(self, step: Step, now: datetime) -> None:
@@ -305,3 +304,76 @@ class _Simulation:
 def utc(seconds: float) -> datetime:
     """Seconds since the epoch as an aware instant."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+class Play:
+    """A scenario played from `start` on, `speed` times as fast. Every `now` is an aware UTC argument: no clock is read.
+
+    `repeat` begins it again when it is over, with other EventIds and the number going on.
+    """
+
+    def __init__(self, scenario: Scenario, *, start: datetime, speed: float = 1.0, repeat: bool = False) -> None:
+        """Raises ValueError for a speed that is out of bounds."""
+        if not SLOWEST <= speed <= FASTEST:
+            raise ValueError(f"speed: expected a number from {SLOWEST} to {FASTEST:.0f}")
+        self.scenario = scenario
+        self.speed = speed
+        self._repeat = repeat
+        self._lock = threading.Lock()
+        self._approvals: list[Approval] = []
+        self._platform = Platform(scenario, start, speed)
+        self._timeline = self._platform.timeline()
+        self._past: tuple[Change, ...] = ()
+
+    def now(self, now: datetime) -> Change:
+        """The document in force at that instant."""
+        with self._lock:
+            self._repeat_if_over(now)
+            return current(self._timeline, now)
+
+    def approve(self, event_ids: Collection[str], now: datetime) -> bool:
+        """Approve events: True (a 200) if every id is in the document now, else nothing of it counts (a 400)."""
+        with self._lock:
+            self._repeat_if_over(now)
+            document = current(self._timeline, now)
+            if not all(document.knows(event_id) for event_id in event_ids):
+                return False
+            known = {approval.event_id for approval in self._approvals}
+            new = {folded(event_id) for event_id in event_ids} - known
+            self._approvals += [Approval(event_id, now) for event_id in sorted(new)]
+            self._timeline = self._platform.timeline(self._approvals)
+            return True
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """The first accepted approval of each event of this repetition; ids in lower case."""
+        with self._lock:
+            return tuple(self._approvals)
+
+    def changes(self, after: datetime, until: datetime) -> tuple[Change, ...]:
+        """The changes later than `after` and not later than `until`, back to the repetition before this one."""
+        with self._lock:
+            self._repeat_if_over(until)
+            return tuple(change for change in (*self._past, *self._timeline) if after < change.at <= until)
+
+    def next_change(self, now: datetime) -> datetime | None:
+        """When the document changes next without another approval; None if it does not."""
+        with self._lock:
+            return next((change.at for change in self._timeline if change.at > now), None)
+
+    def finished(self, now: datetime) -> bool:
+        """True once the play is over; never for a repeated one."""
+        with self._lock:
+            return not self._repeat and now >= self._platform.end(self._timeline)
+
+    def _repeat_if_over(self, now: datetime) -> None:
+        while self._repeat:
+            end = max(self._platform.end(self._timeline), self._platform.start + _SHORTEST_REPETITION)
+            if now < end:
+                return
+            last = self._timeline[-1]
+            self._past, self._approvals = self._timeline, []
+            self._platform = Platform(
+                self.scenario, end, self.speed, repetition=self._platform.repetition + 1, incarnation=last.incarnation
+            )
+            self._timeline = self._platform.timeline()

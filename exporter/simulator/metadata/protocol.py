@@ -1,24 +1,69 @@
-"""The HTTP of the metadata service, pure: which requests it refuses, in which words, and what a POST asks for.
+"""The HTTP of the metadata service, pure: what it refuses, in which words, what a POST asks for, and what a VM is.
 
 Facts: Microsoft's documentation of Scheduled Events [Endpoint discovery, Headers, Start an event] and of the instance
-metadata service, whose wording of the refusals is followed.
+metadata service, whose wording of the refusals is followed. `/metadata/instance` is that of api-version 2021-12-13:
+every value is a string, a missing one "". It has what the real one has, user data and keys included, whose values are
+all `NOISE`: a client that logs or publishes any of them is found by searching for it.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from exporter.simulator.metadata import instance, platform
-from exporter.simulator.metadata.story import Vm
+from exporter.core.folding import folded
+from exporter.simulator.metadata import platform
+from exporter.simulator.metadata.scenario import Vm
 
 EVENTS_PATH = "/metadata/scheduledevents"
 INSTANCE_PATH = "/metadata/instance"
 MAX_BODY = 64 * 1024
 _JSON = ("Content-Type", "application/json; charset=utf-8")
 _MORE = "For more information refer to aka.ms/azureimds"
+
+# Azure's own list [Azure Instance Metadata Service, Supported API versions]. Each is answered with all fields: what an
+# older version does not know yet is not left out, as a client has to ignore what it does not know.
+INSTANCE_VERSIONS = (
+    *("2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02", "2018-10-01"),
+    *("2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01", "2019-08-15", "2019-11-01"),
+    *("2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01", "2021-01-01", "2021-02-01", "2021-03-01"),
+    *("2021-05-01", "2021-10-01", "2021-11-01", "2021-11-15", "2021-12-13", "2023-07-01"),
+)
+NOISE = "never-log-this"
+NOISE_TAG = "connection-string"
+"""A tag that each VM has beside those of the scenario. Its value is `NOISE`."""
+_SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
+_GROUP = "simulated"
+_PROVIDER = "Microsoft.Compute"
+_FAMILY = uuid.UUID("5f1c0c52-4a7e-4c6c-9a4e-6f1d0b7b8a11")
+_DEFAULTS = {
+    **dict.fromkeys(
+        ("customData", "evictionPolicy", "licenseType", "placementGroupId", "platformSubFaultDomain", "vmScaleSetName"),
+        "",
+    ),
+    "azEnvironment": "AzurePublicCloud",
+    "isHostCompatibilityLayerVm": "false",
+    "location": "westeurope",
+    "offer": "debian-12",
+    "osType": "Linux",
+    "physicalZone": "westeurope-az2",
+    "platformFaultDomain": "0",
+    "platformUpdateDomain": "0",
+    "priority": "Regular",
+    "provider": _PROVIDER,
+    "publisher": "Debian",
+    "resourceGroupName": _GROUP,
+    "sku": "12-gen2",
+    "subscriptionId": _SUBSCRIPTION,
+    "userData": base64.b64encode(f"password={NOISE}".encode()).decode(),
+    "version": "0.20260210.2384",
+    "vmSize": "Standard_D4s_v5",
+    "zone": "1",
+}
 
 
 class Response(NamedTuple):
@@ -41,6 +86,16 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     body: bytes = b""
 
+    @property
+    def place(self) -> str:
+        """The path without its query and without a slash at its end."""
+        return urlsplit(self.path).path.rstrip("/")
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        """The values of each parameter behind the path."""
+        return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+
 
 class Refusal(Exception):
     """The request is refused with `response`."""
@@ -62,9 +117,8 @@ def refusal(status: int, reason: str, **fields: object) -> Refusal:
 
 def check_request(request: Request) -> None:
     """Raises Refusal for the first that is wrong of method, headers, path and query."""
-    address = urlsplit(request.path)
-    path = address.path.rstrip("/")
-    allowed = _allowed(path)
+    is_instance = f"{request.place}/".startswith(f"{INSTANCE_PATH}/")
+    allowed = ("GET",) if is_instance else ("GET", "POST")
     if request.method not in allowed:
         response = refusal(405, f"Method not allowed. The method is not one of {', '.join(allowed)}").response
         raise Refusal(response._replace(headers=(*response.headers, ("Allow", ", ".join(allowed)))))
@@ -72,18 +126,16 @@ def check_request(request: Request) -> None:
         raise refusal(400, f"Bad request. A request must not be forwarded. {_MORE}")
     if request.headers.get("metadata", "").lower() != "true":
         raise refusal(400, f"Bad request. Required metadata header not specified. {_MORE}")
-    versions: tuple[str, ...] = instance.API_VERSIONS
-    if path == EVENTS_PATH:
-        versions = platform.API_VERSIONS
-    elif path != INSTANCE_PATH and not path.startswith(f"{INSTANCE_PATH}/"):
+    if not is_instance and request.place != EVENTS_PATH:
         raise refusal(404, "Not found")
-    given = parse_qs(address.query, keep_blank_values=True).get("api-version", [])
+    versions = INSTANCE_VERSIONS if is_instance else platform.API_VERSIONS
+    given = request.query.get("api-version", [])
     fault = "" if len(given) == 1 and given[0] in versions else "is invalid or not supported"
     if not given:
         fault = "was not specified in the request"
     if fault:
-        newest = {"newest-versions": list(reversed(versions))}
-        raise refusal(400, f"Bad request. api-version {fault}. {_MORE}", **newest)
+        newest = list(reversed(versions))
+        raise refusal(400, f"Bad request. api-version {fault}. {_MORE}", **{"newest-versions": newest})
 
 
 def start_requests(body: bytes) -> Sequence[str]:
@@ -101,22 +153,20 @@ def start_requests(body: bytes) -> Sequence[str]:
     return [str(event_id) for event_id in ids]
 
 
-def approval_response(body: bytes, approve: Callable[[Sequence[str]], bool]) -> Response:
-    """The response to a POST: 200 if `approve` takes the ids; raises Refusal (400), nothing of it counting, if not."""
-    if not approve(start_requests(body)):
-        raise refusal(400, "Bad request. An EventId is not in the document")
-    return Response(200)
-
-
 def instance_response(request: Request, vm: Vm) -> Response:
     """The response below `/metadata/instance`: a branch as JSON, a leaf as text with `format=text`. Raises Refusal."""
-    address = urlsplit(request.path)
-    node: Any = instance.instance(vm)
-    for part in address.path.rstrip("/").removeprefix(INSTANCE_PATH).split("/")[1:]:
+    address = {"privateIpAddress": "10.0.0.4", "publicIpAddress": ""}
+    interface = {
+        "ipv4": {"ipAddress": [address], "subnet": [{"address": "10.0.0.0", "prefix": "24"}]},
+        "ipv6": {"ipAddress": []},
+        "macAddress": "0022480A0B0C",
+    }
+    node: Any = {"compute": compute(vm), "network": {"interface": [interface]}}
+    for part in request.place.removeprefix(INSTANCE_PATH).split("/")[1:]:
         if not isinstance(node, dict) or part not in node:
             raise refusal(404, "Not found")
         node = node[part]
-    text = parse_qs(address.query).get("format", ["json"])[-1] == "text"
+    text = request.query.get("format", ["json"])[-1] == "text"
     if text == isinstance(node, dict | list):
         raise refusal(400, f"Bad request. A leaf is text and a branch is JSON. {_MORE}")
     if text:
@@ -124,5 +174,32 @@ def instance_response(request: Request, vm: Vm) -> Response:
     return as_json(200, node)
 
 
-def _allowed(path: str) -> tuple[str, ...]:
-    return ("GET",) if path == INSTANCE_PATH or path.startswith(f"{INSTANCE_PATH}/") else ("GET", "POST")
+def compute(vm: Vm) -> dict[str, Any]:
+    """The `compute` object of that VM; its own fields replace the default ones, and ids are derived from its name."""
+    ids = {"name": vm.name, "vmId": str(uuid.uuid5(_FAMILY, folded(vm.name)))}
+    fields: dict[str, Any] = {**_DEFAULTS, **ids, **vm.fields}
+    fields.setdefault("resourceId", _resource_id(fields))
+    fields["osProfile"] = {
+        "adminUsername": NOISE,
+        "computerName": _host_name(fields),
+        "disablePasswordAuthentication": "true",
+    }
+    fields["publicKeys"] = [{"keyData": f"ssh-rsa {NOISE}", "path": f"/home/{NOISE}/.ssh/authorized_keys"}]
+    tags = {**vm.tags, NOISE_TAG: NOISE}
+    fields["tags"] = ";".join(f"{name}:{value}" for name, value in tags.items())
+    fields["tagsList"] = [{"name": name, "value": value} for name, value in tags.items()]
+    return dict(sorted(fields.items()))
+
+
+def _resource_id(fields: dict[str, Any]) -> str:
+    group = f"/subscriptions/{fields['subscriptionId']}/resourceGroups/{fields['resourceGroupName']}"
+    if not fields["vmScaleSetName"]:
+        return f"{group}/providers/{_PROVIDER}/virtualMachines/{fields['name']}"
+    number = fields["name"].rpartition("_")[2]
+    return f"{group}/providers/{_PROVIDER}/virtualMachineScaleSets/{fields['vmScaleSetName']}/virtualMachines/{number}"
+
+
+def _host_name(fields: dict[str, Any]) -> str:
+    """In a scale set it is never the name that `Resources` uses (Azure's counts in base 36)."""
+    stem, _, number = fields["name"].rpartition("_")
+    return f"{stem}{number:0>6}" if fields["vmScaleSetName"] and number.isdecimal() else str(fields["name"])

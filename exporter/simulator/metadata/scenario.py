@@ -1,38 +1,12 @@
-"""Scenario files: what the simulated platform is going to do, as data.
-
-A file is one JSON object (`scenarios/README.md` says the same to users):
-
-    description   one sentence for `--list`
-    vms           the VMs: names, or objects with `name` and any string field of `compute`; the service
-                  answers as the first unless told otherwise
-    steps         what the platform does, each with a time and an action:
-                    at          since the start, or
-                    after       "LABEL announced|approved|started|gone", with `wait` (0) since that moment; steps
-                                whose moment never comes are not taken
-                    do          announce | change | start | cancel | end | switch-off
-                    event       the label of the event, for this file alone
-                    fields      Azure's own fields, as published (`announce`, `change`, and `start` of an event never
-                                announced: a host failure)
-                    notice      announcement to NotBefore, in `change` from the change on
-                    lasts       Started to gone: impact and clean-up (10m); for `switch-off` how long nothing answers
-                    start_after_approval   approval to Started (1s)
-                    waits_for_all          true: an approval alone starts nothing, other tenants have to agree ...
-                    others_approve_after   ... which they do so long after the announcement (absent: never)
-                    malformed   true: `fields` go out as they are, unchecked, over whatever the platform would say
-    incarnation   the first DocumentIncarnation (1)
-    start         the instant to play it from where no clock is at hand (RFC 3339)
-    length        the least length of the play
-
-Times and durations are seconds as numbers, or text such as "90s", "15m", "1h30m", "7d". Steps that find nothing to do
-(a cancel of an event already started, say) do nothing.
-"""
+"""Scenarios: what the simulated platform is going to do, as checked values and as files: `scenarios/README.md`."""
 
 from __future__ import annotations
 
 import json
 import uuid
 from collections.abc import Iterator, Mapping
-from datetime import UTC
+from datetime import UTC, datetime
+from enum import StrEnum
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,13 +16,88 @@ from msgspec.structs import replace
 
 from exporter.capped_file import TooLarge, WrongEncoding, in_utf8, read_capped
 from exporter.core.folding import folded
-from exporter.simulator.metadata.story import Action, Scenario, ScenarioError, Step
 from exporter.text.format import parse_duration
-from exporter.text.values import nearest
+from exporter.text.values import nearest, unknown_word
 from exporter.text.width import listed
 
 MAX_BYTES = 1024 * 1024
 _TIMES = ("at", "wait", "notice", "lasts", "start_after_approval", "others_approve_after", "length")
+DEFAULT_START = datetime(2026, 3, 2, 9, 0, 0, tzinfo=UTC)
+USUAL_DURATION = 600.0  # seconds; "Typical run: ... Started to gone 10 min" [High level overview]
+Seconds = Annotated[float, Meta(ge=0, le=366 * 86400)]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be played; the text has errors with their places, one per line."""
+
+
+class Action(StrEnum):
+    """What the platform does in one step."""
+
+    ANNOUNCE = "announce"
+    CHANGE = "change"
+    START = "start"
+    CANCEL = "cancel"
+    SWITCH_OFF = "switch-off"
+
+
+class Phase(StrEnum):
+    """The moments of an event that a step can wait for."""
+
+    ANNOUNCED = "announced"
+    APPROVED = "approved"
+    STARTED = "started"
+    GONE = "gone"
+
+
+class Vm(Struct, frozen=True):
+    """A VM: its name as in `Resources`, fields of `compute` that differ from the default ones, and its tags."""
+
+    name: Text
+    fields: Mapping[str, str] = {}
+    tags: Mapping[str, str] = {}
+
+
+class Step(Struct, frozen=True, forbid_unknown_fields=True, rename={"action": "do", "delay": "at"}):
+    """One action at one time; the file's keys are explained in `scenarios/README.md`.
+
+    `delay` counts from the start or from `after`. It, `notice`, `lasts` and the approval times are seconds of platform
+    time. `event` is the label of the event.
+    """
+
+    action: Action
+    delay: Seconds
+    after: tuple[str, Phase] | None = None
+    event: str = ""
+    fields: Mapping[str, Any] = {}
+    notice: Seconds | None = None
+    lasts: Seconds = USUAL_DURATION
+    start_after_approval: Seconds = 1.0
+    waits_for_all: bool = False
+    others_approve_after: Seconds | None = None
+    malformed: bool = False
+
+
+class Scenario(Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole scenario, checked: every step refers to an event of an earlier step. `length` is in seconds."""
+
+    name: str
+    description: Text
+    vms: Annotated[tuple[Vm, ...], Meta(min_length=1)]
+    steps: tuple[Step, ...]
+    incarnation: Annotated[int, Meta(ge=0)] = 1
+    start: Annotated[datetime, Meta(tz=True)] = DEFAULT_START
+    length: Seconds = 0.0
+
+    def vm(self, name: str | None = None) -> Vm:
+        """The VM of that name (letter case aside), the first one for None; ScenarioError for any other."""
+        if name is None:
+            return self.vms[0]
+        for vm in self.vms:
+            if folded(vm.name) == folded(name):
+                return vm
+        raise ScenarioError(unknown_word("VM", name, [vm.name for vm in self.vms]))
 
 
 class _Fields(Struct, rename="pascal", forbid_unknown_fields=True):
@@ -97,8 +146,6 @@ def is_scenario(document: object) -> bool:
 
 def parse(name: str, body: bytes | Mapping[str, Any]) -> Scenario:
     """The checked scenario in `body`, a JSON text or the object read from one."""
-    if isinstance(body, bytes) and len(body) > MAX_BYTES:
-        raise ScenarioError(f"{name}: larger than {MAX_BYTES} bytes")
     try:
         document = json.loads(body) if isinstance(body, bytes) else body
     except (ValueError, RecursionError) as error:

@@ -9,16 +9,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from exporter.core.folding import folded
 from exporter.simulator.faults import Fault, Faults
 from exporter.simulator.metadata import protocol, transport
 from exporter.simulator.metadata.faults import HANGING, KINDS, PLACES, apply_fault, is_delay
-from exporter.simulator.metadata.platform import Change, utc
-from exporter.simulator.metadata.play import Play
+from exporter.simulator.metadata.platform import Change, Play, utc
 from exporter.simulator.metadata.protocol import Refusal, Request, Response
-from exporter.simulator.metadata.story import Scenario
+from exporter.simulator.metadata.scenario import Scenario
 
 _MOST_KEPT = 100_000  # requests, and POSTs
 
@@ -105,8 +103,7 @@ class MetadataService:
 
         A POST is then answered by the ids of this document, as far as it can be read; nothing ever starts.
         """
-        fixed = document if isinstance(document, bytes) or document is None else json.dumps(document).encode()
-        self._fixed = fixed
+        self._fixed = document if isinstance(document, bytes) or document is None else json.dumps(document).encode()
 
     def fault(self, *specs: str | None) -> None:
         """Replace all faults by these (see `faults`); none or None clears them."""
@@ -125,8 +122,7 @@ class MetadataService:
         """Answer one whole request on its connection, or fail to, as the faults in force say."""
         request = request._replace(time=self._clock())
         self.requests.append(request)
-        path = urlsplit(request.path).path.rstrip("/")
-        where = "events" if path == protocol.EVENTS_PATH else "instance"
+        where = "events" if request.place == protocol.EVENTS_PATH else "instance"
         if delay := self._faults.take(where, is_delay):
             self._stopping.wait(delay.argument)
         is_post = request.method == "POST"
@@ -162,10 +158,12 @@ class MetadataService:
     def _response(self, request: Request, change: Change) -> Response:
         try:
             protocol.check_request(request)
-            if urlsplit(request.path).path.rstrip("/") != protocol.EVENTS_PATH:
+            if request.place != protocol.EVENTS_PATH:
                 return protocol.instance_response(request, self.vm)
             if request.method == "POST":
-                return protocol.approval_response(request.body, self._approve)
+                if not self._approve(protocol.start_requests(request.body)):
+                    raise protocol.refusal(400, "Bad request. An EventId is not in the document")
+                return Response(200)
         except Refusal as refusal:
             return refusal.response
         fixed = self._fixed

@@ -19,7 +19,7 @@ from exporter.commands.check.probe import run_probes
 from exporter.commands.check.report import ClockReading, Report, Verdict, ok
 from exporter.config.schema import Settings
 from exporter.simulator.metadata import scenario
-from exporter.simulator.metadata.instance import NOISE
+from exporter.simulator.metadata.protocol import NOISE
 from exporter.simulator.metadata.service import MetadataService
 from tests.support.factories import service_of
 from tests.support.ports import reserved_port

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.platform import Approval, Platform, current, documents, whole_second
-from exporter.simulator.metadata.story import Action, Phase, Scenario, ScenarioError, Step, Vm
+from exporter.simulator.metadata.scenario import Action, Phase, Scenario, ScenarioError, Step, Vm
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 Seen = list[tuple[float, int, list[str]]]
@@ -307,7 +307,7 @@ GOOD: dict[str, Any] = {"description": "good", "vms": ["a"], "steps": [ANNOUNCED
         ({"steps": [{**ANNOUNCED, "wait": 1}]}, "wait"),
         ({"steps": [{**ANNOUNCED, "waits_for_all": 1}]}, "$.steps[0].waits_for_all"),
         ({"steps": [ANNOUNCED, {**ANNOUNCED, "after": "x gone"}]}, "at"),
-        ({"steps": [ANNOUNCED, {"after": "x soon", "do": "end", "event": "x"}]}, "$.steps[1].after[1]"),
+        ({"steps": [ANNOUNCED, {"after": "x soon", "do": "cancel", "event": "x"}]}, "$.steps[1].after[1]"),
         ({"steps": [{**ANNOUNCED, "fields": []}]}, "$.steps[0].fields"),
     ],
 )

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from exporter.simulator.metadata import instance, scenario
+from exporter.simulator.metadata import protocol, scenario
 from exporter.simulator.metadata.platform import API_VERSIONS, utc
 from exporter.simulator.metadata.protocol import MAX_BODY
+from exporter.simulator.metadata.scenario import ScenarioError
 from exporter.simulator.metadata.service import MetadataService
-from exporter.simulator.metadata.story import ScenarioError
 from tests.support.factories import Clock
 from tests.support.simulator_client import COMPUTE, EVENTS, METADATA, MIGRATION, START, approve, ask, playing
 
@@ -188,10 +188,10 @@ def test_the_instance_is_the_chosen_vm_in_strings_only() -> None:
     wanted = {"vmId", "subscriptionId", "resourceGroupName", "location", "zone", "vmSize", "priority", "physicalZone"}
     assert wanted <= compute.keys()
     assert all(isinstance(value, str | dict | list) for value in compute.values())
-    assert instance.NOISE in json.dumps(compute["publicKeys"])
+    assert protocol.NOISE in json.dumps(compute["publicKeys"])
     assert compute["userData"]
     assert compute["licenseType"] == ""
-    assert compute["tagsList"] == [{"name": instance.NOISE_TAG, "value": instance.NOISE}]
+    assert compute["tagsList"] == [{"name": protocol.NOISE_TAG, "value": protocol.NOISE}]
     with pytest.raises(ScenarioError, match=r'unknown VM "stranger"'):
         MetadataService(scenario.load("quiet"), vm="stranger")
 
@@ -200,11 +200,11 @@ def test_the_tags_of_a_scenario_are_told_beside_the_one_that_must_never_be_logge
     """As a list and as one text, as Azure does."""
     tagged = {"name": "a", "tags": {"owner": "web", "env": "x"}}
     story = scenario.parse("tagged", {"description": "Tags.", "vms": [tagged, "b"], "steps": []})
-    noise = {"name": instance.NOISE_TAG, "value": instance.NOISE}
-    shown = instance.compute(story.vms[0])
+    noise = {"name": protocol.NOISE_TAG, "value": protocol.NOISE}
+    shown = protocol.compute(story.vms[0])
     assert shown["tagsList"] == [{"name": "owner", "value": "web"}, {"name": "env", "value": "x"}, noise]
-    assert shown["tags"] == f"owner:web;env:x;{instance.NOISE_TAG}:{instance.NOISE}"
-    assert instance.compute(story.vms[1])["tagsList"] == [noise]
+    assert shown["tags"] == f"owner:web;env:x;{protocol.NOISE_TAG}:{protocol.NOISE}"
+    assert protocol.compute(story.vms[1])["tagsList"] == [noise]
     for tags in ("owner", {"owner": 7}):
         with pytest.raises(ScenarioError, match=r"\$\.vms\[0\]\.tags"):
             scenario.parse("tagged", {"description": "Tags.", "vms": [{"name": "a", "tags": tags}], "steps": []})
