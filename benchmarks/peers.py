@@ -114,9 +114,9 @@ def _obey(command: dict[str, Any], broker: Broker, collector: FlappingCollector)
         case "broker":
             {"stop": broker.stop, "start": broker.start}[command["word"]]()
         case "fault":
-            broker.fault(command["text"])
+            broker.faults.add(command["text"])
         case "clear":
-            broker.clear_faults()
+            broker.faults.set()
         case "collector":
             collector.status = command["status"]
     return {}

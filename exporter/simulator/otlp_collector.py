@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -65,7 +64,7 @@ class Collector:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="collector", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop answering."""
         self._server.shutdown()
         self._server.server_close()

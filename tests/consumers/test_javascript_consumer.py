@@ -81,7 +81,7 @@ def test_nothing_is_lost_over_a_kill(tmp_path: Path, broker: Broker, fleet: Send
         fleet.run(5)
         first = started(program, broker, state, output)
         until(lambda: state.exists() and lines(path))
-        broker.fault("drop-after-store*3")  # some are sent again
+        broker.faults.add("drop-after-store*3")  # some are sent again
         fleet.run(3)
         first.send_signal(signal.SIGKILL)
         first.communicate(timeout=60)

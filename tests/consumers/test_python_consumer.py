@@ -72,7 +72,7 @@ def test_a_fleet_becomes_one_account_per_event_over_a_kill(tmp_path: Path, broke
         fleet.run(5)
         first = started(broker, state, output)
         until(lambda: last_lines(path.read_text()))
-        broker.fault("drop-after-store*3")  # some are sent again
+        broker.faults.add("drop-after-store*3")  # some are sent again
         fleet.run(3)
         first.send_signal(signal.SIGKILL)
         first.communicate(timeout=60)

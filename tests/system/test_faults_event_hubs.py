@@ -52,10 +52,10 @@ def test_every_weather_passes(tmp_path: Path) -> None:
             wanted = stories()
             line.put(*wanted)
             line.turn()  # a first batch in good weather
-            broker.fault(fault)
+            broker.faults.add(fault)
             broker.drop_connections()
             line.go()
-            return in_order(arrived(broker), wanted), line.waiting(), line.parked(), broker.pending_faults
+            return in_order(arrived(broker), wanted), line.waiting(), line.parked(), broker.faults.pending()
 
     assert at_once(through, WEATHER) == dict.fromkeys(WEATHER, (True, 0, 0, 0))
 
@@ -63,7 +63,7 @@ def test_every_weather_passes(tmp_path: Path) -> None:
 def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
     """Stored, but not acknowledged: the same record comes again, with the same id."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
-        broker.fault("drop-after-store*2")
+        broker.faults.add("drop-after-store*2")
         line.put(a_record(1))
         line.go()
         assert set(arrived(broker)) == {a_record(1).id}
@@ -73,7 +73,7 @@ def test_a_lost_acknowledgement_is_a_double_not_a_loss(tmp_path: Path) -> None:
 def test_server_busy_is_left_alone(tmp_path: Path) -> None:
     """After server-busy it waits at least 4 s."""
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
-        broker.fault("rejected:com.microsoft:server-busy*4")
+        broker.faults.add("rejected:com.microsoft:server-busy*4")
         line.put(a_record(1))
         line.go()
         assert line.waits
@@ -146,9 +146,9 @@ class Refused:
         return self._target.subjects
 
     def send(self, records: Sequence[Record]) -> None:
-        self._broker.clear_faults()
+        self._broker.faults.set()
         if any(record.id in self._ids for record in records):
-            self._broker.fault("detach:amqp:link:message-size-exceeded*always")
+            self._broker.faults.add("detach:amqp:link:message-size-exceeded*always")
         self._target.send(records)
 
     def idle(self) -> float | None:
@@ -181,12 +181,12 @@ def test_a_hub_that_closes_every_link_parks_nothing(tmp_path: Path) -> None:
     with Broker() as broker, Line(tmp_path, destination(broker, deadline=10.0)) as line:
         line.put(a_record(100))
         line.go()
-        broker.fault("detach:amqp:link:detach-forced*always")
+        broker.faults.add("detach:amqp:link:detach-forced*always")
         line.put(*wanted)
         for _ in range(2 * CERTAIN):
             line.turn()
         assert (line.parked(), line.waiting()) == (0, len(wanted))
-        broker.clear_faults()
+        broker.faults.set()
         line.go()
         assert (line.parked(), line.waiting()) == (0, 0)
         assert {record.id for record in wanted} <= set(arrived(broker))

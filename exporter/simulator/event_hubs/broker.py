@@ -18,7 +18,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Final, Self
 
 from exporter.simulator.event_hubs.connection import Connection
@@ -47,7 +46,8 @@ _TIMEOUT: Final = 10.0  # seconds the loop gets for any call; it never needs the
 class Broker:
     """A namespace with event hubs (name to number of partitions). Every method may be called from any thread.
 
-    `port` 0 takes a free one, which is kept over `stop` and `start`. `max_message_size` is in bytes.
+    `port` 0 takes a free one, which is kept over `stop` and `start`. `max_message_size` is in bytes. `faults` may be
+    added to and replaced while it runs.
     """
 
     def __init__(
@@ -62,8 +62,9 @@ class Broker:
     ) -> None:
         """Raises FaultError for an unknown fault."""
         self.port = port
-        self._namespace = Namespace(Faults(KINDS), max_message_size, clock)
-        self._namespace.faults.set(*faults)
+        self.faults = Faults(KINDS)
+        self.faults.set(*faults)
+        self._namespace = Namespace(self.faults, max_message_size, clock)
         for name, partitions in (hubs or {"scheduled-events": 4}).items():
             self.create_hub(name, partitions)
         self._ssl = ssl_context
@@ -101,9 +102,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """See `stop`."""
         self.stop()
 
@@ -186,21 +185,6 @@ class Broker:
         with changed:
             if not changed.wait_for(lambda: self.connections == count and self.total_connections >= total, timeout):
                 raise TimeoutError(f"{self.connections} connections open, not {count}, after {timeout:g} s")
-
-    # --- faults -----------------------------------------------------------------------------------------------------
-
-    def fault(self, text: str) -> None:
-        """Queue a fault such as "drop-after-store" or "rejected:amqp:not-found*3"; ValueError for anything else."""
-        self._namespace.faults.add(text)
-
-    def clear_faults(self) -> None:
-        """Forget the faults still to happen."""
-        self._namespace.faults.set()
-
-    @property
-    def pending_faults(self) -> int:
-        """How many faults are still to happen."""
-        return self._namespace.faults.pending()
 
     def drop_connections(self) -> None:
         """Drop the connection of every client."""

@@ -17,7 +17,7 @@ SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 HEADER_SIZE: Final = 8
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 AMQP_FRAME, SASL_FRAME = 0, 1
-MAX_FRAME_SIZE: Final = 65536
+MAX_FRAME_SIZE: Final = 65535
 """Bytes. What the service offers, so that a batch really arrives in several frames."""
 TRANSFER_OVERHEAD: Final = 128
 """Bytes: the frame header and a transfer's own fields, at their longest, beside the payload."""

@@ -13,7 +13,7 @@ SUBPROTOCOL: Final = "AMQPWSB10"
 MAX_REQUEST: Final = 8192
 _SALT: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 _CONTINUATION, _BINARY, _CLOSE, _PING, _PONG = 0, 2, 8, 9, 10
-_LENGTH_16, _LENGTH_64 = 126, 127
+_LENGTH_16: Final = 126
 _MASKED, _OPCODE, _LENGTH = 0x80, 0x0F, 0x7F
 
 
@@ -110,9 +110,6 @@ def binary_frame(data: bytes) -> bytes:
 
 
 def _frame(opcode: int, payload: bytes) -> bytes:
-    size = len(payload)
-    if size < _LENGTH_16:
-        return bytes([0x80 | opcode, size]) + payload
-    if size < 1 << 16:
-        return bytes([0x80 | opcode, _LENGTH_16]) + struct.pack(">H", size) + payload
-    return bytes([0x80 | opcode, _LENGTH_64]) + struct.pack(">Q", size) + payload
+    size = len(payload)  # never more than AMQP's largest frame, which has a length of 16 bits
+    head = [size] if size < _LENGTH_16 else [_LENGTH_16, *size.to_bytes(2, "big")]
+    return bytes([0x80 | opcode, *head]) + payload

@@ -18,8 +18,7 @@ PLACES = ("events", "instance", EVERYWHERE)
 _MIB = 1024 * 1024
 
 KINDS: Mapping[str, Kind] = {
-    "slow-first": Kind("the first answer takes ARG seconds (Azure: up to two minutes)", 120, times=1),
-    "slow": Kind("every answer takes ARG seconds", 2),
+    "slow": Kind("every answer takes ARG seconds (Azure's first: up to two minutes)", 2),
     **{status: Kind(f"{status} with a JSON error") for status in ("400", "404", "408", "410", "500", "502", "504")},
     **{status: Kind(f"{status}, as the Metadata Security Protocol refuses a process") for status in ("401", "403")},
     "429": Kind("429 with Retry-After: ARG", 1),
@@ -51,19 +50,12 @@ KINDS: Mapping[str, Kind] = {
 HANGING = frozenset({"hang", "post-hang"})
 
 
-def is_delay(fault: Fault) -> bool:
-    """True for a fault that only delays the response."""
-    return fault.name in ("slow", "slow-first")
-
-
 def apply_fault(fault: Fault, response: Response) -> Response:
     """The response with the fault; those of the connection itself leave it as it is."""
     name = fault.name.removeprefix("post-")
     if name.isdecimal():
-        refusal = as_json(int(name), {"error": f"simulated {name}"})
-        if name not in ("429", "503"):
-            return refusal
-        return refusal._replace(headers=(*refusal.headers, ("Retry-After", f"{fault.argument:g}")))
+        headers = (("Retry-After", f"{fault.argument:g}"),) if name in ("429", "503") else ()
+        return as_json(int(name), {"error": f"simulated {name}"}, headers)
     body = response.body
     padding = b" " * int(fault.argument * _MIB) if name in ("gzip", "huge") else b""
     if name == "redirect":

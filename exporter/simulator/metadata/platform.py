@@ -100,18 +100,12 @@ def current(timeline: tuple[Change, ...], now: datetime) -> Change:
     return timeline[max(0, bisect_right(timeline, now, key=lambda change: change.at) - 1)]
 
 
-def documents(
-    scenario: Scenario,
-    start: datetime | None = None,
-    approvals: Iterable[Approval] = (),
-    *,
-    speed: float = 1.0,
-) -> Iterator[tuple[datetime, dict[str, Any]]]:
-    """Each changed document with its time, without a server; `start` defaults to the scenario's own.
+def documents(scenario: Scenario, approvals: Iterable[Approval] = ()) -> Iterator[tuple[datetime, dict[str, Any]]]:
+    """Each changed document with its time, without a server, from the scenario's own start.
 
     What can't be read (while the service is switched off) is left out: a reader sees the number jump.
     """
-    for change in Platform(scenario, start or scenario.start, speed).timeline(approvals):
+    for change in Platform(scenario, scenario.start).timeline(approvals):
         if not change.silent:
             yield change.at, change.document()
 
@@ -260,11 +254,9 @@ class _Simulation:
         if event.approved is None:
             return
         step = event.step
-        if step.waits_for_all:
-            if step.others_approve_after is None:
-                return
-            if now < event.announced + self._platform.span(step.others_approve_after):
-                return
+        agreed = step.others_approve_after
+        if step.waits_for_all and (agreed is None or now < event.announced + self._platform.span(agreed)):
+            return
         start = now + self._platform.span(step.start_after_approval)
         self._schedule(start, _DUE, lambda at: self._begin(event, at))
 

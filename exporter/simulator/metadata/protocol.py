@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +22,7 @@ from exporter.simulator.metadata.scenario import Vm
 EVENTS_PATH = "/metadata/scheduledevents"
 INSTANCE_PATH = "/metadata/instance"
 MAX_BODY = 64 * 1024
+Headers = tuple[tuple[str, str], ...]
 _JSON = ("Content-Type", "application/json; charset=utf-8")
 _MORE = "For more information refer to aka.ms/azureimds"
 
@@ -71,7 +72,7 @@ class Response(NamedTuple):
 
     status: int
     body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = (_JSON,)
+    headers: Headers = (_JSON,)
 
 
 class Request(NamedTuple):
@@ -98,21 +99,17 @@ class Request(NamedTuple):
 
 
 class Refusal(Exception):
-    """The request is refused with `response`."""
+    """The request is refused with `response`, in the service's own shape: an `error` text, and further fields."""
 
-    def __init__(self, response: Response) -> None:
-        super().__init__(f"{response.status} {response.body.decode()}")
-        self.response = response
-
-
-def as_json(status: int, document: object) -> Response:
-    """`document` as a JSON response."""
-    return Response(status, json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+    def __init__(self, status: int, reason: str, headers: Headers = (), fields: Iterable[tuple[str, object]] = ()):
+        super().__init__(f"{status} {reason}")
+        self.response = as_json(status, {"error": reason, **dict(fields)}, headers)
 
 
-def refusal(status: int, reason: str, **fields: object) -> Refusal:
-    """A refusal in the shape of the metadata service's own: an `error` text, and further fields."""
-    return Refusal(as_json(status, {"error": reason, **fields}))
+def as_json(status: int, document: object, headers: Headers = ()) -> Response:
+    """`document` as a JSON response, with these headers beside its type."""
+    body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(status, body, (_JSON, *headers))
 
 
 def check_request(request: Request) -> None:
@@ -120,22 +117,22 @@ def check_request(request: Request) -> None:
     is_instance = f"{request.place}/".startswith(f"{INSTANCE_PATH}/")
     allowed = ("GET",) if is_instance else ("GET", "POST")
     if request.method not in allowed:
-        response = refusal(405, f"Method not allowed. The method is not one of {', '.join(allowed)}").response
-        raise Refusal(response._replace(headers=(*response.headers, ("Allow", ", ".join(allowed)))))
+        methods = ", ".join(allowed)
+        raise Refusal(405, f"Method not allowed. The method is not one of {methods}", (("Allow", methods),))
     if "x-forwarded-for" in request.headers:
-        raise refusal(400, f"Bad request. A request must not be forwarded. {_MORE}")
+        raise Refusal(400, f"Bad request. A request must not be forwarded. {_MORE}")
     if request.headers.get("metadata", "").lower() != "true":
-        raise refusal(400, f"Bad request. Required metadata header not specified. {_MORE}")
+        raise Refusal(400, f"Bad request. Required metadata header not specified. {_MORE}")
     if not is_instance and request.place != EVENTS_PATH:
-        raise refusal(404, "Not found")
+        raise Refusal(404, "Not found")
     versions = INSTANCE_VERSIONS if is_instance else platform.API_VERSIONS
     given = request.query.get("api-version", [])
     fault = "" if len(given) == 1 and given[0] in versions else "is invalid or not supported"
     if not given:
         fault = "was not specified in the request"
     if fault:
-        newest = list(reversed(versions))
-        raise refusal(400, f"Bad request. api-version {fault}. {_MORE}", **{"newest-versions": newest})
+        newest = ("newest-versions", versions[::-1])
+        raise Refusal(400, f"Bad request. api-version {fault}. {_MORE}", fields=[newest])
 
 
 def start_requests(body: bytes) -> Sequence[str]:
@@ -143,13 +140,13 @@ def start_requests(body: bytes) -> Sequence[str]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise refusal(400, "Bad request. The body is not JSON") from error
+        raise Refusal(400, "Bad request. The body is not JSON") from error
     requests = document.get("StartRequests") if isinstance(document, dict) else None
     if not isinstance(requests, list) or not requests:
-        raise refusal(400, 'Bad request. The body is not {"StartRequests": [{"EventId": "..."}]}')
+        raise Refusal(400, 'Bad request. The body is not {"StartRequests": [{"EventId": "..."}]}')
     ids = [entry.get("EventId") if isinstance(entry, dict) else None for entry in requests]
     if not all(isinstance(event_id, str) and event_id for event_id in ids):
-        raise refusal(400, "Bad request. Each of StartRequests needs its EventId")
+        raise Refusal(400, "Bad request. Each of StartRequests needs its EventId")
     return [str(event_id) for event_id in ids]
 
 
@@ -164,11 +161,11 @@ def instance_response(request: Request, vm: Vm) -> Response:
     node: Any = {"compute": compute(vm), "network": {"interface": [interface]}}
     for part in request.place.removeprefix(INSTANCE_PATH).split("/")[1:]:
         if not isinstance(node, dict) or part not in node:
-            raise refusal(404, "Not found")
+            raise Refusal(404, "Not found")
         node = node[part]
     text = request.query.get("format", ["json"])[-1] == "text"
     if text == isinstance(node, dict | list):
-        raise refusal(400, f"Bad request. A leaf is text and a branch is JSON. {_MORE}")
+        raise Refusal(400, f"Bad request. A leaf is text and a branch is JSON. {_MORE}")
     if text:
         return Response(200, str(node).encode(), (("Content-Type", "text/plain; charset=utf-8"),))
     return as_json(200, node)

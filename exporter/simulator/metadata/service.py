@@ -7,13 +7,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from exporter.core.folding import folded
 from exporter.simulator.faults import Fault, Faults
 from exporter.simulator.metadata import protocol, transport
-from exporter.simulator.metadata.faults import HANGING, KINDS, PLACES, apply_fault, is_delay
+from exporter.simulator.metadata.faults import HANGING, KINDS, PLACES, apply_fault
 from exporter.simulator.metadata.platform import Change, Play, utc
 from exporter.simulator.metadata.protocol import Refusal, Request, Response
 from exporter.simulator.metadata.scenario import Scenario
@@ -70,9 +69,8 @@ class MetadataService:
         self._faults = Faults(KINDS, PLACES)
         self._faults.set(*faults)
         self._fixed: bytes | None = None
-        self._stopping = threading.Event()
         self._changed = threading.Condition()
-        self._server = transport.Server(host, port, self._respond, self._stopping, clock)
+        self._server = transport.Server(host, port, self._respond, clock)
 
     @property
     def url(self) -> str:
@@ -85,7 +83,6 @@ class MetadataService:
 
     def close(self) -> None:
         """Stop answering and end every connection and thread. A second call does nothing."""
-        self._stopping.set()
         self._server.close()
         self._notify()
 
@@ -94,7 +91,7 @@ class MetadataService:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """See `close`."""
         self.close()
 
@@ -116,18 +113,17 @@ class MetadataService:
     def wait_until(self, holds: Callable[[], bool], timeout: float) -> bool:
         """Wait up to `timeout` seconds until `holds`, which is asked again after each request; whether it does."""
         with self._changed:
-            return self._changed.wait_for(lambda: holds() or self._stopping.is_set(), timeout) and holds()
+            return self._changed.wait_for(lambda: holds() or self._server.stopping.is_set(), timeout) and holds()
 
     def _respond(self, request: Request, connection: transport.Connection) -> None:
         """Answer one whole request on its connection, or fail to, as the faults in force say."""
-        request = request._replace(time=self._clock())
         self.requests.append(request)
         where = "events" if request.place == protocol.EVENTS_PATH else "instance"
-        if delay := self._faults.take(where, is_delay):
-            self._stopping.wait(delay.argument)
+        if delay := self._faults.take(where, lambda fault: fault.name == "slow"):
+            self._server.stopping.wait(delay.argument)
         is_post = request.method == "POST"
         fault = self._faults.take(
-            where, lambda fault: not is_delay(fault) and (is_post or not fault.name.startswith("post-"))
+            where, lambda fault: fault.name != "slow" and (is_post or not fault.name.startswith("post-"))
         )
         response = self._faulty_response(request, fault)
         if is_post and where == "events":
@@ -162,7 +158,7 @@ class MetadataService:
                 return protocol.instance_response(request, self.vm)
             if request.method == "POST":
                 if not self._approve(protocol.start_requests(request.body)):
-                    raise protocol.refusal(400, "Bad request. An EventId is not in the document")
+                    raise Refusal(400, "Bad request. An EventId is not in the document")
                 return Response(200)
         except Refusal as refusal:
             return refusal.response

@@ -8,7 +8,6 @@ import socket
 import socketserver
 import struct
 import threading
-import time
 from collections.abc import Callable
 from email.utils import formatdate
 from http.client import responses
@@ -16,81 +15,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from exporter.simulator.faults import Fault
-from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, Request, Response, refusal
+from exporter.simulator.metadata.protocol import MAX_BODY, Refusal, Request, Response
 
 _IDLE_SECONDS = 300.0
 _READ_OF_REFUSED = 1024 * 1024  # bytes of a refused body that are read, so that the refusal is not lost in a reset
 _BLANKS = b" " * 65536
-
-
-class Connection:
-    """One client's connection while a request is answered; `last` once it is to be closed afterwards."""
-
-    def __init__(
-        self, sock: socket.socket, stopping: threading.Event, clock: Callable[[], float], method: str = "GET"
-    ) -> None:
-        self._socket = sock
-        self._stopping = stopping
-        self._clock = clock
-        self._method = method
-        self.last = False
-
-    def send(self, response: Response, fault: Fault | None) -> None:
-        """Send the response, in the way of the fault."""
-        name = fault.name if fault else ""
-        whole = _framed(response, self._clock(), last=self.last)
-        if self._method == "HEAD":
-            # Its response ends with the headers (RFC 9110, 9.3.2): a body would be read as the next response.
-            whole = whole[: len(whole) - len(response.body)]
-        if name in ("reset", "half-close"):
-            self._socket.sendall(whole[: len(whole) - max(1, len(response.body) // 2)])
-            if name == "half-close":
-                self._half_close()
-            else:
-                self.reset()
-        elif name == "post-reset":
-            self.reset()
-        elif name == "drip" and fault:
-            self._send_slowly(whole, fault.argument)
-        elif name == "endless":
-            self._send_endlessly(response)
-        else:
-            self._socket.sendall(whole)
-
-    def reset(self) -> None:
-        """End the connection with a reset (RST) instead of an orderly close."""
-        self.last = True
-        linger = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self._socket.close()
-
-    def hang(self, seconds: float) -> None:
-        """Send nothing for so many seconds, then close."""
-        self.last = True
-        self._stopping.wait(seconds)
-
-    def _half_close(self) -> None:
-        self.last = True
-        self._socket.shutdown(socket.SHUT_WR)
-        while self._socket.recv(4096):
-            pass
-
-    def _send_slowly(self, whole: bytes, interval: float) -> None:
-        for index in range(len(whole)):
-            self._socket.sendall(whole[index : index + 1])
-            if self._stopping.wait(interval):
-                return
-
-    def _send_endlessly(self, response: Response) -> None:
-        self.last = True
-        self._socket.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + response.body
-        )
-        while not self._stopping.is_set():
-            self._socket.sendall(_BLANKS)
-
-
-Respond = Callable[[Request, Connection], None]
 
 
 class Server(socketserver.TCPServer):
@@ -100,12 +29,12 @@ class Server(socketserver.TCPServer):
     request_queue_size = 128
 
     def __init__(
-        self, host: str, port: int, respond: Respond, stopping: threading.Event, clock: Callable[[], float] = time.time
+        self, host: str, port: int, respond: Callable[[Request, Connection], None], clock: Callable[[], float]
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), Connection)
         self.respond = respond
-        self.stopping = stopping
+        self.stopping = threading.Event()
         self.clock = clock
         self._lock = threading.Lock()
         self._clients: dict[threading.Thread, socket.socket] = {}
@@ -155,11 +84,68 @@ class Server(socketserver.TCPServer):
                 del self._clients[threading.current_thread()]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Connection(BaseHTTPRequestHandler):
+    """One client's connection: `send`, `reset` or `hang` is how a request on it is answered."""
+
     server: Server
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_SECONDS
     disable_nagle_algorithm = True
+
+    def send(self, response: Response, fault: Fault | None = None) -> None:
+        """Send the response, in the way of the fault."""
+        name = fault.name if fault else ""
+        lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
+        lines += [f"{name}: {value}" for name, value in response.headers]
+        lines += [f"Content-Length: {len(response.body)}", "Server: IMDS/simulated"]
+        lines += [f"Date: {formatdate(self.server.clock(), usegmt=True)}"]
+        lines += ["Connection: close"] if self.close_connection else []
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        # The response to HEAD ends with the headers (RFC 9110, 9.3.2): a body would be read as the next response.
+        whole = head if self.command == "HEAD" else head + response.body
+        if name in ("reset", "half-close"):
+            self.connection.sendall(whole[: len(whole) - max(1, len(response.body) // 2)])
+            if name == "half-close":
+                self._half_close()
+            else:
+                self.reset()
+        elif name == "post-reset":
+            self.reset()
+        elif name == "drip" and fault:
+            for index in range(len(whole)):
+                self.connection.sendall(whole[index : index + 1])
+                if self.server.stopping.wait(fault.argument):
+                    return
+        elif name == "endless":
+            self._send_endlessly(response)
+        else:
+            self.connection.sendall(whole)
+
+    def reset(self) -> None:
+        """End the connection with a reset (RST) instead of an orderly close."""
+        self.close_connection = True
+        linger = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.connection.close()
+
+    def hang(self, seconds: float) -> None:
+        """Send nothing for so many seconds, then close."""
+        self.close_connection = True
+        self.server.stopping.wait(seconds)
+
+    def _half_close(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_WR)
+        while self.connection.recv(4096):
+            pass
+
+    def _send_endlessly(self, response: Response) -> None:
+        self.close_connection = True
+        self.connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + response.body
+        )
+        while not self.server.stopping.is_set():
+            self.connection.sendall(_BLANKS)
 
     def __getattr__(self, name: str) -> Callable[[], None]:
         # Unknown methods are for the service to refuse (405) and not for http.server (501).
@@ -168,49 +154,36 @@ class _Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def _respond(self) -> None:
-        connection = Connection(self.connection, self.server.stopping, self.server.clock, self.command)
-        connection.last = self.close_connection
-        body = self._body(connection)
-        if body is not None:
-            headers: dict[str, str] = {}
-            for name, value in self.headers.items():
-                key = name.lower()
-                headers[key] = f"{headers[key]}, {value}" if key in headers else value
-            self.server.respond(Request(0.0, self.command, self.path, headers, body), connection)
-        self.close_connection = connection.last or self.server.stopping.is_set()
+        try:
+            body = self._body()
+        except Refusal as refused:
+            self.close_connection = True
+            self.send(refused.response)
+            return
+        headers: dict[str, str] = {}
+        for name, value in self.headers.items():
+            key = name.lower()
+            headers[key] = f"{headers[key]}, {value}" if key in headers else value
+        self.server.respond(Request(self.server.clock(), self.command, self.path, headers, body), self)
+        self.close_connection |= self.server.stopping.is_set()
 
-    def _body(self, connection: Connection) -> bytes | None:
-        """The whole body; None after it was refused."""
+    def _body(self) -> bytes:
+        """The whole body. Raises Refusal, after which the rest of it is on the connection."""
         text = self.headers.get("Content-Length", "0" if self.command != "POST" else "")
-        refused: Refusal | None = None
         if "Transfer-Encoding" in self.headers:
-            refused = refusal(400, "Bad request. A body comes with its Content-Length")
-        elif not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # far beyond any length
-            refused = refusal(400, "Bad request. The Content-Length is missing or no number")
-        elif int(text) > MAX_BODY:
+            raise Refusal(400, "Bad request. A body comes with its Content-Length")
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):  # noqa: PLR2004  # far beyond any length
+            raise Refusal(400, "Bad request. The Content-Length is missing or no number")
+        if int(text) > MAX_BODY:
             self.rfile.read(min(int(text), _READ_OF_REFUSED))
-            refused = refusal(413, f"The body is larger than {MAX_BODY} bytes")
-        if refused is None:
-            return self.rfile.read(int(text))
-        connection.last = True
-        connection.send(refused.response, None)
-        return None
+            raise Refusal(413, f"The body is larger than {MAX_BODY} bytes")
+        return self.rfile.read(int(text))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server itself refuses (a malformed request line, say), in the service's own shape."""
         del explain
         self.close_connection = True
-        response = refusal(code, message or "Bad request").response
-        self.connection.sendall(_framed(response, self.server.clock(), last=True))
+        self.send(Refusal(code, message or "Bad request").response)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: `MetadataService.requests` keeps them."""
-
-
-def _framed(response: Response, now: float, *, last: bool) -> bytes:
-    lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
-    lines += [f"{name}: {value}" for name, value in response.headers]
-    lines += [f"Content-Length: {len(response.body)}", "Server: IMDS/simulated"]
-    lines += [f"Date: {formatdate(now, usegmt=True)}"]
-    lines += ["Connection: close"] if last else []
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + response.body

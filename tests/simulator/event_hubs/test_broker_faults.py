@@ -156,7 +156,7 @@ def test_a_silent_management_request_gets_no_reply() -> None:
     async def story(broker: Broker) -> None:
         async with producer(broker.connection_string()) as client:
             asking = asyncio.ensure_future(client.get_eventhub_properties())
-            while broker.pending_faults:
+            while broker.faults.pending():
                 await asyncio.wait([asking], timeout=0.05)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asking, 1)

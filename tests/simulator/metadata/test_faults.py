@@ -131,7 +131,7 @@ def test_a_fault_applies_to_its_place_and_its_count() -> None:
         assert ask(service, COMPUTE).status == 404
         service.fault("all/503")
         assert (ask(service).status, ask(service, COMPUTE).status) == (503, 503)
-        service.fault("410*1", "slow-first:0", "slow:0")
+        service.fault("410*1", "slow:0*1", "slow:0")
         assert [ask(service).status for _ in range(2)] == [410, 200]
 
 

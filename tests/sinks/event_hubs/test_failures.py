@@ -34,7 +34,7 @@ def test_weather_that_passes_is_not_even_a_failure() -> None:
             target = destination(broker)
             target.send([a_record()])
             target.close()
-            return broker.pending_faults, {m.message_id for m in broker.messages()}
+            return broker.faults.pending(), {m.message_id for m in broker.messages()}
 
     assert at_once(ids_after, faults) == dict.fromkeys(faults, (0, {a_record().id}))
 
@@ -105,7 +105,7 @@ def test_a_condition_that_repeats_the_token_is_not_quoted() -> None:
 
 def test_server_busy_says_how_long_to_wait(broker: Broker) -> None:
     """After server-busy nothing is sent for at least four seconds."""
-    broker.fault("rejected:com.microsoft:server-busy*always")
+    broker.faults.add("rejected:com.microsoft:server-busy*always")
     target = destination(broker)
     error = refused(target)
     target.close()
@@ -182,7 +182,7 @@ def test_a_peer_without_tls(broker: Broker) -> None:
 @pytest.mark.parametrize("fault", ["silent", "no-disposition"])
 def test_close_ends_a_send_that_is_under_way(broker: Broker, fault: str) -> None:
     """Another thread's send returns at once when the destination is closed, whatever the peer does."""
-    broker.fault(fault)
+    broker.faults.add(fault)
     target = destination(broker, deadline=30)
     failures: list[Failure] = []
 

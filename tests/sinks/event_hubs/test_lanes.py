@@ -93,7 +93,7 @@ def test_few_events_have_one_connection(tmp_path: Path, broker: Broker) -> None:
 def test_one_lane_that_hangs_costs_its_own_event_alone(broker: Broker) -> None:
     """The send ends by the deadline; what the other lanes delivered is acknowledged, and every connection is left."""
     target = widened(broker, deadline=2.0)
-    broker.fault("no-disposition")
+    broker.faults.add("no-disposition")
     some = [a_record(number, subject=f"event-{number}") for number in range(1, LANES + 1)]
     error = refused(target, *some)
     assert isinstance(error, Retryable)
@@ -110,7 +110,7 @@ def test_one_lane_that_hangs_costs_its_own_event_alone(broker: Broker) -> None:
 def test_an_event_is_in_one_lane_however_its_id_is_written(broker: Broker) -> None:
     """Event ids are compared without their case: the second record waits for the acknowledgement of the first."""
     target = widened(broker, deadline=2.0)
-    broker.fault("no-disposition")
+    broker.faults.add("no-disposition")
     error = refused(target, a_record(1, subject="Event-A"), a_record(2, subject="event-a"))
     assert error.reason == "timeout"
     assert a_record(1).id in arrived(broker)
@@ -126,7 +126,7 @@ def test_a_namespace_without_further_connections(tmp_path: Path, broker: Broker)
     with Line(tmp_path, slow(broker)) as line:
         line.put(*wanted)
         line.turn()
-        broker.fault("attach-refused:amqp:resource-limit-exceeded*always")
+        broker.faults.add("attach-refused:amqp:resource-limit-exceeded*always")
         line.go(turns=100, until=lambda: broker.total_connections > 1)
         asked = broker.total_connections
         line.go(turns=100)
@@ -161,7 +161,7 @@ def test_every_weather_passes_over_several_connections(tmp_path: Path) -> None:
             wanted = backlog(60)
             line.put(*wanted)
             line.go(until=lambda: broker.connections > 1)
-            broker.fault(fault)
+            broker.faults.add(fault)
             if fault.startswith(("cbs", "silent")):
                 broker.drop_connections()
             line.go(turns=120)
@@ -175,7 +175,7 @@ def test_every_weather_passes_over_several_connections(tmp_path: Path) -> None:
 def test_close_ends_all_lanes(broker: Broker) -> None:
     """Another thread's send over several lanes returns at once when the destination is closed."""
     target = widened(broker, deadline=60.0)
-    broker.fault("no-disposition*always")
+    broker.faults.add("no-disposition*always")
     failures: list[Failure] = []
 
     def send() -> None:
