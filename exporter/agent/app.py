@@ -228,7 +228,7 @@ class App:
 
     def _status_published(self, status: Status) -> None:
         self._observer.expect(status.may_hold_own_event)
-        self.web.renew_pages()
+        self.web.pages.renew()
         if self._event_files is not None:
             self._event_files.publish(status)
 

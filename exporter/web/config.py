@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import os
 import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +28,8 @@ _WEAKER: Final = "protects less than before, which a reload never does; restart 
 _OF_THE_PAGE: Final = ("Content-Security-Policy", "X-Frame-Options")
 """Headers that the page has itself, as strict as can be; one that is configured replaces them."""
 
-Stamps = tuple[tuple[str, int, int, int] | tuple[str, None, None, None], ...]
+Stamp = tuple[int, int, int]
+"""What changes when a file is written or replaced: modification time in nanoseconds, size and inode."""
 
 
 class WebConfigError(Exception):
@@ -41,24 +40,17 @@ class WebConfigError(Exception):
         self.errors = errors
 
 
-@dataclass(slots=True)
 class WebConfig:
     """A web-config file as it is now. `current` is replaced as a whole by `refresh` and may be read from any thread."""
 
-    path: Path
-    log: Logger = field(default_factory=NullLogger)
-    clock: Callable[[], float] = time.monotonic
-    reload_failures: int = field(default=0, init=False)
-    current: WebSettings = field(init=False)
-    _files: tuple[Path, ...] = field(init=False)
-    _stamps: Stamps = field(init=False)
-    _failed_at: float | None = field(default=None, init=False)
-    _busy: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path, log: Logger | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file and all that it names. Raises `WebConfigError` with every error."""
-        self.path = Path(self.path)
-        self._files = (self.path,)
+        self.path = Path(path)
+        self.reload_failures = 0
+        self._log = log or NullLogger()
+        self._clock = clock
+        self._stamps: dict[Path, Stamp | None] = {}
+        self._failed_at: float | None = None
         settings, errors = self._read()
         if settings is None:
             raise WebConfigError(errors)
@@ -70,37 +62,33 @@ class WebConfig:
         return not_after(self.current.certificate_pem) if self.current.tls else None
 
     def refresh(self) -> None:
-        """Take over changed files. Blocks on the disk for a moment; never raises for what the files hold."""
-        with self._busy:
-            stamps = stamps_of(self._files)
-            retry = self._failed_at is not None and self.clock() - self._failed_at >= RETRY_SECONDS
-            if stamps == self._stamps and not retry:
-                return
-            settings, errors = self._read()
-            if settings is not None:
-                errors += [f"{self.path}: {key}: {_WEAKER}" for key in weakened(self.current, settings)]
-            if settings is None or errors:
-                self._report_failure(errors)
-                return
-            self.current = settings
-            self.log.info("web.config_read_again", file=str(self.path))
-            self.log.recovered("web.config", "web.config_mended", file=str(self.path))
-            self._failed_at = None
+        """Take over changed files. Blocks on the disk for a moment; never raises for what the files hold.
+
+        For one thread at a time.
+        """
+        retry = self._failed_at is not None and self._clock() - self._failed_at >= RETRY_SECONDS
+        if not retry and self._stamps == {path: _stamp(path) for path in self._stamps}:
+            return
+        settings, errors = self._read()
+        if settings is not None:
+            errors += [f"{self.path}: {key}: {_WEAKER}" for key in weakened(self.current, settings)]
+        if settings is None or errors:
+            self.reload_failures += 1
+            sentence = "the settings before go on serving: " + "; ".join(errors)
+            self._log.failing("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
+            self._failed_at = self._clock()
+            return
+        self.current = settings
+        self._log.info("web.config_read_again", file=str(self.path))
+        self._log.recovered("web.config", "web.config_mended", file=str(self.path))
+        self._failed_at = None
 
     def _read(self) -> tuple[WebSettings | None, list[str]]:
         # The stamps are taken before reading: what changes meanwhile is seen by the next refresh.
-        before = stamps_of(self._files)
+        before = {path: _stamp(path) for path in (self.path, *self._stamps)}
         settings, errors, files = read_web_file(self.path)
-        stamps = {stamp[0]: stamp for stamp in before}
-        self._files = tuple(dict.fromkeys((self.path, *files)))
-        self._stamps = tuple(stamps.get(str(path)) or stamps_of((path,))[0] for path in self._files)
+        self._stamps = {path: before[path] if path in before else _stamp(path) for path in (self.path, *files)}
         return settings, errors
-
-    def _report_failure(self, errors: list[str]) -> None:
-        self.reload_failures += 1
-        sentence = "the settings before go on serving: " + "; ".join(errors)
-        self.log.failing("web.config", "web.config_broken", level="error", file=str(self.path), error=sentence)
-        self._failed_at = self.clock()
 
 
 def weakened(before: WebSettings, after: WebSettings) -> list[str]:
@@ -157,15 +145,10 @@ def _are_weaker(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     return changed or any(name in after and name not in before for name in _OF_THE_PAGE)
 
 
-def stamps_of(paths: tuple[Path, ...]) -> Stamps:
-    """What changes when a file is written or replaced, through symbolic links too, as Kubernetes replaces its secrets:
-    its path, modification time in nanoseconds, size and inode."""
-    stamps: list[tuple[str, int, int, int] | tuple[str, None, None, None]] = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):
-            stamps.append((str(path), None, None, None))
-        else:
-            stamps.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(stamps)
+def _stamp(path: Path) -> Stamp | None:
+    """Of the file that is there, through symbolic links too, as Kubernetes replaces its secrets."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

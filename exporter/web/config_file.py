@@ -11,7 +11,7 @@ import re
 import ssl
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -29,8 +29,8 @@ from exporter.web.tls import (
     TLS13_CIPHERS,
     UNVERIFIED_CLIENT_AUTH,
     VERSIONS,
-    TlsSettings,
-    make_context,
+    as_file,
+    load_certificates,
 )
 
 MAX_BYTES: Final = 1 << 20
@@ -103,76 +103,78 @@ def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSetti
     tls = _read_tls(section("tls_server_config"), path.parent, files)
     users, headers = _read_users(section("basic_auth_users")), _read_http(section("http_server_config"))
     rate_limit = _read_rate_limit(section("rate_limit"))
-    context = None
-    if tls is not None and not errors:
-        try:
-            context = make_context(tls)
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text names the fault, never the key
-            # OpenSSL's own words, if it has any; an `ssl.SSLError` that isn't OpenSSL's has no `reason` at all.
-            why = getattr(error, "reason", None) or error
-            errors.append(f"{path}: tls_server_config: certificate, key and client CA can't be used together: {why}")
-    if errors:
-        return None
-    settings = WebSettings(users=users, headers=headers, rate_limit=rate_limit)
-    if tls is not None:
-        sans, curves = tls.client_allowed_sans, frozenset(tls.curves or CURVES)
-        certificate = tls.certificate_pem
-        settings = replace(settings, tls=context, certificate_pem=certificate, client_allowed_sans=sans, curves=curves)
-    return settings
+    return None if errors else WebSettings(users=users, headers=headers, rate_limit=rate_limit, **tls)
 
 
 # -- one function for each section
 
 
-def _read_tls(section: Section, folder: Path, files: list[Path]) -> TlsSettings | None:
-    """The settings, as far as they could be read; None for plain HTTP. Files that are named are added to `files`."""
+def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, Any]:
+    """The fields of `WebSettings` about TLS; none for plain HTTP. Files that are named are added to `files`."""
     section.allow_only(*TLS_KEYS)
     if not section.values:
-        return None
+        return {}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate = _read_pem(section, "cert", folder, files, required=True)
     key = _read_pem(section, "key", folder, files, required=True)
     client_ca = _read_pem(section, "client_ca", folder, files, required=False)
+    sans = section.strings("client_allowed_sans")
+    _read_client_auth(section, context, asks_something=bool(client_ca or sans))
+    _read_versions(section, context)
+    curves = frozenset(section.choices("curve_preferences", tuple(CURVES)))
+    if len(curves) not in (0, 1, len(CURVES)):
+        section.report("curve_preferences", "Python's ssl offers one curve or all of them, expected one, or all four")
+    elif len(curves) == 1:
+        context.set_ecdh_curve(*(CURVES[curve] for curve in curves))
+    if not section.boolean("prefer_server_cipher_suites", default=True):
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if not section.errors:
+        try:
+            if sys.platform == "win32":
+                names = (str(folder / section.string(f"{name}_file")) for name in ("cert", "key"))
+                load_certificates(context, *names, client_ca)
+            else:
+                with as_file(certificate) as certificate_file, as_file(key) as key_file:
+                    load_certificates(context, certificate_file, key_file, client_ca)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; its text names the fault, never the key
+            # OpenSSL's own words, if it has any; an `ssl.SSLError` that isn't OpenSSL's has no `reason` at all.
+            why = getattr(error, "reason", None) or error
+            section.report("", f"certificate, key and client CA can't be used together: {why}")
+    return {
+        "tls": context,
+        "certificate_pem": certificate,
+        "client_allowed_sans": frozenset(sans),
+        "curves": curves or frozenset(CURVES),
+    }
+
+
+def _read_client_auth(section: Section, context: ssl.SSLContext, *, asks_something: bool) -> None:
     if section.string("client_auth_type") in UNVERIFIED_CLIENT_AUTH:
         sentence = "Python's ssl can't ask for a certificate without verifying it"
         section.report("client_auth_type", f"{sentence}, expected one of {', '.join(CLIENT_AUTH)}")
-        return None
-    client_auth = section.choice("client_auth_type", CLIENT_AUTH, "NoClientCert")
-    sans = section.strings("client_allowed_sans")
-    if client_auth == "NoClientCert" and (client_ca or sans):
+        return
+    policy = section.choice("client_auth_type", CLIENT_AUTH, "NoClientCert")
+    context.verify_mode = CLIENT_AUTH[policy]
+    if policy == "NoClientCert" and asks_something:
         section.report("client_auth_type", "expected a policy, since client_ca or client_allowed_sans is given")
-    if client_auth != "NoClientCert" and not (section.string("client_ca") or section.string("client_ca_file")):
-        section.report("client_ca_file", f"expected client_ca or client_ca_file with client_auth_type {client_auth}")
-    curves = section.choices("curve_preferences", tuple(CURVES))
-    if len(set(curves)) not in (0, 1, len(CURVES)):
-        section.report("curve_preferences", "Python's ssl offers one curve or all of them, expected one, or all four")
-    min_version, max_version = _read_versions(section)
-    ciphers = section.choices("cipher_suites", (*TLS13_CIPHERS, *CIPHERS))
-    prefer = section.boolean("prefer_server_cipher_suites", default=True)
-    return TlsSettings(
-        certificate,
-        key,
-        client_ca,
-        client_auth,
-        frozenset(sans),
-        min_version,
-        max_version,
-        ciphers,
-        tuple(dict.fromkeys(curves)),
-        prefer,
-        str(folder / section.string("cert_file")),
-        str(folder / section.string("key_file")),
-    )
+    if policy != "NoClientCert" and not (section.string("client_ca") or section.string("client_ca_file")):
+        section.report("client_ca_file", f"expected client_ca or client_ca_file with client_auth_type {policy}")
 
 
-def _read_versions(section: Section) -> tuple[str, str]:
-    """The lowest and the highest version to speak."""
+def _read_versions(section: Section, context: ssl.SSLContext) -> None:
+    """The lowest and the highest version to speak, and the ciphers up to TLS 1.2."""
     low = section.choice("min_version", VERSIONS, "TLS12")
     high = section.choice("max_version", VERSIONS, "TLS13")
     if high < "TLS12":
         section.report("max_version", f"expected TLS12 or TLS13, {high} is not spoken any more (RFC 8996)")
     elif low > high:
         section.report("min_version", f"expected at most max_version {high}, got {low}")
-    return low, high
+    names = section.choices("cipher_suites", (*TLS13_CIPHERS, *CIPHERS))
+    ciphers = [CIPHERS[name] for name in names if name in CIPHERS]
+    if ciphers:
+        context.set_ciphers(":".join(ciphers))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if names and not ciphers else VERSIONS[low]
+    context.maximum_version = VERSIONS[high]
 
 
 def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, required: bool) -> str:
@@ -279,10 +281,13 @@ def _go_duration(value: object) -> float | None:
 
 
 class Section:
-    """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent."""
+    """One mapping of the file. What does not fit is reported to `errors` with file and key, and read as if absent.
+
+    The list is the file's, so that it has the errors of the sections before this one too.
+    """
 
     def __init__(self, file: Path, name: str, value: object, errors: list[str]) -> None:
-        self._file, self._name, self._errors = file, name, errors
+        self._file, self._name, self.errors = file, name, errors
         if value is not None and not isinstance(value, dict):
             self.report("", f"expected a mapping of keys to values, got {kind_of(value)}")
         self.values: dict[str, Any] = value if isinstance(value, dict) else {}
@@ -290,7 +295,7 @@ class Section:
     def report(self, key: object, sentence: str) -> None:
         """Add an error about a key, which is shown."""
         where = ".".join(part for part in (self._name, str(key)) if part)
-        self._errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
+        self.errors.append(f"{self._file}: {where}: {sentence}" if where else f"{self._file}: {sentence}")
 
     def report_entry(self, key: object, sentence: str) -> None:
         """Add an error about a key that the user chose, by its place: it may be a secret in the wrong place."""
@@ -298,7 +303,7 @@ class Section:
 
     def child(self, key: str, value: object) -> Section:
         """The mapping that stands under a key of this one."""
-        return Section(self._file, f"{self._name}.{key}", value, self._errors)
+        return Section(self._file, f"{self._name}.{key}", value, self.errors)
 
     def allow_only(self, *known: str) -> None:
         """Report every other key, by name where that is nearly a known one."""

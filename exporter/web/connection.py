@@ -1,4 +1,5 @@
-"""One client's connection: request, response, request, … with a limit for each state, whatever the client does."""
+"""One client's connection: request, response, request, … with a limit for each state, whatever the client does; and
+which one is closed when a new one needs its place."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import asyncio
 import contextlib
 import enum
 import http
+import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from email.utils import formatdate
 from typing import Final
 from urllib.parse import urlsplit
@@ -15,7 +18,6 @@ from urllib.parse import urlsplit
 import h11
 from msgspec import Struct
 
-from exporter.web.eviction import Rank
 from exporter.web.responses import Response, plain, takes_gzip
 from exporter.web.stream import READ_BYTES, Stream, reset_on_close, unsent_bytes
 
@@ -61,6 +63,17 @@ class State(enum.Enum):
     """Nothing more will be sent."""
 
 
+class Rank(enum.IntEnum):
+    """How little a client loses when its connection is closed: the lowest is evicted first."""
+
+    STUCK = 0
+    """It has sent a request, and for longer than a scraper needs has not read the response or is waiting for it."""
+    IDLE = 1
+    """It has read its response: a scraper connects anew, and loses nothing."""
+    BUSY = 2
+    """It is sending a request, or about to be answered."""
+
+
 class Request(Struct, frozen=True):
     """What of a request's head decides the response."""
 
@@ -75,6 +88,8 @@ class Request(Struct, frozen=True):
 
 Handler = Callable[[Request], Awaitable[Response]]
 
+NETWORK_BITS: Final = 64
+"""Of an IPv6 address: who has one such network has all of its addresses."""
 UNSENT_POLL_SECONDS: Final = 0.05
 """The kernel says how much is unsent, not when it is sent."""
 SMALL_BODY: Final = 4096
@@ -291,3 +306,39 @@ def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certi
         peer=peer,
         certified=certified,
     )
+
+
+def choose_eviction(connections: Collection[Connection], now: float) -> Connection:
+    """The connection to close for a new one: of the peer with the most, the one that loses least by it.
+
+    As long as some peer has more connections than a scraper has, the scraper keeps its own, however many addresses the
+    others come from. Among the connections of that peer (which may be the scraper's own address, behind a NAT) age
+    alone would evict a client that needs more than one network round trip to send a request. So first goes a connection
+    whose client does not read its response, then one that has read it and is idle, then the one longest in its present
+    state. There must be at least one; `now` is on the clock of `since`.
+    """
+    counts = Counter(connection.peer for connection in connections)
+    largest = max(counts.values())
+    candidates = (connection for connection in connections if counts[connection.peer] == largest)
+    oldest_first = sorted(candidates, key=lambda connection: connection.since)
+    chosen, lowest = oldest_first[0], Rank.BUSY
+    for connection in oldest_first:
+        rank = connection.rank(now)
+        if rank is Rank.STUCK:
+            return connection  # the rank of the others, perhaps hundreds, need not be asked: each is a system call
+        if rank < lowest:
+            chosen, lowest = connection, rank
+    return chosen
+
+
+def peer_of(host: str) -> str:
+    """What counts as one client: an IPv4 address, also where IPv6 carries it, or an IPv6 network of 64 bits."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, NETWORK_BITS), strict=False))

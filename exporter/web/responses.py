@@ -128,8 +128,6 @@ class PageCache(Struct):
     fresh_seconds: float = 0.2
     render_seconds: float = 3.0
     clock: Callable[[], float] = time.monotonic
-    failures: int = 0
-    """How often the application raised instead of giving a page."""
     _version: int = 0
     _rendered: dict[tuple[str, Accept], tuple[int, float, Response]] = field(default_factory=dict)
     _rendering: dict[tuple[str, Accept], tuple[int, asyncio.Future[Response]]] = field(default_factory=dict)
@@ -180,7 +178,6 @@ class PageCache(Struct):
         return replace(response, gzipped=gzip.compress(response.body, 5, mtime=0))
 
     def _failed(self, path: str, error: Exception) -> Response:
-        self.failures += 1
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
         self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)

@@ -8,8 +8,8 @@ they lack is the accept loop and the clocks, not the parsing; h11 parses, is san
 
 The rules, all in `Limits`: a connection is closed when its client has not finished a request's head 5 s after it
 connected (TLS handshake included), has not read its response after 9 s, or sends no other request 9 s after the last
-response. A new connection is never refused: where there are too many, one is evicted for it (see `eviction`). A page is
-rendered at most five times a second.
+response. A new connection is never refused: where there are too many, one is evicted for it
+(`connection.choose_eviction`). A page is rendered at most five times a second.
 
 With a web-config file (`config`) every path wants the password, `/-/healthy` too, as with the exporter-toolkit; but for
 `/-/gate`, since the health probe of a load balancer can't send one. For that path no password is looked at, also not
@@ -33,8 +33,7 @@ from exporter.text.values import split_address
 from exporter.web.auth import Passwords, TokenBucket
 from exporter.web.config import WebConfig, tls_demands
 from exporter.web.config_file import WebSettings
-from exporter.web.connection import Connection, Limits, Request
-from exporter.web.eviction import choose_eviction, peer_of
+from exporter.web.connection import Connection, Limits, Request, choose_eviction, peer_of
 from exporter.web.responses import (
     GATE,
     HEALTH,
@@ -46,7 +45,7 @@ from exporter.web.responses import (
     choose_accept,
     plain,
 )
-from exporter.web.stream import PlainStream, TlsStream
+from exporter.web.stream import Stream, TlsStream
 
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG: Final = 512
@@ -74,7 +73,7 @@ def max_connections(wanted: int) -> int:
 
 
 class WebServer:
-    """Serves an `Application`. `address` is the bound (host, port), known once `start` has returned."""
+    """Serves an `Application`: its `pages`. `address` is the bound (host, port), known once `start` has returned."""
 
     address: tuple[str, int]
     _loop: asyncio.SelectorEventLoop
@@ -94,22 +93,13 @@ class WebServer:
         self._config = web_config
         self._limits = limits or Limits()
         self._log = log or NullLogger()
-        self._pages = PageCache(application, self._log, self._limits.fresh_seconds, self._limits.render_seconds)
+        self.pages = PageCache(application, self._log, self._limits.fresh_seconds, self._limits.render_seconds)
         self._max_connections = max_connections(self._limits.connections)
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
         self._passwords = Passwords()
         self._bucket: TokenBucket | None = None
-
-    @property
-    def render_failures(self) -> int:
-        """How often the application raised instead of giving a page."""
-        return self._pages.failures
-
-    def renew_pages(self) -> None:
-        """Render each page anew for requests from now on. To be called on one thread, whichever it is."""
-        self._pages.renew()
 
     @property
     def _settings(self) -> WebSettings:
@@ -189,12 +179,8 @@ class WebServer:
         accepted.setblocking(False)
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        settings = self._settings
-        stream = (
-            PlainStream(accepted)
-            if settings.tls is None
-            else TlsStream(accepted, settings.tls, settings.client_allowed_sans)
-        )
+        tls, sans = self._settings.tls, self._settings.client_allowed_sans
+        stream = Stream(accepted) if tls is None else TlsStream(accepted, tls, sans)
         connection = Connection(accepted, peer, stream, self._limits, self._respond)
         task = asyncio.create_task(connection.run())
         self._connections[task] = connection
@@ -225,14 +211,13 @@ class WebServer:
         return (await self._route(request, settings)).with_headers(settings.headers)
 
     async def _route(self, request: Request, settings: WebSettings) -> Response:
-        refusal = None if request.path == GATE else await self._refuse_stranger(request, settings)
-        if refusal is not None:
+        if request.path != GATE and (refusal := await self._refuse_stranger(request, settings)) is not None:
             return refusal
         if request.path not in ROUTES:
             return plain(404, f"Not found. There are {', '.join(sorted(ROUTES))}.")
         if request.method not in METHODS:
             return plain(405, "Only GET and HEAD are served.", (("Allow", "GET, HEAD"),))
-        return await self._pages.get(request.path, choose_accept(request.accept))
+        return await self.pages.get(request.path, choose_accept(request.accept))
 
     async def _refuse_stranger(self, request: Request, settings: WebSettings) -> Response | None:
         """The refusal of who may not ask, or may not ask so often; None for all others."""

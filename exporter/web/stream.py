@@ -14,7 +14,7 @@ import ssl
 import struct
 import sys
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 READ_BYTES: Final = 8192
 WRITE_BYTES: Final = 16384
@@ -29,62 +29,45 @@ PLAIN_HTTP_RESPONSE: Final = (
 T = TypeVar("T")
 
 
-class Stream(Protocol):
-    """The bytes of one connection. The coroutines raise OSError (ssl.SSLError is one)."""
+class Stream:
+    """The bytes of one connection, here without TLS. The coroutines raise OSError (ssl.SSLError is one).
 
-    certified: bool
+    The socket is non-blocking and belongs to the running loop.
+    """
+
+    certified = False
     """True once a certificate of the client was verified."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
 
     async def open(self) -> None:
         """Agree on TLS, where it is spoken. Before any other call."""
 
     async def read(self) -> bytes:
         """What has arrived, after waiting for some; b"" at the end."""
+        return await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
 
     async def write(self, data: bytes) -> None:
         """Send all of it."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     def send_nowait(self, data: bytes) -> None:
         """Send `data` and the end of TLS without waiting: what the kernel does not take is lost."""
+        with contextlib.suppress(OSError):
+            self._socket.send(data)
 
     def release(self) -> None:
         """Free the buffers now: an error's traceback may keep this object until the next full collection."""
 
 
-class PlainStream:
-    """A connection without TLS. The socket is non-blocking and belongs to the running loop."""
-
-    certified = False
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-
-    async def open(self) -> None:
-        """Nothing to agree on."""
-
-    async def read(self) -> bytes:
-        """See `Stream`."""
-        return await asyncio.get_running_loop().sock_recv(self._socket, READ_BYTES)
-
-    async def write(self, data: bytes) -> None:
-        """See `Stream`."""
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
-
-    def send_nowait(self, data: bytes) -> None:
-        """See `Stream`."""
-        with contextlib.suppress(OSError):
-            self._socket.send(data)
-
-    def release(self) -> None:
-        """There are no buffers."""
-
-
-class TlsStream:
+class TlsStream(Stream):
     """A connection with TLS. The socket is non-blocking; `allowed_sans` as in the web-config file, empty for any."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, allowed_sans: frozenset[str]) -> None:
-        self._socket, self._context, self._allowed_sans = sock, context, allowed_sans
-        self._agreed = self.certified = False
+        super().__init__(sock)
+        self._context, self._allowed_sans = context, allowed_sans
+        self._agreed = False
 
     async def open(self) -> None:
         """Make the handshake. Raises ssl.SSLError when it fails, the alert already sent."""
@@ -150,9 +133,7 @@ class TlsStream:
                 return result
 
     async def _feed(self) -> None:
-        loop = asyncio.get_running_loop()
-        data = await loop.sock_recv(self._socket, WRITE_BYTES)
-        if data:
+        if data := await asyncio.get_running_loop().sock_recv(self._socket, WRITE_BYTES):
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
@@ -167,9 +148,8 @@ class TlsStream:
 def names_of_peer(tls: ssl.SSLObject) -> set[str]:
     """The subject alternative names (DNS, e-mail, IP, URI) of the client's verified certificate, as Go prints them."""
     certificate = tls.getpeercert() or {}
-    entries = certificate.get("subjectAltName", ())
     names: set[str] = set()
-    for entry in entries:
+    for entry in certificate.get("subjectAltName", ()):
         kind, value = str(entry[0]), str(entry[1])
         if kind == "IP Address":
             with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""TLS as the web-config file describes it, made with Python's ssl: the context, and when its certificate ends.
+"""TLS as the web-config file describes it, made with Python's ssl: its words and ciphers, and when a certificate ends.
 
 What Go can and Python's ssl can't is refused when the file is read, never approximated downwards: asking for a client
 certificate without verifying it, and two or three chosen curves. TLS 1.0 and 1.1 (RFC 8996) are never spoken.
@@ -6,16 +6,12 @@ certificate without verifying it, and two or three chosen curves. TLS 1.0 and 1.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import errno
 import os
 import re
 import ssl
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,7 +30,6 @@ CLIENT_AUTH: Final = {
 }
 """Go's words for what is asked of a client's certificate."""
 UNVERIFIED_CLIENT_AUTH: Final = ("RequestClientCert", "RequireAnyClientCert", "RequireClientCert")
-
 """Go's words for what Python's ssl can't do."""
 
 CURVES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
@@ -56,66 +51,26 @@ CIPHERS: Final = {
 TLS13_CIPHERS: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 """Accepted and without effect, as in Go: the ciphers of TLS 1.3 can't be chosen."""
 
-FIRST_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+FIRST_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 UTC_TIME, EXPLICIT_VERSION = 0x17, 0xA0
 LONG_FORM: Final = 0x80
 FIRST_YEAR_OF_LAST_CENTURY: Final = 50
 """RFC 5280, 4.1.2.5.1: a two-digit year from here on is 19xx."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """`tls_server_config`, checked: words are keys of the tables above, PEM texts are not parsed yet."""
+def load_certificates(context: ssl.SSLContext, certificate_file: str, key_file: str, client_ca: str) -> None:
+    """Let a server's context use what these files hold, and verify by the PEM text of a client CA, "" for none.
 
-    certificate_pem: str
-    key_pem: str = field(repr=False)
-    client_ca_pem: str = ""
-    client_auth: str = "NoClientCert"
-    client_allowed_sans: frozenset[str] = frozenset()
-    min_version: str = "TLS12"
-    max_version: str = "TLS13"
-    ciphers: tuple[str, ...] = ()
-    curves: tuple[str, ...] = ()
-    prefer_server_ciphers: bool = True
-    certificate_file: str = ""
-    """Where the two texts come from, "" for the web-config file itself. Only Windows uses this and the next one."""
-    key_file: str = ""
-
-    def __repr__(self) -> str:
-        """Nothing of it."""
-        return "TlsSettings(…)"  # it holds the private key
-
-
-def make_context(settings: TlsSettings) -> ssl.SSLContext:
-    """A server's context. Raises ssl.SSLError or OSError when certificate, key or CA can't be used."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    only_13 = bool(settings.ciphers) and not any(name in CIPHERS for name in settings.ciphers)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3 if only_13 else VERSIONS[settings.min_version]
-    context.maximum_version = VERSIONS[settings.max_version]
-    chosen = [CIPHERS[name] for name in settings.ciphers if name in CIPHERS]
-    if chosen:
-        context.set_ciphers(":".join(chosen))
-    if len(settings.curves) == 1:
-        context.set_ecdh_curve(CURVES[settings.curves[0]])
-    if settings.prefer_server_ciphers:
-        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-    else:
-        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    # The password is never asked for on a terminal: an encrypted key is an error.
-    if sys.platform == "win32":
-        context.load_cert_chain(settings.certificate_file, settings.key_file, password="")
-    else:
-        with _as_file(settings.certificate_pem) as certificate, _as_file(settings.key_pem) as key:
-            context.load_cert_chain(certificate, key, password="")
-    if settings.client_ca_pem:
+    Raises ssl.SSLError or OSError when certificate, key or CA can't be used.
+    """
+    context.load_cert_chain(certificate_file, key_file, password="")  # an encrypted key is an error: nobody is asked
+    if client_ca:
         # Python takes only ASCII. A comment may hold any character; in a certificate `?` is as wrong as any other.
-        context.load_verify_locations(cadata=settings.client_ca_pem.encode("ascii", "replace").decode("ascii"))
-    context.verify_mode = CLIENT_AUTH[settings.client_auth]
-    return context
+        context.load_verify_locations(cadata=client_ca.encode("ascii", "replace").decode("ascii"))
 
 
 @contextlib.contextmanager
-def _as_file(text: str) -> Iterator[str]:
+def as_file(text: str) -> Iterator[str]:
     """A path to this text, which can be read once, for ssl, which takes certificates only from files.
 
     Never a file on a disk: a private key would outlive a crash there. Raises OSError.
@@ -137,7 +92,7 @@ def not_after(pem: str) -> float | None:
     if certificate is None:
         return None
     try:
-        der = base64.b64decode(certificate[1])
+        der = ssl.PEM_cert_to_DER_cert(certificate[0])
         _, at, _ = _element(der, 0)  # Certificate
         _, at, _ = _element(der, at)  # tbsCertificate
         tag, _, end = _element(der, at)
@@ -151,7 +106,7 @@ def not_after(pem: str) -> float | None:
         if tag == UTC_TIME:
             text = ("19" if int(text[:2]) >= FIRST_YEAR_OF_LAST_CENTURY else "20") + text
         return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
-    except (IndexError, ValueError, binascii.Error):
+    except (IndexError, ValueError):
         return None
 
 

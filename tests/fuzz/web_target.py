@@ -16,7 +16,7 @@ from exporter.web.config_file import WebSettings
 from exporter.web.connection import Connection, Limits
 from exporter.web.responses import GATE, Accept, Response
 from exporter.web.server import WebServer
-from exporter.web.stream import PlainStream
+from exporter.web.stream import Stream
 from tests.support.web_target import Pages
 
 LIMITS: Final = Limits(
@@ -85,7 +85,7 @@ async def _converse(server: WebServer, data: bytes) -> bytes:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    connection = Connection(ours, "127.0.0.1", PlainStream(ours), LIMITS, server._respond)
+    connection = Connection(ours, "127.0.0.1", Stream(ours), LIMITS, server._respond)
     task = asyncio.create_task(connection.run())
     loop, received = asyncio.get_running_loop(), b""
     try:

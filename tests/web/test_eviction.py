@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from exporter.web.eviction import Rank, choose_eviction, peer_of
+from exporter.web.connection import Connection, Rank, choose_eviction, peer_of
 
 
-@dataclass(frozen=True)
-class FakeConnection:
-    """A connection as eviction sees it."""
+class Ranked(Connection):
+    """A connection that needs no socket to be evicted."""
 
-    peer: str
-    since: float
-    ranked: Rank
+    def __init__(self, peer: str, since: float, ranked: Rank) -> None:
+        self.peer, self.since, self.ranked = peer, since, ranked
 
-    def rank(self, now: float) -> Rank:  # noqa: ARG002  # the protocol's signature
+    def rank(self, now: float) -> Rank:  # noqa: ARG002  # the signature of the base class
         return self.ranked
 
 
 @pytest.mark.parametrize("rank", list(Rank))
 def test_the_peer_with_the_most_connections_loses_one(rank: Rank) -> None:
     """It is the oldest of the peers that have the most, whatever it and the others do, and however old they are."""
-    scraper = FakeConnection("scraper", 0.0, Rank.STUCK)
-    crowd = [FakeConnection(f"crowd {n % 3}", 1.0 + n, rank) for n in range(7)]
-    assert choose_eviction([scraper, *crowd], 99.0) == FakeConnection("crowd 0", 1.0, rank)
+    scraper = Ranked("scraper", 0.0, Rank.STUCK)
+    crowd = [Ranked(f"crowd {n % 3}", 1.0 + n, rank) for n in range(7)]
+    assert choose_eviction([scraper, *crowd], 99.0) is crowd[0]
 
 
 def test_of_one_peer_stuck_connections_go_first_then_idle_ones_then_the_oldest() -> None:
     """Age decides between those of the same rank."""
-    connections = [
-        FakeConnection("nat", float(n), rank) for n, rank in enumerate((Rank.BUSY, Rank.IDLE, Rank.STUCK) * 2)
-    ]
+    ranks = (Rank.BUSY, Rank.IDLE, Rank.STUCK) * 2
+    connections: list[Connection] = [Ranked("nat", float(n), rank) for n, rank in enumerate(ranks)]
     order = []
     while connections:
         evicted = choose_eviction(connections, 99.0)
-        order.append((evicted.ranked, evicted.since))
+        order.append((evicted.rank(99.0), evicted.since))
         connections.remove(evicted)
     assert order == sorted(order)
 
