@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.capped_file import read_capped
 from exporter.config.schema import WebSettings, settings_of
 from exporter.config.sources import CONFIG_ENV, Sources, read_toml
+from exporter.files import read_capped
 from exporter.text.values import InvalidValue
 
 TIMEOUT_SECONDS: Final = 4.0

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from exporter.ownership import fault_of
-from exporter.private_file import make_folder, make_private
+from exporter.files import fault_of, make_folder, make_private
 
 MAX_BYTES: Final = 10 << 20
 FILES: Final = 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.capped_file import TooLarge, WrongEncoding, decoded, in_utf8, not_ascii, read_capped
+from exporter.files import TooLarge, WrongEncoding, decoded, in_utf8, not_ascii, read_capped
 
 
 def test_a_file_within_its_limit_is_read_whole(tmp_path: Path) -> None:

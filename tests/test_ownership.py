@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.capped_file import read_capped, read_trusted
 from exporter.config.load import ConfigError, load, load_policy
+from exporter.files import fault_of, make_private, narrow, open_folder, read_capped, read_trusted, refuse_foreign
 from exporter.log.log import Log
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
-from exporter.ownership import fault_of, refuse_foreign
-from exporter.private_file import make_private, narrow, open_folder
 from exporter.recorder.files import RecordingFiles
 from exporter.rotating_file import RotatingFile
 from exporter.web.config import WebConfig, WebConfigError

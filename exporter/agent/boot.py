@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from exporter.windows import boot
+from exporter.windows import system
 
 LINUX_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 RANDOM: Final = 4
@@ -17,7 +17,7 @@ RANDOM: Final = 4
 
 
 def boot_id(
-    platform: str = sys.platform, file: Path = LINUX_FILE, shared_page: Callable[[], bytes] = boot.shared_page
+    platform: str = sys.platform, file: Path = LINUX_FILE, shared_page: Callable[[], bytes] = system.shared_page
 ) -> str:
     """Identifies this boot of the machine; empty where the system gives no id.
 
@@ -25,7 +25,7 @@ def boot_id(
     """
     try:
         if platform == "win32":
-            return boot.boot_id(shared_page())
+            return system.boot_id(shared_page())
         return file.read_text(encoding="ascii").strip()[:64]
     except (OSError, ValueError):
         return ""

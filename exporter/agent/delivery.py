@@ -25,12 +25,11 @@ from typing import Final, Protocol
 from exporter.agent.log_fields import about
 from exporter.agent.suspects import CERTAIN, Refused, Step, Suspects
 from exporter.core.records import Record
-from exporter.errors import Failure, PartlyRejected, Permanent, Retryable
+from exporter.errors import Backoff, Failure, PartlyRejected, Permanent, Retryable
 from exporter.log.protocol import Logger
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.queue import Queued
 from exporter.outbox.store import Outbox
-from exporter.retry import Backoff
 
 SEND_BACKOFF: Final = Backoff(1.0, 15.0)
 SMALLER_AFTER: Final = 3

@@ -5,7 +5,7 @@ What is observed then: a stall of 0.3 s or more in any case (0.45 s at four time
 `Observer.take`.
 
 A clock that is corrected little by little makes no step. On Linux both clocks are slewed alike (clock_gettime(2)); on
-Windows the wall clock alone, so what the system says of its rate is explained by it (`exporter/windows/clock.py`).
+Windows the wall clock alone, so what the system says of its rate is explained by it (`exporter/windows/system.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec import Struct
 from exporter.core.interruption import THRESHOLD_SECONDS
 from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.log.protocol import Logger
-from exporter.windows import clock as windows_clock
+from exporter.windows import system
 
 TICK_SECONDS: Final = 0.1
 QUIET_TICK_SECONDS: Final = 0.25
@@ -145,7 +145,7 @@ def _within(number: int, bound: int) -> int:
 
 
 def system_rate(
-    platform: str = sys.platform, reader: Callable[[], Callable[[], float]] = windows_clock.slew_reader
+    platform: str = sys.platform, reader: Callable[[], Callable[[], float]] = system.slew_reader
 ) -> Callable[[], float]:
     """What says how fast this system's wall clock is slewed, as in `Detector`. It raises OSError where nothing does."""
     if platform != "win32":
@@ -253,7 +253,7 @@ class Observer:
         except OSError as error:
             detail = f"the rate of the clock is unknown, small steps are not seen: {error}"
             self._log.failing("observer", "observer.failed", reason="clock-rate", detail=detail[:300])
-            return windows_clock.FASTEST
+            return system.FASTEST
 
     def _broke(self, error: Exception) -> None:
         self._log.failing("observer", "observer.failed", reason=type(error).__name__, detail=str(error)[:300])

@@ -1,4 +1,4 @@
-"""What stops a command from outside: signals, and on Windows what ends a console or a session.
+"""What stops a command from outside: signals, and on Windows what ends a console.
 
 with on_stop(event.set): …        the function is called, for a command that looks at an event
 with interrupted_on_stop(): …     KeyboardInterrupt, for a command that is interrupted wherever it waits
@@ -27,8 +27,8 @@ _SIGNALS: Final = tuple(number for number in signal.Signals if number.name in ("
 def stop_by(stop: Callable[[], None]) -> Callable[[], None]:
     """Call `stop`, on a thread of its own, whenever the process is to end. Returns what undoes that.
 
-    Ctrl-C, SIGTERM and SIGHUP; on Windows Ctrl-C, Ctrl-Break, a closed console window, the end of the session,
-    shutdown. `stop` returns at once, and may be called more than once.
+    Ctrl-C, SIGTERM and SIGHUP; on Windows Ctrl-C, Ctrl-Break, a closed console window. `stop` returns at once, and may
+    be called more than once.
     """
     if sys.platform == "win32":
         return watch(stop)

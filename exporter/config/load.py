@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from exporter.capped_file import read_capped, read_trusted
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
 from exporter.config.places import (
@@ -29,7 +28,7 @@ from exporter.config.sources import ReadFile, Sources, config_path, given_flags,
 from exporter.config.types import KNOWN_API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode
-from exporter.ownership import refuse_foreign
+from exporter.files import read_capped, read_trusted, refuse_foreign
 from exporter.text.values import InvalidValue, describe, near_miss, quote
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from exporter.capped_file import TooLarge, WrongEncoding, decoded
 from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue, settings_of
 from exporter.config.types import SINGLE_QUOTES, Kind
+from exporter.files import TooLarge, WrongEncoding, decoded
 from exporter.secrets import redact
 from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, refuse_misplaced, unknown_name
 
@@ -33,7 +33,7 @@ _DRIVE: Final = re.compile(r'"(?:[A-Za-z]:|\\)\\')
 """The beginning of a path of Windows in double quotes, on a drive or on a share."""
 
 ReadFile = Callable[[str, int], bytes]
-"""As `capped_file.read_capped`."""
+"""As `files.read_capped`."""
 
 
 def environ_of(environ: Mapping[str, str], sections: Iterable[str]) -> dict[str, str]:

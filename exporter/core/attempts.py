@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from exporter.core.memory import with_tracked
 from exporter.core.state import Approval, Instant, State, Tracked
-from exporter.retry import Backoff
+from exporter.errors import Backoff
 
 FRESH_SECONDS: Final = 5.0
 POST_BACKOFF: Final = Backoff(5.0, 60.0)

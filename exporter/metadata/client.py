@@ -23,6 +23,7 @@ from exporter.core.folding import folded
 from exporter.core.records import Vm
 from exporter.core.strict_json import encodable
 from exporter.core.tags import MAX_TAG_VALUE, Tags
+from exporter.errors import parse_http_date, parse_retry_after
 from exporter.http.deadline import Aborted, Exchange, Resolve, Stage
 from exporter.http.tls import default_context
 from exporter.http.transport import Transport, client_over
@@ -35,7 +36,6 @@ from exporter.metadata.errors import (
     status_reason,
     translate,
 )
-from exporter.retry import parse_http_date, parse_retry_after
 
 BODY_BYTES: Final = 4 * 1024 * 1024
 DEADLINE_SECONDS: Final = 5.0

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from exporter.core.snapshot import DestinationStatus
+from exporter.errors import Backoff
+from exporter.files import make_folder, make_private, narrow, open_folder
 from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable
 from exporter.outbox.file import (
     PAGE,
@@ -40,8 +42,6 @@ from exporter.outbox.file import (
 from exporter.outbox.lock import FileLock
 from exporter.outbox.queue import Queue, queue_of
 from exporter.outbox.salvage import salvage
-from exporter.private_file import make_folder, make_private, narrow, open_folder
-from exporter.retry import Backoff
 
 EXAMINED_AGAIN: Final = Backoff(1.0, 60.0)
 """Between two examinations of a file that stays in doubt: each reads all of it. After the first doubt it is examined at

@@ -16,10 +16,9 @@ from urllib.parse import quote
 
 from exporter.core.state import State
 from exporter.core.state_codec import load_state
+from exporter.files import narrow, refuse_foreign
 from exporter.outbox.errors import SQLITE_ERRORS, is_damage
 from exporter.outbox.journal import read_journal
-from exporter.ownership import refuse_foreign
-from exporter.private_file import narrow
 
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1

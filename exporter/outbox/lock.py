@@ -68,8 +68,8 @@ class FileLock:
 
 
 if sys.platform == "win32":
-    from exporter.windows.file_lock import lock as _lock
-    from exporter.windows.file_lock import unlock as _unlock
+    from exporter.windows.system import lock as _lock
+    from exporter.windows.system import unlock as _unlock
 else:
     import fcntl
 

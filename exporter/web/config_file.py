@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from exporter.capped_file import read_trusted
 from exporter.config.sources import read_text
 from exporter.config.types import refuse_escapes
+from exporter.files import read_trusted
 from exporter.text.values import InvalidValue, Misplaced, refuse_misplaced, refuse_secrets
 from exporter.web.tls import (
     CIPHERS,
@@ -131,8 +131,8 @@ def _read_tls(section: Section, folder: Path, files: list[Path]) -> dict[str, An
     if not section.errors:
         try:
             if sys.platform == "win32":
-                names = (str(folder / section.string(f"{name}_file")) for name in ("cert", "key"))
-                load_certificates(context, *names, client_ca)
+                certificate_file, key_file = (str(folder / section.string(f"{name}_file")) for name in ("cert", "key"))
+                load_certificates(context, certificate_file, key_file, client_ca)
             else:
                 with as_file(certificate) as certificate_file, as_file(key) as key_file:
                     load_certificates(context, certificate_file, key_file, client_ca)

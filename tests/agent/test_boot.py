@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.agent.boot import boot_id, is_same_boot
-from exporter.windows.boot import shared_page
+from exporter.windows.system import shared_page
 
 LENGTH = 0x2C8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.private_file import make_folder, make_private, narrow, open_folder
+from exporter.files import make_folder, make_private, narrow, open_folder
 from exporter.windows import access
 from tests.support.outbox_content import STATE, a_record, opened
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from exporter.files import make_private
 from exporter.outbox.file import connect
 from exporter.outbox.lock import FileLock
-from exporter.private_file import make_private
 from tests.support.outbox_content import STATE, a_record, drained, opened
 
 pytestmark = pytest.mark.linux("looks at the modes of files")

@@ -16,7 +16,7 @@ from exporter.outbox.errors import OutboxUnwritable, system_reason
 from exporter.outbox.file import set_aside
 from exporter.outbox.lock import FileLock
 from exporter.outbox.store import Outbox
-from exporter.windows.file_lock import is_taken
+from exporter.windows.system import is_taken
 from tests.support.outbox_content import STATE, a_record, drained, opened
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

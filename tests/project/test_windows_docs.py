@@ -14,8 +14,8 @@ import yaml
 
 from deploy.windows import msi
 from exporter.windows.access import service_sid
-from exporter.windows.boot import BOOT_ID_ADDRESS
 from exporter.windows.places import CONFIG_FILE, EVENTS_FOLDER, HOLD_FOLDER, LOG_FOLDER, READY_FOLDER, SECRETS_FOLDER
+from exporter.windows.system import BOOT_ID_ADDRESS
 from tests.support.documentation import PAGES, ROOT, blocks, name_of
 
 LINUX_ALONE: Final = re.compile(r"\b(journalctl|systemctl|timesyncd)\b")

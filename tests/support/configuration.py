@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from exporter.capped_file import TooLarge, read_capped
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
 from exporter.config.rules import rule_table
 from exporter.config.schema import SECTIONS, Settings, settings_of
 from exporter.config.sources import ReadFile, add_flags
+from exporter.files import TooLarge, read_capped
 
 DATA = Path(__file__).parents[1] / "testdata" / "config"
 KEY = "Zm9vYmFyYmF6cXV4"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporter.windows.clock import slew, slew_reader
+from exporter.windows.system import slew, slew_reader
 
 CASES = [
     ((156_250, 156_250, False), 0.0),

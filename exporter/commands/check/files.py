@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from exporter.capped_file import TooLarge, WrongEncoding, decoded, not_ascii, read_capped, read_trusted
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp, variables
@@ -22,6 +21,7 @@ from exporter.config.schema import Setting, Settings, settings_of
 from exporter.config.sources import Sources, config_path, given_flags, read_toml
 from exporter.config.types import Text
 from exporter.event_files.content import STATUS_NAME
+from exporter.files import TooLarge, WrongEncoding, decoded, not_ascii, read_capped, read_trusted
 from exporter.text.values import InvalidValue
 from exporter.web.config import WebConfig, WebConfigError
 from exporter.web.config_file import MAX_BYTES, read_web_file

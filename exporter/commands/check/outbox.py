@@ -21,11 +21,10 @@ from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fa
 from exporter.config.places import hold_place
 from exporter.config.schema import Settings
 from exporter.core.policy import Presence
+from exporter.files import fault_of, open_folder
 from exporter.outbox.errors import SQLITE_ERRORS, is_damage
 from exporter.outbox.file import content_fault, file_uri, is_blank, load_meta
 from exporter.outbox.lock import FileLock
-from exporter.ownership import fault_of
-from exporter.private_file import open_folder
 from exporter.windows import access
 from exporter.windows.places import NO_SHARE, is_on_network
 

@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.capped_file import WrongEncoding, in_utf8
 from exporter.commands.replay.entries import (
     MAX_BODY,
     Began,
@@ -45,6 +44,7 @@ from exporter.config.policy_values import PolicyRead, read_policy
 from exporter.core.policy import Presence
 from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.tags import MAX_TAGS, Tags
+from exporter.files import WrongEncoding, in_utf8
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.scenario import Scenario, ScenarioError
 from exporter.text.values import nearest, unknown_word

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from exporter.capped_file import TooLarge, WrongEncoding, in_utf8, read_capped
 from exporter.core.folding import folded
+from exporter.files import TooLarge, WrongEncoding, in_utf8, read_capped
 from exporter.text.format import parse_duration
 from exporter.text.values import nearest, unknown_word
 from exporter.text.width import listed

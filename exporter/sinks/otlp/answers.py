@@ -26,11 +26,10 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # gene
 from msgspec import Struct
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
-from exporter.errors import Failure, PartlyRejected, Permanent, Retryable
+from exporter.errors import Failure, PartlyRejected, Permanent, Retryable, parse_retry_after
 from exporter.http.deadline import Aborted, Exchange, Flooded, Stage
 from exporter.http.tls import UnusableFile
 from exporter.http.transport import InvalidAnswer, ProxyRefused
-from exporter.retry import parse_retry_after
 from exporter.sinks.reasons import Reason
 
 MAX_RETRY_AFTER: Final = 300.0  # seconds; no collector may silence us for longer in one answer

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from exporter.windows.process import ProcessUsage, process_usage
+from exporter.windows.system import ProcessUsage, process_usage
 
 
 class WindowsProcessCollector(Collector):

@@ -27,7 +27,7 @@ from exporter.sinks.prometheus.process import WindowsProcessCollector
 from exporter.sinks.prometheus.sink import PrometheusSink
 from exporter.web.responses import Accept, Response
 from exporter.web.server import WebServer
-from exporter.windows.process import ProcessUsage, process_usage
+from exporter.windows.system import ProcessUsage, process_usage
 from tests.support import statuses
 from tests.support.metrics_reading import RULES, ids, lint, make_sink, parse_openmetrics, samples, scraped, value
 from tests.support.peers import prometheus, scrape, until
