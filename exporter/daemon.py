@@ -10,7 +10,6 @@ An executor's threads would be waited for at the end of the process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -39,20 +38,4 @@ class DaemonCall(Future[T]):
 
 def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
     """A `DaemonCall`, to be awaited on the running loop."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(ended: Future[T]) -> None:
-        if future.done():
-            return
-        if (error := ended.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(ended.result())
-
-    def ended(call: Future[T]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, call)
-
-    DaemonCall(call, name).add_done_callback(ended)
-    return future
+    return asyncio.wrap_future(DaemonCall(call, name))

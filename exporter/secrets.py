@@ -60,12 +60,6 @@ class Secret:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Secret is never pickled or copied out of this process")
 
-    def __copy__(self) -> Secret:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Secret:
-        return self
-
 
 # Each pattern keeps its first group (the name of the thing, so that a reader knows what was there) and hides the rest,
 # to the end of what could be a secret: mostly that of the line. All are linear: no nested repetition and no unbounded

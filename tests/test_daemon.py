@@ -28,7 +28,7 @@ def test_a_call_returns_raises_or_is_left_behind() -> None:
         DaemonCall(fails, "fails").result(60)
 
 
-def test_a_loop_awaits_a_call_and_may_close_before_its_end() -> None:
+def test_a_loop_awaits_a_call_and_may_close_before_its_end(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is raised, or logged, where no loop is left to hear of it."""
     go = threading.Event()
 
@@ -43,3 +43,4 @@ def test_a_loop_awaits_a_call_and_may_close_before_its_end() -> None:
     go.set()
     late.join(60)
     assert not late.is_alive()
+    assert not caplog.records

@@ -17,7 +17,7 @@ from exporter.core.snapshot import DESTINATIONS
 from exporter.errors import Failure
 from exporter.exit_codes import DONE, FAILED
 from exporter.outbox.errors import OutboxUnwritable
-from exporter.outbox.requeue import requeue
+from exporter.outbox.queue import requeue
 from exporter.secrets import redact
 from exporter.text.format import clean, counted
 from exporter.text.terminal import complain, say

@@ -252,14 +252,11 @@ def _text(value: object) -> str:
         if isinstance(value, datetime):
             return value.isoformat()
         if isinstance(value, Mapping | list | tuple | set | frozenset):
-            return json.dumps(_sequence(value), default=str, ensure_ascii=False)
+            shown = sorted(map(str, value)) if isinstance(value, set | frozenset) else value
+            return json.dumps(shown, default=str, ensure_ascii=False)
         return str(value)
     except Exception:  # an object from outside may do anything in its __str__
         return f"<unprintable {type(value).__name__}>"
-
-
-def _sequence(value: object) -> object:
-    return sorted(map(str, value)) if isinstance(value, set | frozenset) else value
 
 
 def _key(key: str) -> str:

@@ -18,11 +18,12 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from exporter.core.snapshot import DestinationStatus
+from exporter.core.state_codec import StateWriter
 from exporter.errors import Backoff
 from exporter.files import make_folder, make_private, narrow, open_folder
 from exporter.outbox.errors import SQLITE_ERRORS, Guard, OutboxBusy, OutboxUnwritable
@@ -60,8 +61,8 @@ class Database:
         self,
         path: str | Path,
         max_bytes: int,
-        destinations: Sequence[str],
-        now: Callable[[], datetime],
+        destinations: Sequence[str] = (),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Opens or makes the file. Raises `OutboxBusy`; one that can't be opened now is opened later."""
         self.path = Path(path)
@@ -82,6 +83,9 @@ class Database:
         self._agent: sqlite3.Connection | None = None
         self._delivery: sqlite3.Connection | None = None
         self._queues = self._no_queues()
+        self._version = 0
+        """Of the file, when the queues were counted last: another process may let parked records wait again."""
+        self._states = StateWriter()
         self._files: tuple[object, object] = (None, None)
         """Which database and journal are open."""
         self._newest = 0

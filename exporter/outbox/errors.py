@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Final
 
@@ -29,42 +29,22 @@ class OutboxBusy(Permanent):
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite's errors are in Python: the second if the message contains a damaged name that is not UTF-8."""
 _SYSTEM: Final = {
-    errno.EACCES: "read-only",
-    errno.EPERM: "read-only",
-    errno.EROFS: "read-only",
-    errno.ENOSPC: "full",
-    errno.EDQUOT: "full",
-    errno.EFBIG: "full",
-    errno.ENOENT: "gone",
-    errno.ENOTDIR: "gone",
-    errno.EEXIST: "gone",
-    errno.EISDIR: "gone",
-    errno.ELOOP: "gone",
+    "read-only": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "full": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    "gone": (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP),
 }
 _WINDOWS: Final = {
-    21: "gone",  # not ready
-    32: "busy",  # sharing violation
-    33: "busy",  # lock violation
-    39: "full",  # handle disk full
-    223: "full",  # file too large
-    303: "busy",  # delete pending
-    433: "gone",  # no such device
-    1224: "busy",  # user mapped file
-    1295: "full",  # disk quota exceeded
+    "gone": (21, 433),  # not ready; no such device
+    "busy": (32, 33, 303, 1224),  # sharing violation; lock violation; delete pending; user mapped file
+    "full": (39, 223, 1295),  # handle disk full; file too large; disk quota exceeded
 }
 """[System error codes] for which Python's `errno` is another one: EACCES for 21, 32 and 33, EINVAL for the others."""
 _SQLITE: Final = {
-    sqlite3.SQLITE_FULL: "full",
-    sqlite3.SQLITE_READONLY: "read-only",
-    sqlite3.SQLITE_PERM: "read-only",
-    sqlite3.SQLITE_BUSY: "busy",
-    sqlite3.SQLITE_LOCKED: "busy",
-    sqlite3.SQLITE_PROTOCOL: "busy",
-    sqlite3.SQLITE_CANTOPEN: "gone",
-    sqlite3.SQLITE_IOERR: "io",
-    sqlite3.SQLITE_NOMEM: "io",
-    sqlite3.SQLITE_INTERRUPT: "io",
-    sqlite3.SQLITE_MISUSE: "io",
+    "full": (sqlite3.SQLITE_FULL,),
+    "read-only": (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
+    "busy": (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL),
+    "gone": (sqlite3.SQLITE_CANTOPEN,),
+    "io": (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_MISUSE),
 }
 """By primary result code. Every statement is a constant and was valid when the file was made. So any other error is of
 the file's content: a schema that can't be read, a constraint that does not hold, text that is not UTF-8 (for which
@@ -77,7 +57,7 @@ def reason_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
         return system_reason(error.errno, getattr(error, "winerror", None))
     if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return "io"  # of Python's module: a connection that was closed
-    return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "corrupt")
+    return _reason_in(_SQLITE, getattr(error, "sqlite_errorcode", 0) & 0xFF) or "corrupt"
 
 
 def message_of(error: OSError | sqlite3.Error | UnicodeDecodeError) -> str:
@@ -92,7 +72,11 @@ def is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
 
 def system_reason(number: int | None, winerror: int | None) -> str:
     """Return the `reason` by an error's `errno`, or by its `winerror` where that is more exact."""
-    return _WINDOWS.get(winerror or 0) or _SYSTEM.get(number or 0, "io")
+    return _reason_in(_WINDOWS, winerror) or _reason_in(_SYSTEM, number) or "io"
+
+
+def _reason_in(table: Mapping[str, Collection[int]], number: int | None) -> str:
+    return next((reason for reason, numbers in table.items() if number in numbers), "")
 
 
 class Guard:

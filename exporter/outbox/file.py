@@ -1,4 +1,4 @@
-"""Opens the outbox's file: makes a new one, checks one that is there, and sets aside one that is not ours to use."""
+"""The outbox's file and its journal: made where there are none, examined, and set aside where they can't be used."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import itertools
 import os
 import re
 import sqlite3
+import struct
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import Final
+from typing import BinaryIO, Final, NamedTuple
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from exporter.core.state import State
 from exporter.core.state_codec import load_state
 from exporter.files import narrow, refuse_foreign
 from exporter.outbox.errors import SQLITE_ERRORS, is_damage
-from exporter.outbox.journal import read_journal
 
 APPLICATION_ID: Final = 0x415A5345  # "AZSE", in the file's header
 FORMAT: Final = 1
 PAGE: Final = 4096
 META_PAGE: Final = 2
-"""Where the table `meta` is: each commit and each heartbeat of the agent writes it, and no delivery does."""
+"""Where the table `meta` is: each commit and heartbeat of the agent writes it, with a flush, and no delivery does."""
 BUSY_SECONDS: Final = 1.0
 _BESIDE: Final = r"(\.lock|(\.new|\.[a-z-]+-[0-9]{8}T[0-9]{6}Z(-[0-9]+)?)?(-wal|-shm|-journal)?)"
 _PARTS: Final = ("", "-wal", "-shm", "-journal")
@@ -50,6 +53,11 @@ _VERSIONS: Final = (b"\1\1", b"\2\2")
 _TABLES: Final = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 MOST_ROWS: Final = 1 << 62
 """No row number is as large."""
+_HEADER: Final = 32
+_FRAME_HEADER: Final = 24
+_MOST_BYTES: Final = 32 << 20
+"""Of a journal that is examined, which takes a second then. The agent's has a hundredth of that."""
+_NATIVE: Final = "<" if sys.byteorder == "little" else ">"
 
 
 def connect(path: Path, capacity: int, synchronous: str) -> sqlite3.Connection:
@@ -179,7 +187,7 @@ def _examined_once(path: Path, capacity: int) -> tuple[sqlite3.Connection | None
         header = file.read(20)
     if header.startswith(_MAGIC) and header[18:20] not in _VERSIONS:
         return None, "corrupt"
-    if read_journal(path, PAGE, META_PAGE).is_damaged:
+    if read_journal(path).is_damaged:
         return None, "corrupt"  # before SQLite forgets what it can't read of it
     with contextlib.ExitStack() as undo:
         try:
@@ -287,3 +295,80 @@ def used_bytes(db: sqlite3.Connection) -> int:
     """Bytes that the content takes, free pages not counted."""
     pages: int = db.execute("PRAGMA page_count").fetchone()[0] - db.execute("PRAGMA freelist_count").fetchone()[0]
     return pages * PAGE
+
+
+class Journal(Struct):
+    """What was committed to a journal, read without SQLite [Database File Format, 4].
+
+    SQLite reads a journal up to the first frame whose checksum is wrong and forgets the rest, since that is what a
+    crash leaves of writes that it cut off. A damaged frame looks the same, and would cost every transaction after it.
+    What tells them apart: a checksum continues the one before, so frames that fit each other were written one after the
+    other. And the agent's commits are flushed to the disk, with everything before them, before the next transaction
+    begins. So where one of them and another transaction follow a wrong frame, the frame is damaged.
+    """
+
+    path: Path
+    pages: dict[int, int] = field(default_factory=dict)
+    """By number: where the newest content of a page begins in the journal."""
+    places: list[int] = field(default_factory=list)
+    """Where any content of a page begins, also an older or a damaged one."""
+    is_damaged: bool = False
+    """Some of what was committed can't be read."""
+
+
+class _Frame(NamedTuple):
+    page: int
+    place: int
+    is_commit: bool
+    fits: bool
+    """Its checksum is right, and continues the one before."""
+
+
+def read_journal(database: Path) -> Journal:
+    """Read the journal of an outbox that no one has open. Raises OSError."""
+    journal = Journal(database.with_name(f"{database.name}-wal"))
+    with contextlib.suppress(FileNotFoundError), journal.path.open("rb") as file:
+        if journal.path.stat().st_size <= _MOST_BYTES:
+            _read_frames(file, journal)
+    return journal
+
+
+def _read_frames(file: BinaryIO, journal: Journal) -> None:
+    header = file.read(_HEADER).ljust(_HEADER, b"\0")
+    frame = file.read(_FRAME_HEADER + PAGE)
+    order = ">" if header[3:4] == b"\x83" else "<"
+    is_whole = any(header) and _sum(order, bytes(8), header[:24]) == header[24:]
+    salts = header[16:24] if is_whole else frame[8:16]
+    order = order if is_whole else _NATIVE
+    before, place = header[24:], _HEADER + _FRAME_HEADER
+    runs: list[list[_Frame]] = [[]]
+    while len(frame) == _FRAME_HEADER + PAGE:
+        number, size_after = struct.unpack_from(">II", frame)
+        is_ours = frame[8:16] == salts
+        fits = is_ours and _sum(order, before, frame[:8] + frame[_FRAME_HEADER:]) == frame[16:24]
+        if not fits:
+            runs.append([])
+        runs[-1].append(_Frame(number, place, is_ours and size_after > 0, fits))
+        before, place = frame[16:24], place + len(frame)
+        frame = file.read(_FRAME_HEADER + PAGE)
+    for run in runs:
+        commits = [index for index, found in enumerate(run) if found.is_commit]
+        is_damaged = not (is_whole and run is runs[0])
+        before_last = run[: commits[-2] + 1] if len(commits) > 1 else []
+        if not commits or (is_damaged and not any(found.fits and found.page == META_PAGE for found in before_last)):
+            continue
+        journal.is_damaged |= is_damaged
+        committed = run[: commits[-1] + 1]
+        journal.pages.update({found.page: found.place for found in committed if found.fits})
+    if journal.pages:
+        journal.places = [found.place for run in runs for found in run]
+
+
+def _sum(order: str, before: bytes, data: bytes) -> bytes:
+    """The checksum of a multiple of 8 bytes, continued from the one `before` them [Checksum Algorithm]."""
+    first, second = struct.unpack(">II", before)
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return struct.pack(">II", first, second)

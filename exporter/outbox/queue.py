@@ -2,15 +2,21 @@
 
 A dead letter is a record that its destination refused while it accepted others (`agent.suspects`). It stays in the
 file, `parked` with the reason, until `requeue` lets it wait again.
+
+The outbox is kept within its bound: the history of delivered records is dropped first, then the oldest records.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from operator import length_hint
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -19,14 +25,20 @@ from msgspec.structs import replace
 from exporter.core.folding import folded
 from exporter.core.records import Record, Storable
 from exporter.core.snapshot import DestinationStatus
-from exporter.outbox.errors import SQLITE_ERRORS
-from exporter.outbox.file import transaction
-from exporter.outbox.retention import DELIVERED
+from exporter.errors import Permanent
+from exporter.outbox.errors import SQLITE_ERRORS, Guard
+from exporter.outbox.file import PAGE, file_uri, is_ours, transaction, used_bytes
 
 BATCH_BYTES: Final = 1 << 20
 """Bodies of more than so many bytes are not read at once, except for one that is larger by itself."""
 _WINDOW: Final = 50
 """Among so many of the oldest rows a subject is looked for, times the number of subjects that are wanted."""
+HISTORY: Final = 1_000
+"""The last so many records are kept also when they were delivered."""
+DELIVERED: Final = "NOT EXISTS (SELECT 1 FROM queue WHERE queue.seq = records.seq)"
+_ROW_BYTES: Final = 512  # what a record takes beside its body: its rows in the queues and their indexes
+_MARGIN_PAGES: Final = 8
+BUSY_SECONDS: Final = 5.0
 
 
 class Queued(Struct, frozen=True):
@@ -208,3 +220,87 @@ def write_result(db: sqlite3.Connection, status: DestinationStatus) -> None:
     """Writes down how the last attempt ended. Raises sqlite3.Error."""
     last = status.last_success.timestamp() if status.last_success else None
     db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?, ?)", (status.name, status.error, last))
+
+
+def requeue(path: Path, destination: str = "") -> dict[str, int]:
+    """Let the parked records of this destination, or of all, wait for it again. Returns how many, by destination.
+
+    For a process of its own, beside the agent that works on the file: that one looks for it while it has parked records
+    (`Outbox.queues`, `Outbox.must_look_again`). Raises `OutboxUnwritable`, and `Permanent` for a file that is no
+    outbox; then nothing has changed.
+    """
+    chosen = "parked IS NOT NULL AND ? IN ('', destination)"
+    with Guard(lambda _reason: None):
+        os.stat(path)  # to name what is missing; SQLite says that it can't open the file
+        uri = f"{file_uri(path.resolve())}?mode=rw"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)) as db:
+            if not is_ours(db):
+                raise Permanent("foreign", "not an outbox of this version")
+            with transaction(db):
+                counted = f"SELECT destination, count(*) FROM queue WHERE {chosen} GROUP BY destination"  # noqa: S608  # a constant
+                counts: dict[str, int] = dict(db.execute(counted, (destination,)).fetchall())
+                db.execute(f"UPDATE queue SET parked = NULL WHERE {chosen}", (destination,))  # noqa: S608  # a constant
+    return counts
+
+
+# -- the bound
+
+
+def bytes_for(text: str, bodies: Sequence[bytes]) -> int:
+    """Bytes that a transaction with this state and these records adds at most."""
+    state = len(text) if text.isascii() else len(text.encode())
+    return sum(-(-(len(body) + _ROW_BYTES) // PAGE) * PAGE for body in bodies) + state + 2 * PAGE
+
+
+def make_room(db: sqlite3.Connection, capacity: int) -> Counter[str]:
+    """Drops until a twentieth of the bound is free, for what a transaction needs while it runs.
+
+    Answers as `drop_oldest`; without any destination if no record in a queue was dropped.
+    """
+    dropped = Counter[str]()
+    while used_bytes(db) > capacity * 0.95 - 2 * PAGE:
+        freed = drop_oldest(db)
+        if freed is None:
+            break
+        dropped.update(freed)
+    return dropped
+
+
+def at_bound(db: sqlite3.Connection, capacity: int, need: int) -> bool:
+    """Whether "full" is our own bound. Otherwise the disk is full, and dropping records would not help."""
+    pages: int = db.execute("PRAGMA page_count").fetchone()[0]
+    return (pages + _MARGIN_PAGES) * PAGE + need >= capacity
+
+
+def prune(db: sqlite3.Connection, after: int, upto: int) -> int:
+    """Deletes the delivered records after one row number up to another; what waits there is deleted when it is settled.
+
+    Answers up to which row number that has now been done.
+    """
+    if upto <= after:
+        return after
+    db.execute(
+        f"DELETE FROM records WHERE seq > ? AND seq <= ? AND {DELIVERED}",  # noqa: S608  # a constant
+        (after, upto),
+    )
+    return upto
+
+
+def drop_oldest(db: sqlite3.Connection) -> Counter[str] | None:
+    """Drops a fiftieth of the records out of the history, or where there is none the oldest; None: nothing to drop.
+
+    Answers how many waited, by destination; 0 for one that had only parked some of them.
+    """
+    total: int = db.execute("SELECT count(*) FROM records").fetchone()[0]
+    portion = max(1, total // 50)
+    history = f"SELECT seq FROM records WHERE {DELIVERED} ORDER BY seq LIMIT ?"  # noqa: S608  # a constant
+    if db.execute(f"DELETE FROM records WHERE seq IN ({history})", (portion,)).rowcount:  # noqa: S608  # a constant
+        return Counter()
+    last = db.execute("SELECT seq FROM records ORDER BY seq LIMIT 1 OFFSET ?", (portion - 1,)).fetchone()
+    if last is None:
+        return None
+    counts = "SELECT destination, count(*) FILTER (WHERE parked IS NULL) FROM queue WHERE seq <= ? GROUP BY destination"
+    dropped = Counter(dict(db.execute(counts, last).fetchall()))
+    db.execute("DELETE FROM queue WHERE seq <= ?", last)
+    db.execute("DELETE FROM records WHERE seq <= ?", last)
+    return dropped

@@ -24,9 +24,8 @@ from exporter.core.folding import folded
 from exporter.core.records import APPROVAL_ACCEPTED, Record
 from exporter.core.state import Approval, Instant, Kind, State
 from exporter.core.state_codec import dump_state, load_state
-from exporter.outbox.file import META_PAGE, MOST_ROWS, PAGE, make_tables, transaction
-from exporter.outbox.journal import read_journal
-from exporter.outbox.retention import HISTORY
+from exporter.outbox.file import MOST_ROWS, PAGE, make_tables, read_journal, transaction
+from exporter.outbox.queue import HISTORY
 
 _INDEX_INNER: Final = 2
 _INDEX_LEAF: Final = 10
@@ -92,7 +91,7 @@ class _Pages:
 
     def __init__(self, source: Path, files: contextlib.ExitStack) -> None:
         """Opens both for as long as `files` is open. Raises OSError."""
-        self.journal = read_journal(source, PAGE, META_PAGE)
+        self.journal = read_journal(source)
         self._file = files.enter_context(source.open("rb"))
         self._journal_file = files.enter_context(self.journal.path.open("rb")) if self.journal.places else self._file
         in_file = source.stat().st_size // PAGE

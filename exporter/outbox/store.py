@@ -13,9 +13,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,20 +22,24 @@ from msgspec.structs import replace
 from exporter.core.records import Record, Storable
 from exporter.core.snapshot import DestinationStatus
 from exporter.core.state import Instant, State
-from exporter.core.state_codec import StateWriter
 from exporter.outbox.database import Database
 from exporter.outbox.errors import SQLITE_ERRORS, OutboxUnwritable, reason_of
 from exporter.outbox.file import load_meta, transaction, used_bytes
 from exporter.outbox.queue import (
+    HISTORY,
     Queued,
     another_number,
+    at_bound,
+    bytes_for,
     counts_of,
+    drop_oldest,
     enqueue,
+    make_room,
+    prune,
     settle,
     waiting_rows,
     write_result,
 )
-from exporter.outbox.retention import HISTORY, at_bound, bytes_for, drop_oldest, make_room, prune
 
 RECORD_BYTES: Final = 4096  # of most records, with their rows in the queues
 MAX_UNSETTLED: Final = 10_000
@@ -46,19 +49,6 @@ Body = tuple[Storable, bytes]
 
 class Outbox(Database):
     """See the module. Safe for one agent's thread and one thread per destination."""
-
-    def __init__(
-        self,
-        path: str | Path,
-        max_bytes: int,
-        destinations: Sequence[str] = (),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """Opens or makes the file. Raises `OutboxBusy`; one that can't be opened now is opened later."""
-        super().__init__(path, max_bytes, destinations, now)
-        self._states = StateWriter()
-        self._version = 0
-        """Of the file, when the queues were counted last: another process may let parked records wait again."""
 
     # -- the agent's side
 

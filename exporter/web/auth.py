@@ -17,11 +17,12 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from exporter.daemon import in_thread
+from exporter.web.config_file import RateLimit
 
 Verdict = Literal["admitted", "refused", "busy"]
 
@@ -152,7 +153,7 @@ class Passwords:
 
     async def judge(self, users: Mapping[bytes, bytes], authorization: bytes, peer: str) -> Verdict:
         """The verdict on a header; "busy" if there is none in time. `users` are names and bcrypt hashes."""
-        credentials = read_credentials(authorization, users)
+        credentials = read_credentials(authorization)
         if credentials is None:
             return "refused"
         user, password = credentials
@@ -221,23 +222,15 @@ class Passwords:
         return "refused"
 
 
-def read_credentials(authorization: bytes, users: Iterable[bytes] = ()) -> tuple[bytes, bytes] | None:
-    """User and password of a Basic `Authorization` header (RFC 7617); None for anything else.
-
-    The user's name ends at the first colon, unless it is longer in `users`: the RFC has no such names, and the
-    web-config format takes them.
-    """
+def read_credentials(authorization: bytes) -> tuple[bytes, bytes] | None:
+    """User and password of a Basic `Authorization` header (RFC 7617); None for anything else."""
     scheme, _, encoded = authorization.partition(b" ")
     if scheme.lower() != b"basic":
         return None
     try:
-        text = base64.b64decode(encoded.strip(), validate=True)
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
     except binascii.Error:
         return None
-    longer = max((name for name in users if b":" in name and text.startswith(name + b":")), key=len, default=None)
-    if longer is not None:
-        return longer, text[len(longer) + 1 :]
-    user, colon, password = text.partition(b":")
     return (user, password) if colon else None
 
 
@@ -266,24 +259,18 @@ def _dummy(cost: int) -> bytes:
     return b"$2b$%02d$" % cost + DUMMY_DIGEST
 
 
-@dataclass(slots=True)
 class TokenBucket:
-    """`rate_limit`: one request per `interval` seconds, `burst` at once."""
+    """`rate_limit`: one request for each of its intervals, `burst` at once. Begins full."""
 
-    interval: float
-    burst: int
-    clock: Callable[[], float] = time.monotonic
-    _tokens: float = field(init=False)
-    _updated: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Begin with a full bucket."""
-        self._tokens, self._updated = float(self.burst), self.clock()
+    def __init__(self, rate: RateLimit, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate = rate
+        self._clock = clock
+        self._tokens, self._updated = float(rate.burst), clock()
 
     def take(self) -> bool:
         """True if a request may pass now."""
-        now = self.clock()
-        self._tokens = min(float(self.burst), self._tokens + (now - self._updated) / self.interval)
+        now = self._clock()
+        self._tokens = min(float(self.rate.burst), self._tokens + (now - self._updated) / self.rate.interval)
         self._updated = now
         if self._tokens < 1:
             return False

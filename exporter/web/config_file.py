@@ -213,8 +213,8 @@ def _read_pem(section: Section, key: str, folder: Path, files: list[Path], *, re
 def _read_users(section: Section) -> dict[bytes, bytes]:
     users = {}
     for name, hashed in section.values.items():
-        if not name:
-            section.report_entry(name, "expected a user name")
+        if not name or ":" in name:
+            section.report_entry(name, "expected a user name, without a colon (RFC 7617)")
         elif not isinstance(hashed, str) or not (match := BCRYPT_HASH.fullmatch(hashed)):
             section.report_entry(
                 name, "expected a bcrypt hash, such as `htpasswd -nBC 10 NAME` prints behind the colon"
@@ -368,13 +368,9 @@ IMPLICIT_TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
 )
 """What YAML 1.1 takes a word for that has no tag of its own."""
-HINTS: Final[Mapping[str, str]] = {
-    "ScannerError": "found a character that can't stand here; what begins with one of @ % ` or holds a colon is "
-    "quoted, a path with backslashes in single quotes",
-    "ParserError": "found another structure, such as a bracket that is not closed or a line that is indented wrongly",
-    "ComposerError": "found an alias or an anchor that leads nowhere; a value that begins with * or & is quoted",
-    "ConstructorError": "found a tag that is not taken; a value that begins with ! is quoted",
-}
+HINT: Final = (
+    "a value that holds a colon, or begins with one of @ % ` * & !, is quoted; one with backslashes in single quotes"
+)
 """What to say of PyYAML's errors, whose own texts may quote the file, hence a secret."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -414,8 +410,8 @@ def _load(path: Path, errors: list[str]) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        hint = error.problem if isinstance(error, Refused) else HINTS.get(type(error).__name__, "")
-        errors.append(f"{path}: {where}expected YAML{hint and ': '}{hint}")
+        hint = error.problem if isinstance(error, Refused) else HINT
+        errors.append(f"{path}: {where}expected YAML: {hint}")
     except Exception:  # PyYAML raises whatever its conversions do, such as IndexError for `!!int ''`
         errors.append(f"{path}: expected YAML")
     return None

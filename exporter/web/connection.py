@@ -213,8 +213,8 @@ class Connection:
             headers += [("Content-Encoding", "gzip")] if gzip else []
         if last:
             headers.append(("Connection", "close"))
-        status = response.status
-        head = self._http.send(h11.Response(status_code=status, headers=headers, reason=_reason(status))) or b""
+        status = http.HTTPStatus(response.status)  # Prometheus shows its phrase on its targets page
+        head = self._http.send(h11.Response(status_code=status, headers=headers, reason=status.phrase)) or b""
         if method == b"HEAD":
             body = b""
         elif body:
@@ -284,13 +284,6 @@ class Connection:
         if self._received_any and self._http.our_state is h11.IDLE:
             head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             self._stream.send_nowait(head)
-
-
-def _reason(status: int) -> str:
-    """The reason phrase, which Prometheus shows on its targets page; "" for a status that has none."""
-    with contextlib.suppress(ValueError):
-        return http.HTTPStatus(status).phrase
-    return ""
 
 
 def _request_of(head: h11.Request, headers: dict[bytes, bytes], peer: str, certified: bool) -> Request:

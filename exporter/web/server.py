@@ -237,8 +237,8 @@ class WebServer:
         rate = settings.rate_limit
         if rate is None:
             return True
-        if self._bucket is None or (self._bucket.interval, self._bucket.burst) != (rate.interval, rate.burst):
-            self._bucket = TokenBucket(rate.interval, rate.burst)
+        if self._bucket is None or self._bucket.rate != rate:
+            self._bucket = TokenBucket(rate)
         return self._bucket.take()
 
 
@@ -253,7 +253,9 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(candidates, key=lambda entry: entry[0] != socket.AF_INET)
         return _bound(family, address, dual=False)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror}{_hint(error)}") from error
+        hint = "; another program has this port" if is_taken(error) else ""
+        hint += f", or {RESERVED_PORTS}" if hint and error.errno == errno.EACCES else ""
+        raise OSError(error.errno, f"cannot listen on {shown}: {error.strerror}{hint}") from error
 
 
 def is_taken(error: OSError, platform: str = sys.platform) -> bool:
@@ -263,12 +265,6 @@ def is_taken(error: OSError, platform: str = sys.platform) -> bool:
     "Using SO_REUSEADDR and SO_EXCLUSIVEADDRUSE"]; no port there is for administrators alone.
     """
     return error.errno == errno.EADDRINUSE or (platform == "win32" and error.errno == errno.EACCES)
-
-
-def _hint(error: OSError, platform: str = sys.platform) -> str:
-    if not is_taken(error, platform):
-        return ""
-    return "; another program has this port" + (f", or {RESERVED_PORTS}" if error.errno == errno.EACCES else "")
 
 
 def _bound(family: int, address: tuple[object, ...], *, dual: bool) -> socket.socket:

@@ -211,7 +211,20 @@ def make_file(path: str | Path) -> None:
     inherits = False
     with contextlib.suppress(OSError):  # a folder whose list may not be read
         inherits = is_private(os.path.dirname(os.path.abspath(path)))
-    _create_file(path, "" if inherits else list_text([(current_user(), FULL)], folder=False))
+    text = list_text([(current_user(), FULL)], folder=False)
+    with _system_errors(path):
+        import win32con  # noqa: PLC0415  # of Windows alone
+        import win32file  # noqa: PLC0415  # of Windows alone
+
+        win32file.CreateFile(
+            str(path),
+            win32con.GENERIC_READ | win32con.GENERIC_WRITE,
+            win32con.FILE_SHARE_READ | win32con.FILE_SHARE_WRITE | win32con.FILE_SHARE_DELETE,
+            None if inherits else _attributes(text),
+            win32con.CREATE_NEW,
+            win32con.FILE_ATTRIBUTE_NORMAL,
+            None,
+        ).Close()
 
 
 def make_folder(path: str | Path, entries: Sequence[Entry] = ()) -> None:
@@ -219,7 +232,11 @@ def make_folder(path: str | Path, entries: Sequence[Entry] = ()) -> None:
 
     Raises OSError, FileExistsError among them.
     """
-    _create_folder(path, list_text([(current_user(), FULL), *entries], folder=True))
+    text = list_text([(current_user(), FULL), *entries], folder=True)
+    with _system_errors(path):
+        import win32file  # noqa: PLC0415  # of Windows alone
+
+        win32file.CreateDirectory(str(path), _attributes(text))
 
 
 def others_with_access(path: str | Path) -> list[str]:
@@ -348,30 +365,6 @@ def _has_others(path: str | Path, named: set[str]) -> bool:
     """Whether the list has entries for others than those named; their owner may always read the list and change it."""
     found = access_list(path)
     return found.entries is None or any(entry.sid not in {*named, found.owner} for entry in found.entries)
-
-
-def _create_file(path: str | Path, text: str) -> None:
-    """An empty file with the list of the text, or as its folder says where that is ""."""
-    with _system_errors(path):
-        import win32con  # noqa: PLC0415  # of Windows alone
-        import win32file  # noqa: PLC0415  # of Windows alone
-
-        win32file.CreateFile(
-            str(path),
-            win32con.GENERIC_READ | win32con.GENERIC_WRITE,
-            win32con.FILE_SHARE_READ | win32con.FILE_SHARE_WRITE | win32con.FILE_SHARE_DELETE,
-            _attributes(text) if text else None,
-            win32con.CREATE_NEW,
-            win32con.FILE_ATTRIBUTE_NORMAL,
-            None,
-        ).Close()
-
-
-def _create_folder(path: str | Path, text: str) -> None:
-    with _system_errors(path):
-        import win32file  # noqa: PLC0415  # of Windows alone
-
-        win32file.CreateDirectory(str(path), _attributes(text))
 
 
 def _attributes(text: str) -> PySECURITY_ATTRIBUTES:

@@ -89,12 +89,6 @@ class ServiceStatus(Struct, frozen=True):
     specific_exit_code: int = NO_ERROR
 
     @property
-    def exit_code(self) -> int:
-        """The service's own exit code where it gave one, else that of Windows."""
-        own = self.win32_exit_code == SERVICE_SPECIFIC_ERROR
-        return self.specific_exit_code if own else self.win32_exit_code
-
-    @property
     def misconfigured(self) -> bool:
         """Whether it ended since its settings are wrong. Of Windows' own numbers, 2 is a file that is not found."""
         return self.win32_exit_code == SERVICE_SPECIFIC_ERROR and self.specific_exit_code == BAD_CONFIGURATION

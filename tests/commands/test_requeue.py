@@ -20,7 +20,7 @@ from exporter.cli import main
 from exporter.core.records import Record
 from exporter.errors import Permanent
 from exporter.log.log import Log
-from exporter.outbox.requeue import requeue
+from exporter.outbox.queue import requeue
 from tests.agent.test_delivery import Backend
 from tests.support.delivery_world import Line
 from tests.support.eventhubs_target import a_record

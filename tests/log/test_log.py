@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.choices import LogFormat
-from exporter.log.libraries import REPEAT_SECONDS, captured_libraries
+from exporter.log.libraries import captured_libraries
 from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log
 from exporter.log.writer import MAX_WAITING_LINES
 from exporter.rotating_file import RotatingFile
@@ -445,12 +445,12 @@ def test_messages_of_libraries_go_through_the_log(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_message_that_a_library_repeats_is_logged_once_a_minute(log: Log, stream: io.StringIO, clock: Clock) -> None:
-    """The same message is left out for a minute and then logged with the number left out."""
-    with captured_libraries(log, clock):
+def test_a_message_that_a_library_repeats_is_logged_once_an_hour(log: Log, stream: io.StringIO, clock: Clock) -> None:
+    """The same message is left out for an hour and then logged with the number left out."""
+    with captured_libraries(log):
         for _ in range(100):
             logging.getLogger("some.library").warning("again")
-        clock.now += REPEAT_SECONDS
+        clock.now += REMIND_SECONDS
         logging.getLogger("some.library").warning("again")
     assert [line.get("repeated") for line in lines(log, stream)] == [None, 99]
 

@@ -14,8 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.core.state import State
-from exporter.outbox.file import META_PAGE, PAGE
-from exporter.outbox.journal import read_journal
+from exporter.outbox.file import PAGE, read_journal
 from tests.outbox.test_salvage import all_of
 from tests.support.outbox_content import BOTH, STATE, a_record, opened
 
@@ -68,7 +67,7 @@ def ends(frames: list[bytes]) -> list[int]:
 def test_a_journal_is_read_as_sqlite_reads_it(killed: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     path = copied(killed, tmp_path / "copy", Path(f"{killed}-wal").read_bytes())
-    journal = read_journal(path, PAGE, META_PAGE)
+    journal = read_journal(path)
     _, frames = frames_of(killed)
     assert (journal.is_damaged, len(journal.places)) == (False, len(frames))
     expected = {number: path.with_name("o.db-wal").read_bytes()[at : at + PAGE] for number, at in journal.pages.items()}
@@ -167,7 +166,7 @@ def test_a_write_that_was_not_flushed_is_no_damage(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         path = copied(source, folder, header + b"".join(frames))
-        damaged.append(read_journal(path, PAGE, META_PAGE).is_damaged)
+        damaged.append(read_journal(path).is_damaged)
     unknown, known = damaged[: delivered - begin], damaged[delivered - begin : -1]
     assert not any(unknown)
     assert all(known)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.outbox.retention import drop_oldest
+from exporter.outbox.queue import drop_oldest
 from tests.support.outbox_content import STATE, a_record, drained, opened
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from exporter.core.state import Instant, State
 from exporter.outbox.errors import OutboxUnwritable
-from exporter.outbox.retention import HISTORY
+from exporter.outbox.queue import HISTORY
 from tests.support.outbox_content import BOTH, NOW, STATE, a_record, drained, numbers, on_disk, opened
 
 

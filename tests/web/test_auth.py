@@ -22,6 +22,7 @@ from exporter.web.auth import (
     hashes_for,
     read_credentials,
 )
+from exporter.web.config_file import RateLimit
 
 USERS = {b"alice": b"$2b$12$" + b"a" * 53, b"bob": b"$2b$10$" + b"b" * 53}
 
@@ -299,20 +300,6 @@ def test_credentials_are_read_as_rfc_7617_writes_them(value: bytes, credentials:
     assert read_credentials(value) == credentials
 
 
-def test_user_name_with_a_colon_is_one_that_is_configured() -> None:
-    """Of several the longest; for all others the name ends at the first colon."""
-    users = (b"12", b"12:30", b"12:30:59")
-
-    def read(text: bytes) -> tuple[bytes, bytes] | None:
-        return read_credentials(b"Basic " + base64.b64encode(text), users)
-
-    assert read(b"12:30:secret") == (b"12:30", b"secret")
-    assert read(b"12:30:59:secret") == (b"12:30:59", b"secret")
-    assert read(b"12:31:secret") == (b"12", b"31:secret")
-    assert read(b"12:30") == (b"12", b"30")
-    assert read(b"13:30:secret") == (b"13", b"30:secret")
-
-
 def test_nothing_that_is_printed_holds_a_password() -> None:
     """The object that remembers shows neither passwords nor its key."""
     passwords = Passwords(compare=Comparison())
@@ -323,7 +310,7 @@ def test_nothing_that_is_printed_holds_a_password() -> None:
 def test_the_bucket_lets_bursts_through_and_then_one_per_interval() -> None:
     """Two at once, then one after each interval, and never more than the burst."""
     now = 0.0
-    bucket = TokenBucket(10.0, 2, clock=lambda: now)
+    bucket = TokenBucket(RateLimit(10.0, 2), clock=lambda: now)
     assert [bucket.take() for _ in range(3)] == [True, True, False]
     now = 10.0
     assert [bucket.take() for _ in range(2)] == [True, False]

@@ -19,7 +19,6 @@ from exporter.windows.service_manager import (
     CONTROL_SHUTDOWN,
     CONTROL_STOP,
     SERVICE_SPECIFIC_ERROR,
-    ServiceStatus,
     State,
     StatusReporter,
     command_line,
@@ -169,11 +168,6 @@ def test_windows_splits_the_line_into_the_same_words(word: str) -> None:
 def test_what_the_service_manager_would_read_otherwise_is_refused(words: list[str]) -> None:
     with pytest.raises(ValueError, match="can't be"):
         command_line(words)
-
-
-def test_the_exit_code_is_the_services_own_where_it_gave_one() -> None:
-    assert ServiceStatus(State.STOPPED, SERVICE_SPECIFIC_ERROR, 2).exit_code == 2
-    assert ServiceStatus(State.STOPPED, 1067, 0).exit_code == 1067
 
 
 def test_an_error_says_what_to_do_and_an_unknown_one_its_number() -> None:

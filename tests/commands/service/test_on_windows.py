@@ -141,7 +141,7 @@ def test_a_service_is_installed_serves_tells_is_killed_is_stopped_and_removed(se
         stopped = action(service, "stop")
         assert stopped.returncode == DONE, (stopped, log_of(service))
         assert status_of(service).state == State.STOPPED
-        assert status_of(service).exit_code == 0
+        assert status_of(service).win32_exit_code == 0
     assert kinds(service)[-1] == "agent.stopped"
     assert "event=agent.stopped" in log_of(service).splitlines()[-1]
 
@@ -159,7 +159,7 @@ def test_wrong_settings_stop_the_service_with_their_code_and_start_says_so(servi
     assert "its settings are wrong" in started.stderr
     assert "[approval] mode" in started.stderr
     status = status_of(service)
-    assert (status.win32_exit_code, status.exit_code) == (SERVICE_SPECIFIC_ERROR, 2)
+    assert (status.win32_exit_code, status.specific_exit_code) == (SERVICE_SPECIFIC_ERROR, 2)
 
 
 def test_a_port_that_is_taken_is_what_start_says(service: Service) -> None:
