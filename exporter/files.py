@@ -118,8 +118,6 @@ def in_utf8(content: bytes, errors: str = "strict") -> bytes:
     """
     if content.startswith(codecs.BOM_UTF8):
         return content.removeprefix(codecs.BOM_UTF8)
-    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        raise WrongEncoding(f"expected UTF-8, found UTF-32; {_HOW_TO_SAVE}")
     if content.startswith(_UTF16_MARKS):
         try:
             return content.decode("utf-16", errors).encode("utf-8", "replace")

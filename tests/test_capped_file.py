@@ -55,7 +55,7 @@ def test_a_file_is_the_same_text_however_it_was_saved(saved_by: str) -> None:
     [
         (TEXT.encode("utf-16-le"), "UTF-16 without a byte order mark"),
         (TEXT.encode("utf-16-be"), "UTF-16 without a byte order mark"),
-        (codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"), "UTF-32"),
+        (codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"), "a NUL character"),
         (codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le")[:-1], "damaged at offset"),
         (codecs.BOM_UTF16_LE + b"\x00\xd8a\0", "damaged at offset"),
         ("schlüssel = 1".encode("cp1252"), "another byte at offset 4"),

@@ -73,10 +73,6 @@ class _Failure(Struct):
     recovery: tuple[str, Mapping[str, object]] = ("", MappingProxyType({}))
     """The event and the fields of the line that reports it to be over."""
 
-    def is_over(self, now: float) -> bool:
-        """Whether it has ended for long enough. A clock that was set back must not keep it for ever."""
-        return self.ended is not None and not 0 <= now - self.ended < self.quiet
-
     def is_due(self, reason: str, now: float) -> bool:
         """Whether to report it now: the reason is a new one, or was last reported an hour ago."""
         last = self.reported.get(reason)
@@ -173,7 +169,9 @@ class Log:
     def _report_recovery(self, key: str, now: float) -> None:
         """Report that the failure is over, if it is."""
         failure = self._failures.get(key)
-        if failure is None or failure.ended is None or not failure.is_over(now):
+        if failure is None or failure.ended is None:
+            return
+        if 0 <= now - failure.ended < failure.quiet:  # a clock that was set back must not keep it for ever
             return
         del self._failures[key]
         event, fields = failure.recovery

@@ -24,7 +24,6 @@ from exporter.web.config_file import RateLimit, WebSettings, read_web_file
 from exporter.web.tls import not_after
 
 RETRY_SECONDS: Final = 30.0
-_WEAKER: Final = "protects less than before, which a reload never does; restart the agent to apply it"
 _OF_THE_PAGE: Final = ("Content-Security-Policy", "X-Frame-Options")
 """Headers that the page has itself, as strict as can be; one that is configured replaces them."""
 
@@ -71,7 +70,8 @@ class WebConfig:
             return
         settings, errors = self._read()
         if settings is not None:
-            errors += [f"{self.path}: {key}: {_WEAKER}" for key in weakened(self.current, settings)]
+            weaker = "protects less than before, which a reload never does; restart the agent to apply it"
+            errors += [f"{self.path}: {key}: {weaker}" for key in weakened(self.current, settings)]
         if settings is None or errors:
             self.reload_failures += 1
             sentence = "the settings before go on serving: " + "; ".join(errors)

@@ -96,13 +96,9 @@ def _read_sections(path: Path, errors: list[str], files: list[Path]) -> WebSetti
         return None
     root = Section(path, "", document, errors)
     root.allow_only("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
-
-    def section(name: str) -> Section:
-        return Section(path, name, root.values.get(name), errors)
-
-    tls = _read_tls(section("tls_server_config"), path.parent, files)
-    users, headers = _read_users(section("basic_auth_users")), _read_http(section("http_server_config"))
-    rate_limit = _read_rate_limit(section("rate_limit"))
+    tls = _read_tls(root.child("tls_server_config"), path.parent, files)
+    users, headers = _read_users(root.child("basic_auth_users")), _read_http(root.child("http_server_config"))
+    rate_limit = _read_rate_limit(root.child("rate_limit"))
     return None if errors else WebSettings(users=users, headers=headers, rate_limit=rate_limit, **tls)
 
 
@@ -231,21 +227,17 @@ def _read_users(section: Section) -> dict[bytes, bytes]:
 def _read_http(section: Section) -> tuple[tuple[str, str], ...]:
     section.allow_only("http2", "headers")
     section.boolean("http2", default=True)
-    value = section.values.get("headers") or {}
-    if not isinstance(value, dict):
-        section.report("headers", f"expected a mapping of names to values, got {kind_of(value)}")
-        return ()
     headers: list[tuple[str, str]] = []
-    entries = section.child("headers", value)
-    for name, text in value.items():
+    entries = section.child("headers")
+    for name, text in entries.values.items():
         if name not in HEADERS:
             entries.report_entry(name, f"this header can't be set, expected one of {', '.join(HEADERS)}")
         elif text is None or text == "":
             continue
         elif HEADERS[name] and text not in HEADERS[name]:
-            section.report(f"headers.{name}", f"expected one of {', '.join(HEADERS[name])}")
+            entries.report(name, f"expected one of {', '.join(HEADERS[name])}")
         elif not isinstance(text, str) or not (text.isascii() and text.isprintable()):
-            section.report(f"headers.{name}", "expected one line of ASCII text")
+            entries.report(name, "expected one line of ASCII text")
         else:
             headers.append((name, text.strip()))
     return tuple(headers)
@@ -301,9 +293,9 @@ class Section:
         """Add an error about a key that the user chose, by its place: it may be a secret in the wrong place."""
         self.report("", f"entry {list(map(str, self.values)).index(str(key)) + 1}: {sentence}")
 
-    def child(self, key: str, value: object) -> Section:
-        """The mapping that stands under a key of this one."""
-        return Section(self._file, f"{self._name}.{key}", value, self.errors)
+    def child(self, key: str) -> Section:
+        """The mapping that stands under a key of this one; empty where there is none."""
+        return Section(self._file, ".".join(filter(None, (self._name, key))), self.values.get(key), self.errors)
 
     def allow_only(self, *known: str) -> None:
         """Report every other key, by name where that is nearly a known one."""

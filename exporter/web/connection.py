@@ -56,11 +56,9 @@ class State(enum.Enum):
     RECEIVING = enum.auto()
     """From the connection, or a later request's first byte, to the end of the request's head."""
     RESPONDING = enum.auto()
-    """Its password is checked, its page rendered, its response written."""
+    """Its password is checked, its page rendered, its response written; or nothing more will be sent after that."""
     IDLE = enum.auto()
     """The kernel has all of the response, and the client may send another request."""
-    CLOSING = enum.auto()
-    """Nothing more will be sent."""
 
 
 class Rank(enum.IntEnum):
@@ -233,17 +231,15 @@ class Connection:
         else be given the time of another request each time, until the kernel's buffers are full.
         """
         self._enter(State.IDLE)
-        first = await self._read_idle()
-        return first if self._response_was_read() else b""
-
-    async def _read_idle(self) -> bytes:
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout_at(self._deadline):
-                return await self._stream.read()
-        if not (self._may_idle and self._response_was_read()):
-            raise TimeoutError
-        async with asyncio.timeout_at(self.since + self._limits.idle_seconds):
-            return await self._stream.read()
+                first = await self._stream.read()
+        except TimeoutError:
+            if not (self._may_idle and self._response_was_read()):
+                raise
+            async with asyncio.timeout_at(self.since + self._limits.idle_seconds):
+                first = await self._stream.read()
+        return first if self._response_was_read() else b""
 
     async def _refuse(self, status: int) -> None:
         if self._http.our_state is not h11.IDLE:
@@ -261,7 +257,7 @@ class Connection:
 
     async def _linger(self) -> None:
         """Read on for a moment after a refusal: closing at once would reset the connection and lose our response."""
-        self._enter(State.CLOSING)
+        self._enter(State.RESPONDING)
         self._stream.send_nowait(b"")
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -274,7 +270,7 @@ class Connection:
 
     async def _wait_until_read(self) -> None:
         """Wait for the client to read its response. Closing earlier leaves the kernel trying, for minutes, unseen."""
-        self._enter(State.CLOSING)
+        self._enter(State.RESPONDING)
         async with asyncio.timeout_at(self._deadline):
             while unsent_bytes(self._socket):
                 await asyncio.sleep(UNSENT_POLL_SECONDS)
@@ -313,15 +309,7 @@ def choose_eviction(connections: Collection[Connection], now: float) -> Connecti
     counts = Counter(connection.peer for connection in connections)
     largest = max(counts.values())
     candidates = (connection for connection in connections if counts[connection.peer] == largest)
-    oldest_first = sorted(candidates, key=lambda connection: connection.since)
-    chosen, lowest = oldest_first[0], Rank.BUSY
-    for connection in oldest_first:
-        rank = connection.rank(now)
-        if rank is Rank.STUCK:
-            return connection  # the rank of the others, perhaps hundreds, need not be asked: each is a system call
-        if rank < lowest:
-            chosen, lowest = connection, rank
-    return chosen
+    return min(candidates, key=lambda connection: (connection.rank(now), connection.since))
 
 
 def peer_of(host: str) -> str:

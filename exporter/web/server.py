@@ -134,8 +134,15 @@ class WebServer:
             await asyncio.wait(tasks, timeout=self._limits.stop_seconds / 2)
 
     async def _accept_forever(self) -> None:
+        readable = asyncio.Event()
         while True:
-            await self._wait_for_connection()
+            # Not `sock_accept`: cancelled at the wrong moment, it loses a connection that it has already accepted.
+            self._loop.add_reader(self._listener, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                self._loop.remove_reader(self._listener)
+            readable.clear()
             # Evicted before accepting, so that there is a descriptor to accept with.
             while len(self._connections) >= self._max_connections:
                 await self._evict_one()
@@ -147,15 +154,6 @@ class WebServer:
                 await self._after_failed_accept(error)
                 continue
             self._start_connection(accepted, peer_of(str(remote[0])))
-
-    async def _wait_for_connection(self) -> None:
-        # Not `sock_accept`: cancelled at the wrong moment, it loses a connection that it has already accepted.
-        readable = asyncio.Event()
-        self._loop.add_reader(self._listener, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            self._loop.remove_reader(self._listener)
 
     async def _after_failed_accept(self, error: OSError) -> None:
         if error.errno not in OUT_OF_DESCRIPTORS:

@@ -54,8 +54,6 @@ TLS13_CIPHERS: Final = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS
 FIRST_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 UTC_TIME, EXPLICIT_VERSION = 0x17, 0xA0
 LONG_FORM: Final = 0x80
-FIRST_YEAR_OF_LAST_CENTURY: Final = 50
-"""RFC 5280, 4.1.2.5.1: a two-digit year from here on is 19xx."""
 
 
 def load_certificates(context: ssl.SSLContext, certificate_file: str, key_file: str, client_ca: str) -> None:
@@ -102,10 +100,8 @@ def not_after(pem: str) -> float | None:
         _, at, _ = _element(der, end)  # validity
         _, _, end = _element(der, at)  # notBefore
         tag, at, end = _element(der, end)
-        text = der[at:end].decode("ascii")
-        if tag == UTC_TIME:
-            text = ("19" if int(text[:2]) >= FIRST_YEAR_OF_LAST_CENTURY else "20") + text
-        return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        form = "%y%m%d%H%M%SZ" if tag == UTC_TIME else "%Y%m%d%H%M%SZ"
+        return datetime.strptime(der[at:end].decode("ascii"), form).replace(tzinfo=UTC).timestamp()
     except (IndexError, ValueError):
         return None
 

@@ -165,11 +165,6 @@ def list_text(entries: Sequence[Entry], *, folder: bool) -> str:
     return "D:P" + "".join(f"(A;{flags};{rights:#x};;;{sid})" for sid, rights in aces.items())
 
 
-def entries_of(text: str) -> list[Entry]:
-    """The entries of a text that `list_text` made, SYSTEM and Administrators first."""
-    return [(sid, int(rights, 16)) for rights, sid in re.findall(r"\(A;[A-Z]*;(0x[0-9a-f]+);;;(S-[0-9-]+)\)", text)]
-
-
 def closing_commands(path: str | Path, rights: int, *, folder: bool, accounts: Iterable[str] = ()) -> str:
     """The commands that give a file or a folder to SYSTEM, Administrators, and with `rights` to these accounts.
 
@@ -190,7 +185,7 @@ def protect_file(path: str | Path, entries: Sequence[Entry] = ()) -> None:
 
     Raises OSError, also where others have access all the same.
     """
-    _protect(path, list_text([(current_user(), FULL), *entries], folder=False))
+    _protect(path, [(current_user(), FULL), *entries], folder=False)
 
 
 def protect_folder(path: str | Path, entries: Sequence[Entry]) -> None:
@@ -199,7 +194,7 @@ def protect_folder(path: str | Path, entries: Sequence[Entry]) -> None:
     What is made in it inherits the list, and so does what is in it, but for what has a protected list of its own.
     Raises OSError.
     """
-    _protect(path, list_text(entries, folder=True))
+    _protect(path, entries, folder=True)
 
 
 def make_file(path: str | Path) -> None:
@@ -337,10 +332,11 @@ def keeps_lists(path: str | Path) -> bool:
         return bool(win32api.GetVolumeInformation(volume)[3] & _FILE_PERSISTENT_ACLS)
 
 
-def _protect(path: str | Path, text: str) -> None:
+def _protect(path: str | Path, entries: Sequence[Entry], *, folder: bool) -> None:
     if not keeps_lists(path):
         raise OSError(errno.ENOTSUP, NO_LISTS, str(path))
-    named = {sid for sid, _ in entries_of(text)}
+    text = list_text(entries, folder=folder)
+    named = {SYSTEM, ADMINISTRATORS, *(sid for sid, _ in entries)}
     with _system_errors(path):
         import win32security  # noqa: PLC0415  # of Windows alone
 
