@@ -14,7 +14,7 @@ from exporter import __version__
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError
 from exporter.config.sources import add_flags
-from exporter.exit_codes import BAD_USAGE, FAILED
+from exporter.errors import BAD_USAGE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, discard_unwritable, is_reader_gone, prepare, printable
 

@@ -10,7 +10,8 @@
 Foreign exceptions are translated into these at the border, in one table per backend, with the cause kept. `reason` is a
 word of a small closed set: it is a metric label and a log field. `str(failure)` never holds a secret.
 
-`Backoff` is the one backoff, and `parse_retry_after` the one reader of `Retry-After`.
+`Backoff` is the one backoff, `parse_retry_after` the one reader of `Retry-After`. `DONE`, `FAILED` and `BAD_USAGE` are
+what every command ends with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from msgspec import Struct
+
+DONE: Final = 0
+FAILED: Final = 1
+BAD_USAGE: Final = 2
+"""Also bad configuration. argparse ends with the same for a bad command line."""
 
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")  # a fraction is no RFC's, and some send one
 _DOUBLINGS: Final = 30  # more would only overflow

@@ -14,12 +14,20 @@ from pathlib import Path
 import pytest
 
 from exporter.config.load import ConfigError, load, load_policy
-from exporter.files import fault_of, make_private, narrow, open_folder, read_capped, read_trusted, refuse_foreign
+from exporter.files import (
+    RotatingFile,
+    fault_of,
+    make_private,
+    narrow,
+    open_folder,
+    read_capped,
+    read_trusted,
+    refuse_foreign,
+)
 from exporter.log.log import Log
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
 from exporter.recorder.files import RecordingFiles
-from exporter.rotating_file import RotatingFile
 from exporter.web.config import WebConfig, WebConfigError
 from tests.commands.test_cli_secrets import run
 from tests.support.certificates import Authority, write

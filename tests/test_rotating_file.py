@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.rotating_file import MOST_TIMES, RotatingFile
+from exporter.files import MOST_TIMES, RotatingFile
 
 LINE = b"ts=2026-01-01T00:00:00.000Z level=info event=a number=%04d\n"
 

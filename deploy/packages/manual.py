@@ -17,7 +17,7 @@ from deploy.packages.program import Command, Flag, commands
 from exporter.config.places import hold_place, ready_place
 from exporter.config.schema import SECTIONS, Setting, outbox_path, settings_of
 from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 
 EXIT_CODES: Final = {
     DONE: "Done: the command did what it was asked for, or was asked to end.",

@@ -38,10 +38,8 @@ from exporter.config.schema import (
 from exporter.config.types import word_argument
 from exporter.core.policy import Mode
 from exporter.core.records import Record
-from exporter.errors import Failure
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import Log
+from exporter.errors import BAD_USAGE, DONE, FAILED, Failure
+from exporter.log.log import Log, captured_libraries
 from exporter.secrets import Secret
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import ScenarioError, load

@@ -14,8 +14,7 @@ from exporter.config.load import load
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument
 from exporter.core.snapshot import DESTINATIONS
-from exporter.errors import Failure
-from exporter.exit_codes import DONE, FAILED
+from exporter.errors import DONE, FAILED, Failure
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.queue import requeue
 from exporter.secrets import redact

@@ -25,10 +25,8 @@ from exporter.commands import stops
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.daemon import DaemonCall
-from exporter.errors import Failure
-from exporter.exit_codes import DONE, FAILED
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import Log
+from exporter.errors import DONE, FAILED, Failure
+from exporter.log.log import Log, captured_libraries
 from exporter.web.config import WebConfigError
 
 STOP_SECONDS: Final = 3.5

@@ -16,7 +16,7 @@ from exporter.commands.stops import interrupted_on_stop
 from exporter.config.command_line import add_format, listen_argument
 from exporter.config.types import path_argument, word_argument
 from exporter.core.records import timestamp
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.simulator.faults import FaultError
 from exporter.simulator.metadata import faults, scenario
 from exporter.simulator.metadata.platform import FASTEST, SLOWEST, Change, utc

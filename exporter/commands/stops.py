@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Final
 
-from exporter.windows.console import watch
+from exporter.windows.system import watch
 
 Handler = Callable[[int, FrameType | None], None]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from exporter.exit_codes import BAD_USAGE
+from exporter.errors import BAD_USAGE
 from exporter.secrets import redact
 from exporter.text.format import parse_duration
 from exporter.text.terminal import printable

@@ -2,6 +2,6 @@
 
 It may import `text` (for what a terminal may show), `secrets` and `files`; other packages only use
 `protocol.Logger`. Begin with `log.Log`, which renders a line; `writer` writes it, on a thread of its own, to a stream
-or to a `rotating_file`. `libraries` redirects what libraries report through `logging` and `warnings` into
-the same lines.
+or to a `files.RotatingFile`. `log.captured_libraries` redirects what libraries report through `logging` and `warnings`
+into the same lines.
 """

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.rotating_file import RotatingFile
+from exporter.files import RotatingFile
 
 Line = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What only Windows can be asked of this boot, its clock and this process, and the lock that it has on a file.
+"""What only Windows can be asked of this boot, its clock and this process, its locks on files, and its console.
 
 **The boot** has the number that the loader of the operating system gave it. `KUSER_SHARED_DATA` is a page that the
 kernel maps into every process, at the same address on every processor. Its `BootId` is the "boot sequence, incremented
@@ -19,6 +19,15 @@ since pywin32 has no function for it (its win32api ends with SetSystemTime).
 **The lock** is on the first byte of a file [LockFileEx]. Not by `msvcrt.locking`, which has one `errno` for a lock that
 another process has and for a file that can't be locked.
 
+**The console** ends a process by events, each of which calls a function on a thread of its own.
+Ctrl-C, Ctrl-Break, and a console window that is closed are console events [HandlerRoutine]. Python's own handlers of
+signals would not do: they run on the main thread, whose waits for a lock or an event no signal ends on Windows.
+
+When the handler returns from the last one, Windows ends the process, and at the latest 5 s after it began
+[HandlerRoutine, Timeouts]. So it stays for most of that time: the process ends by itself before. The end of a session
+is no console event for a process that has loaded user32.dll, as pywin32 does [SetConsoleCtrlHandler, Remarks]: it ends
+the process as a crash does. What outlives a logoff is the service.
+
 [KUSER_SHARED_DATA]: https://learn.microsoft.com/windows-hardware/drivers/ddi/ntddk/ns-ntddk-kuser_shared_data
 [W32Time]: https://learn.microsoft.com/windows-server/networking/windows-time-service/windows-time-service-tools-and-settings
 """
@@ -30,6 +39,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, Final
 
 from msgspec import Struct
@@ -47,6 +57,8 @@ the page itself, since GetVersionEx gives a program without a manifest those of 
 _NO_BUILD_FLAGS: Final = 0x0FFFFFFF  # the upper four bits tell a checked build from a free one
 FASTEST: Final = 0.5
 """The most by which W32Time lets the clock run faster or slower, in seconds per second."""
+GRACE_SECONDS: Final = 4.5
+"""How long a handler stays where the process ends when it returns."""
 LOCK_VIOLATION: Final = 33
 IO_PENDING: Final = 997
 
@@ -179,3 +191,41 @@ def unlock(descriptor: int) -> None:
             win32file.UnlockFileEx(msvcrt.get_osfhandle(descriptor), 1, 0, pywintypes.OVERLAPPED())
         except pywintypes.error as error:
             raise OSError(0, error.strerror, None, error.winerror) from error
+
+
+class ConsoleEvent(IntEnum):
+    """The control signals of a console [HandlerRoutine]."""
+
+    CTRL_C = 0
+    CTRL_BREAK = 1
+    CLOSE = 2
+    LOGOFF = 5
+    SHUTDOWN = 6
+
+
+def watch(stop: Callable[[], None]) -> Callable[[], None]:
+    """Call `stop` whenever the console ends this process. Returns what undoes that.
+
+    On Windows alone. `stop` returns at once, may be called more than once, and on any thread.
+    """
+    if sys.platform == "win32":
+        import win32api  # noqa: PLC0415  # on Windows alone
+
+        handle = event_handler(stop)
+        win32api.SetConsoleCtrlHandler(handle, True)
+        return lambda: win32api.SetConsoleCtrlHandler(handle, False)
+    raise NotImplementedError("console events are Windows'")
+
+
+def event_handler(stop: Callable[[], None], pause: Callable[[float], None] = time.sleep) -> Callable[[int], bool]:
+    """The handler of console events. It returns True, "handled": no other handler ends the process instead."""
+
+    def handle(event: int) -> bool:
+        if event == ConsoleEvent.LOGOFF:
+            return True  # it goes to services, at the logoff of any user [HandlerRoutine]
+        stop()
+        if event in (ConsoleEvent.CLOSE, ConsoleEvent.SHUTDOWN):
+            pause(GRACE_SECONDS)
+        return True
+
+    return handle

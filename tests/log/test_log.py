@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.choices import LogFormat
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log
+from exporter.files import RotatingFile
+from exporter.log.log import CLOSE_SECONDS, MAX_LINE, REMIND_SECONDS, Log, captured_libraries
 from exporter.log.writer import MAX_WAITING_LINES
-from exporter.rotating_file import RotatingFile
 from exporter.secrets import Secret
 from tests.support.factories import Clock
 from tests.support.log_reading import PATIENCE, logged, wait_until_gone

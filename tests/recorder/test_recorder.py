@@ -34,11 +34,11 @@ from exporter.core.policy import Mode, Policy, Presence, Rule
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind
 from exporter.errors import Retryable
+from exporter.files import MOST_TIMES
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
 from exporter.recorder.files import RecordingFiles
 from exporter.recorder.recorder import QUEUE_ITEMS, Recorder
-from exporter.rotating_file import MOST_TIMES
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.access import is_private

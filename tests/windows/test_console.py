@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.windows.console import GRACE_SECONDS, ConsoleEvent, event_handler, watch
+from exporter.windows.system import GRACE_SECONDS, ConsoleEvent, event_handler, watch
 
 
 @pytest.mark.parametrize(

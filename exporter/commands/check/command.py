@@ -20,9 +20,8 @@ from exporter.config.command_line import add_format
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
 from exporter.config.sources import add_flags
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import Log
+from exporter.errors import BAD_USAGE, DONE, FAILED
+from exporter.log.log import Log, captured_libraries
 from exporter.secrets import Sieve, redact
 from exporter.text.terminal import say, tell
 

@@ -29,7 +29,7 @@ from exporter.config.schema import Settings
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
 from exporter.core.policy import Mode, Policy, Presence
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean, counted, moment

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from exporter.commands.service.world import Service, World, named_service, usual_service
 from exporter.config.command_line import FlagParser
 from exporter.config.sources import add_flags
-from exporter.exit_codes import BAD_USAGE, FAILED
+from exporter.errors import BAD_USAGE, FAILED
 from exporter.text.terminal import complain
 from exporter.windows.places import is_on_a_drive, is_own_name
 from exporter.windows.service_manager import ServiceManagerError

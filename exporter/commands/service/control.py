@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from exporter.commands.service.world import Service, World
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, tell
 from exporter.windows.service_manager import (

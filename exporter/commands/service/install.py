@@ -22,7 +22,7 @@ from exporter.config.load import ConfigError
 from exporter.config.schema import Settings, catalogue
 from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, add_flags, given_flags
 from exporter.config.types import Text
-from exporter.exit_codes import DONE, FAILED
+from exporter.errors import DONE, FAILED
 from exporter.secrets import redact
 from exporter.text.terminal import complain, tell
 from exporter.windows.access import (

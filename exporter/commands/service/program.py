@@ -15,9 +15,9 @@ from typing import Any, Final
 from exporter.commands.service.world import Service, World, working_in
 from exporter.config.load import ConfigError, load
 from exporter.config.schema import Settings
-from exporter.exit_codes import BAD_USAGE, FAILED
+from exporter.errors import BAD_USAGE, FAILED
+from exporter.files import RotatingFile
 from exporter.log.log import Log
-from exporter.rotating_file import RotatingFile
 from exporter.secrets import Sieve
 from exporter.text.terminal import complain
 from exporter.windows import event_log

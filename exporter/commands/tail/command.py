@@ -21,10 +21,8 @@ from exporter.config.schema import EventHubsSettings
 from exporter.config.sources import add_flags, environ_of
 from exporter.config.types import path_argument, word_argument
 from exporter.core.records import KINDS, Record
-from exporter.errors import Failure
-from exporter.exit_codes import DONE, FAILED
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import Log
+from exporter.errors import DONE, FAILED, Failure
+from exporter.log.log import Log, captured_libraries
 from exporter.secrets import redact
 from exporter.text.format import clean, counted, parse_duration
 from exporter.text.terminal import complain, supports_colour, tell

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from exporter.commands.service.command import service
 from exporter.commands.service.control import STOP_SECONDS
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import SERVICE_NAME
 from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, ServiceStatus, State
 from tests.support.service_world import FakeWindows

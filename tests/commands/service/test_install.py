@@ -21,7 +21,7 @@ from exporter.commands.service.template import config_template
 from exporter.commands.service.world import environment_command, named_service, usual_service
 from exporter.config.command_line import FlagParser
 from exporter.config.load import ConfigError, load
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.windows.access import MODIFY, READ, SERVICE_NAME, AccessList, service_sid
 from exporter.windows.service_manager import ServiceStatus, State
 from tests.support.service_world import FakeWindows

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from exporter.commands.service.world import Service
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata.scenario import load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.service_manager import SERVICE_SPECIFIC_ERROR, State, open_manager

@@ -14,7 +14,7 @@ from exporter.commands.service.program import CONFIGURATION_ID, CRASHED_ID, NOT_
 from exporter.commands.service.world import Service
 from exporter.config.load import load
 from exporter.config.schema import Settings
-from exporter.exit_codes import BAD_USAGE, DONE, FAILED
+from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.simulator.metadata.scenario import load as scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.service_manager import CONTROL_STOP, State, StatusReporter, control, serve

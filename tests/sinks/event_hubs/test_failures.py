@@ -11,8 +11,7 @@ import pytest
 from azure.eventhub.exceptions import ConnectError, ConnectionLostError, EventDataSendError, EventHubError
 
 from exporter.errors import Failure, Permanent, Retryable
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import Log
+from exporter.log.log import Log, captured_libraries
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.errors import translate
 from exporter.sinks.event_hubs.sink import EventHubsDestination

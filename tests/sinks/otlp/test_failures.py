@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.errors import Failure, Permanent, Retryable, parse_retry_after
-from exporter.log.libraries import captured_libraries
-from exporter.log.log import Log
+from exporter.log.log import Log, captured_libraries
 from exporter.sinks.otlp.answers import MAX_RETRY_AFTER
 from exporter.sinks.otlp.client import MAX_RESPONSE_BYTES
 from exporter.sinks.otlp.sink import OtlpDestination
