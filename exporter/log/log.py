@@ -221,7 +221,8 @@ class _Renderer:
 
     def line(self, level: LogLevel, event: str, fields: Mapping[str, object]) -> bytes:
         """The line, of now."""
-        shown = {"ts": _timestamp(self._clock()), "level": level, "event": self._clean(event)}
+        moment = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        shown = {"ts": moment, "level": level, "event": self._clean(event)}
         for key, value in fields.items():
             shown[f"{key}_" if key in _RESERVED else _key(key)] = self._clean(value)
         return self._prefixes.get(level, "").encode() + self._render(shown)
@@ -238,15 +239,6 @@ class _Renderer:
             return value
         text = self._redact(_text(value), 4 * MAX_VALUE)
         return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
-
-
-def _timestamp(now: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    try:
-        moment = datetime.fromtimestamp(now, UTC)
-    except (OverflowError, OSError, ValueError):
-        moment = datetime.fromtimestamp(0, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _text(value: object) -> str:

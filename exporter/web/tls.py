@@ -94,8 +94,7 @@ def not_after(pem: str) -> float | None:
         _, at, _ = _element(der, 0)  # Certificate
         _, at, _ = _element(der, at)  # tbsCertificate
         tag, _, end = _element(der, at)
-        skipped = 4 if tag == EXPLICIT_VERSION else 3  # version, serialNumber, signature, issuer
-        for _ in range(skipped - 1):
+        for _ in range(3 if tag == EXPLICIT_VERSION else 2):  # of version, serialNumber, signature, and issuer
             _, _, end = _element(der, end)
         _, at, _ = _element(der, end)  # validity
         _, _, end = _element(der, at)  # notBefore
