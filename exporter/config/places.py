@@ -23,7 +23,7 @@ from exporter.windows.places import EVENTS_FOLDER, HOLD_FILE, HOLD_FOLDER, READY
 
 SERVICE_VARIABLE: Final = "INVOCATION_ID"
 """systemd sets it for each service that it starts [systemd.exec(5), Environment Variables]."""
-SERVICE_OWN: Final = ("/tmp", "/var/tmp", "/dev", "/home", "/root", "/run/user", "/var/lib/private")  # noqa: S108
+SERVICE_OWN: Final = ("/tmp", "/var/tmp", "/dev", "/home", "/root", "/run/user", "/var/lib/private")  # noqa: S108  # none is made there
 """Folders of which a service may have its own, or is kept out of."""
 _RESOLVE_SECONDS: Final = 2.0
 """For all links to be followed: one on a network mount that hangs must not keep the agent from starting."""

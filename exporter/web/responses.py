@@ -151,8 +151,9 @@ class PageCache(Struct):
                     self._start(key)
                 return await asyncio.shield(self._rendering[key][1])
         except TimeoutError:
-            late = plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
-            return FAILED_OPEN if path == GATE else late
+            return (
+                FAILED_OPEN if path == GATE else plain(503, "This page could not be produced in time.", (RETRY_AFTER,))
+            )
         except RuntimeError as error:  # no thread can be started
             return self._failed(path, error)
 
@@ -181,5 +182,4 @@ class PageCache(Struct):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
         self.log.failing(f"web{path}", "web.page_failed", level="error", path=path, error=repr(error), where=place)
-        failed = plain(500, "This page could not be produced; the agent's log says why.")
-        return FAILED_OPEN if path == GATE else failed
+        return FAILED_OPEN if path == GATE else plain(500, "This page could not be produced; the agent's log says why.")
