@@ -64,9 +64,10 @@ class Exchange:
     """
 
     def __init__(self, monotonic: Callable[[], float], waiting: Callable[[], None] = lambda: None) -> None:
-        """`waiting` is called after each slice of a wait in which nothing came, on the thread of the exchange."""
-        self._monotonic = monotonic
-        self.waiting = waiting
+        """`waiting` is called about once in a slice on the thread of the exchange, whether or not bytes come."""
+        self.monotonic = monotonic
+        self._waiting = waiting
+        self._waiting_due = 0.0
         self._aborted = False
         self._deadline = 0.0
         self._max_bytes = 0
@@ -87,7 +88,8 @@ class Exchange:
         `leave` is called right before the first byte of the request is written; if it raises, nothing is sent. `left`
         is called right after the system has accepted that byte.
         """
-        self._deadline = self._monotonic() + seconds
+        now = self.monotonic()
+        self._deadline, self._waiting_due = now + seconds, now + SLICE_SECONDS
         self._max_bytes = max_bytes
         self._leave, self._left = leave, left
         self.restart()
@@ -118,23 +120,30 @@ class Exchange:
 
     def prolong(self, seconds: float) -> None:
         """Move the deadline to `seconds` from now."""
-        self._deadline = self._monotonic() + seconds
+        self._deadline = self.monotonic() + seconds
 
     def shorten(self, seconds: float) -> None:
         """Move the deadline to at most `seconds` from now."""
-        self._deadline = min(self._deadline, self._monotonic() + seconds)
+        self._deadline = min(self._deadline, self.monotonic() + seconds)
 
     def abort(self) -> None:
         """End the exchange in flight within a slice, and every later one at once. Callable from any thread."""
         self._aborted = True
 
     def slice(self, deadline: float | None = None) -> float:
-        """How long the next wait may be, in seconds. Raises TimeoutError or Aborted when there is none left."""
+        """How long the next wait may be, in seconds. Raises TimeoutError or Aborted when there is none left.
+
+        Every wait begins here, so that `waiting` is called also while a peer sends byte after byte without a pause.
+        """
         if self._aborted:
             raise Aborted("the client was told to stop")
-        left = (self._deadline if deadline is None else min(deadline, self._deadline)) - self._monotonic()
+        now = self.monotonic()
+        left = (self._deadline if deadline is None else min(deadline, self._deadline)) - now
         if left <= 0:
             raise TimeoutError("not done in the time given")
+        if now >= self._waiting_due:
+            self._waiting_due = now + SLICE_SECONDS
+            self._waiting()
         return min(left, SLICE_SECONDS)
 
     def count(self, data: bytes) -> bytes:
@@ -153,15 +162,9 @@ class Exchange:
         if size > self._max_bytes:
             raise Flooded(f"an answer of more than {self._max_bytes} bytes")
 
-    def connecting(self, seconds: float) -> float:
-        """Note that a connection is being opened. Returns its deadline (monotonic), at most `seconds` from now."""
-        self.stage = Stage.CONNECT
-        return min(self._deadline, self._monotonic() + seconds)
-
-    def share(self, until: float, parts: int) -> float:
-        """The end (monotonic) of one of `parts` equal shares of the time until `until`."""
-        now = self._monotonic()
-        return now + (until - now) / parts
+    def within(self, seconds: float) -> float:
+        """The time (monotonic) `seconds` from now, at most the deadline."""
+        return min(self._deadline, self.monotonic() + seconds)
 
 
 class Stream(Protocol):
@@ -169,19 +172,15 @@ class Stream(Protocol):
 
     def receive(self) -> bytes:
         """At least one byte of what was received; empty at the end. Raises OSError, TimeoutError or Aborted."""
-        ...
 
     def send(self, data: bytes) -> None:
         """Send all of it. Raises OSError, TimeoutError or Aborted."""
-        ...
 
     def is_readable(self) -> bool:
         """Whether `receive` would return at once, also with the end of the stream."""
-        ...
 
     def close(self) -> None:
         """Close the connection without waiting for anything."""
-        ...
 
 
 class Dialer:
@@ -196,13 +195,15 @@ class Dialer:
 
     def connect(self, host: str, port: int) -> TcpStream:
         """Connect to the first address that answers; the time left is shared out among those still to be tried."""
-        until = self._exchange.connecting(self._connect_seconds)
+        self._exchange.stage = Stage.CONNECT
+        until = self._exchange.within(self._connect_seconds)
         addresses = self._addresses(host, port, until)
         failure: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
         for position, (family, kind, protocol, _, address) in enumerate(addresses):
-            share = self._exchange.share(until, len(addresses) - position)
+            now = self._exchange.monotonic()
+            share = (until - now) / (len(addresses) - position)
             try:
-                sock = self._open(socket.socket(family, kind, protocol), address, share)
+                sock = self._open(socket.socket(family, kind, protocol), address, now + share)
             except OSError as error:
                 failure = error
                 continue
@@ -215,10 +216,8 @@ class Dialer:
             sock.setblocking(False)
             code = sock.connect_ex(address)
             while code in _PENDING:
-                if not _ready(sock, selectors.EVENT_WRITE, self._exchange.slice(until)):
-                    self._exchange.waiting()
-                    continue
-                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if _ready(sock, selectors.EVENT_WRITE, self._exchange.slice(until)):
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, errno.errorcode.get(code, "connect failed"))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -237,7 +236,7 @@ class Dialer:
             look_up = partial(self._resolve, host, port, type=socket.SOCK_STREAM)
             self._lookup, self._looked_up = DaemonCall(look_up, "name-lookup"), (host, port)
         while not wait([self._lookup], self._exchange.slice(until)).done:
-            self._exchange.waiting()
+            pass
         lookup, self._lookup = self._lookup, None
         try:
             return lookup.result()
@@ -257,21 +256,16 @@ class TcpStream:
         """See `Stream`."""
         while True:
             self._wait_at_most(self._exchange.slice())
-            try:
+            with contextlib.suppress(TimeoutError):  # one slice is over; the next `slice` raises at the deadline
                 return self._sock.recv(_READ_BYTES)
-            except TimeoutError:
-                self._exchange.waiting()  # one slice is over; the next `slice` raises at the deadline
 
     def send(self, data: bytes) -> None:
         """See `Stream`."""
         rest = memoryview(data)
         while rest:
             self._wait_at_most(self._exchange.slice())
-            try:
+            with contextlib.suppress(TimeoutError):
                 rest = rest[self._sock.send(rest) :]
-            except TimeoutError:
-                self._exchange.waiting()
-            else:
                 self._exchange.wrote()
 
     def is_readable(self) -> bool:
@@ -356,9 +350,7 @@ class TlsStream:
             self._below.send(self._to_send.read())
 
 
-_Selector: type[selectors.BaseSelector] = (
-    selectors.PollSelector if hasattr(selectors, "PollSelector") else selectors.SelectSelector
-)
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 def _ready(sock: socket.socket, event: int, seconds: float) -> bool:

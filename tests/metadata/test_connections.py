@@ -18,7 +18,7 @@ from exporter.http.tls import default_context
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError
 from tests.support.certificates import self_signed
-from tests.support.metadata_client import CUT, DOCUMENT, PLENTY, QUICK, SLACK, client_of, failure, silent
+from tests.support.metadata_client import CUT, DOCUMENT, ENDLESS, PLENTY, QUICK, SLACK, client_of, failure, silent
 from tests.support.ports import reserved_port
 from tests.support.raw_server import Peer, RawServer, answers, answers_once, ok, response
 
@@ -116,7 +116,7 @@ def test_post_that_is_not_answered_has_left() -> None:
     assert left == ["A"]
 
 
-@pytest.mark.parametrize("where", ["connect", "answer", "lookup"])
+@pytest.mark.parametrize("where", ["connect", "answer", "drip", "lookup"])
 def test_caller_is_called_while_a_poll_waits(where: str) -> None:
     """So that what it observes meanwhile does not wait for the end; on its own thread, and not for approvals."""
     calls: list[int] = []
@@ -127,6 +127,8 @@ def test_caller_is_called_while_a_poll_waits(where: str) -> None:
             url = stack.enter_context(black_hole())
         elif where == "answer":
             url = stack.enter_context(RawServer(silent)).url
+        elif where == "drip":
+            url = stack.enter_context(RawServer(drips)).url
         client = stack.enter_context(
             client_of(
                 url, **{**CUT, "deadline": QUICK}, resolve=names, waiting=lambda: calls.append(threading.get_ident())
@@ -138,6 +140,12 @@ def test_caller_is_called_while_a_poll_waits(where: str) -> None:
         assert failure(lambda: client.approve("A")).reason == "timeout"
         assert calls == []
         names.answer.set()
+
+
+def drips(peer: Peer) -> None:
+    """Send the head of an answer that never ends, without a pause that is as long as a wait."""
+    peer.request()
+    peer.drip(ENDLESS(b"H"))
 
 
 class Names:
