@@ -63,7 +63,8 @@ def take_userinfo(url: str) -> tuple[str, Secret]:
     userinfo, at, host = parts.netloc.rpartition("@")
     if not at:
         return url, Secret()
-    token = base64.b64encode(unquote(userinfo).encode()).decode()
+    user, _, password = userinfo.partition(":")
+    token = base64.b64encode(unquote(f"{user}:{password}").encode()).decode()
     return parts._replace(netloc=host).geturl(), Secret(f"Basic {token}")
 
 

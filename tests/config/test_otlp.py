@@ -101,6 +101,7 @@ def test_a_user_in_the_url_becomes_a_header() -> None:
     assert settings.otlp.headers == (("authorization", Secret("Basic dXNlcjpodW50ZXIy")),)
     assert "hunter2" not in repr(settings) + to_toml(settings)
     assert "hunter2" not in errors("--otlp.endpoint=http://user:hunter2@c:4318/?q")[0]
+    assert loaded("--otlp.endpoint=http://user@c:4318").otlp.headers == (("authorization", Secret("Basic dXNlcjo=")),)
 
 
 @pytest.mark.parametrize("headers", ["no-equals", "bad name=x", "a=%0d%0aInjected: 1", "a=\u00e9"])
