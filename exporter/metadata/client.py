@@ -62,18 +62,20 @@ class Answer(Struct, frozen=True):
 
 
 _INSTANCE_FIELDS: Final = {
-    "name": ("name", 512),
-    "id": ("vmId", 512),
-    "resource_id": ("resourceId", 1024),
-    "subscription_id": ("subscriptionId", 512),
-    "resource_group": ("resourceGroupName", 512),
-    "vmss_name": ("vmScaleSetName", 512),
-    "location": ("location", 512),
-    "zone": ("zone", 512),
-    "size": ("vmSize", 512),
-    "priority": ("priority", 512),
+    "name": "name",
+    "id": "vmId",
+    "resource_id": "resourceId",
+    "subscription_id": "subscriptionId",
+    "resource_group": "resourceGroupName",
+    "vmss_name": "vmScaleSetName",
+    "location": "location",
+    "zone": "zone",
+    "size": "vmSize",
+    "priority": "priority",
 }
-"""Field of `Vm` → field of `/metadata/instance/compute`, and the most characters that it may have."""
+"""Field of `Vm` → field of `/metadata/instance/compute`."""
+MAX_INSTANCE_TEXT: Final = 512
+"""Characters of one of these fields."""
 
 
 def parse_instance(body: bytes, tags: Sequence[str] = ()) -> Vm:
@@ -90,14 +92,12 @@ def parse_instance(body: bytes, tags: Sequence[str] = ()) -> Vm:
         raise MetadataError("malformed", "the instance document is not JSON") from error
     if not isinstance(document, dict):
         raise MetadataError("malformed", "the instance document is not an object")
-    texts: dict[str, Any] = {
-        ours: _plain(document.get(theirs), most) for ours, (theirs, most) in _INSTANCE_FIELDS.items()
-    }
+    texts: dict[str, Any] = {ours: _plain(document.get(theirs)) for ours, theirs in _INSTANCE_FIELDS.items()}
     return Vm(**texts, tags=_tags(document.get("tagsList"), tags))
 
 
-def _plain(value: Any, most: int) -> str:
-    return value if isinstance(value, str) and len(value) <= most and value.isprintable() else ""
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) and len(value) <= MAX_INSTANCE_TEXT and value.isprintable() else ""
 
 
 def _tags(given: Any, names: Sequence[str]) -> Tags:

@@ -95,20 +95,12 @@ def translate(error: Exception, exchange: Exchange) -> MetadataError:
         (Exception, "reset" if cut_off else "protocol"),
     )
     reason = next(word for kind, word in table if isinstance(error, kind))
-    return MetadataError(reason, one_line(str(error)) if isinstance(error, _OWN) else _without_bytes(error))
+    # The messages of the HTTP library quote what the peer sent; others are this package's or the system's.
+    is_own = isinstance(error, Aborted | Flooded | OSError)
+    return MetadataError(reason, one_line(str(error)) if is_own else "what came is no whole answer of HTTP")
 
 
-_OWN = (Aborted, Flooded, OSError)
-"""Messages of this package or of the system. Others are the HTTP library's, which quote what the peer sent."""
-_QUOTED = re.compile(r":? (?:bytearray\()?b['\"].*", re.DOTALL)
 _MARKUP = re.compile(r"<(?:!doctype|html|head|body|\?xml|title|h1)\b", re.IGNORECASE)
-
-
-def _without_bytes(error: Exception) -> str:
-    """The HTTP library's message without the bytes of the answer that it quotes."""
-    text = str(error)
-    message = _QUOTED.sub("", text) if isinstance(error, InvalidAnswer) else "what came is no answer of HTTP"
-    return f"{message} (an HTML or XML page)" if is_page(text) else message
 
 
 def is_page(text: str) -> bool:

@@ -31,8 +31,20 @@ FIELDS: Final = ("EventType", "EventStatus", "EventSource", "ResourceType")
 APPROVED_BY: Final = tuple(word.value for word in StartedBy)
 OUTCOMES: Final = tuple(kind.value for kind in Kind if kind in CLOSING)
 INTERRUPTION_KINDS: Final = ("clock_step", "stall")
-BOOLEANS: Final = ("true", "false")
 MODES: Final = tuple(mode.value for mode in Mode)
+VM_FIELDS: Final = (
+    "name",
+    "id",
+    "subscription_id",
+    "resource_group",
+    "vmss_name",
+    "location",
+    "zone",
+    "size",
+    "priority",
+    "node",
+)
+"""Of `core.records.Vm`, in the order of the labels of `vm_info`."""
 
 MINUTE: Final = 60.0
 HOUR: Final = 60 * MINUTE
@@ -107,18 +119,7 @@ FAMILIES: Final = (
         "info",
         "This VM as the metadata service describes it, with a label tag_NAME for each of `source.tags`; absent while "
         "nothing of it is known.",
-        (
-            "vm_name",
-            "vm_id",
-            "subscription_id",
-            "resource_group",
-            "vmss_name",
-            "location",
-            "zone",
-            "vm_size",
-            "priority",
-            "node",
-        ),
+        tuple(f"vm_{field}" if field in ("name", "id", "size") else field for field in VM_FIELDS),
     ),
     # the current events of this VM
     Family("events", "gauge", "Events in the document that are known to name this VM.", ("event_type", "event_status")),
@@ -287,7 +288,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "outcome": OUTCOMES,
     "field": FIELDS,
     "kind": INTERRUPTION_KINDS,
-    "attributed": BOOLEANS,
+    "attributed": ("true", "false"),
     "mode": MODES,
     "destination": DESTINATIONS,
     "decision": tuple(verdict.value for verdict in Verdict),

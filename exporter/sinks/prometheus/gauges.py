@@ -11,7 +11,7 @@ from exporter.core.policy import Decision
 from exporter.core.snapshot import Status, urgency
 from exporter.core.state import Instant, StartedBy
 from exporter.core.strict_json import encodable
-from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_STATUSES, EVENT_TYPES, MODES, OTHER, RESOURCE_TYPES
+from exporter.sinks.prometheus import catalogue
 from exporter.text.terminal import printable
 
 MAX_EVENT_SERIES: Final = 50
@@ -25,7 +25,7 @@ Samples = Mapping[str, list[tuple[tuple[str, ...], float]]]
 
 def known_word(value: str | None, known: tuple[str, ...]) -> str:
     """`value` if it is in the closed set of its label, else `other`."""
-    return value if value is not None and value in known else OTHER
+    return value if value is not None and value in known else catalogue.OTHER
 
 
 def label_value(value: str) -> str:
@@ -78,31 +78,19 @@ def _source(gauges: _Gauges, status: Status, now: Instant) -> None:
 
 
 def _vm(gauges: _Gauges, status: Status) -> None:
-    vm = status.vm
-    labels = (
-        vm.name,
-        vm.id,
-        vm.subscription_id,
-        vm.resource_group,
-        vm.vmss_name,
-        vm.location,
-        vm.zone,
-        vm.size,
-        vm.priority,
-        vm.node,
-    )
+    labels = [getattr(status.vm, field) for field in catalogue.VM_FIELDS]
     if any(labels):
-        gauges.set("vm_info", 1, *map(label_value, (*labels, *(value for _, value in vm.tags))))
-    for mode in MODES:
+        gauges.set("vm_info", 1, *map(label_value, (*labels, *(value for _, value in status.vm.tags))))
+    for mode in catalogue.MODES:
         gauges.set("approval_mode", status.mode.value == mode, mode)
     gauges.set("approval_held", status.held)
 
 
 def _events(gauges: _Gauges, own: Iterable[EventNow], decisions: Mapping[str, Decision]) -> None:
-    counts = {(kind, status): 0 for kind in EVENT_TYPES for status in EVENT_STATUSES}
+    counts = {(kind, status): 0 for kind in catalogue.EVENT_TYPES for status in catalogue.EVENT_STATUSES}
     by_urgency = sorted(own, key=urgency)
     for now in by_urgency:
-        counts[known_word(now.event_type, EVENT_TYPES), known_word(now.phase, EVENT_STATUSES)] += 1
+        counts[known_word(now.event_type, catalogue.EVENT_TYPES), known_word(now.phase, catalogue.EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
     shown: dict[str, EventNow] = {}  # two ids may be the same label once they are escaped
@@ -119,12 +107,12 @@ def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None)
         "event_info",
         1,
         name,
-        known_word(now.event_type, EVENT_TYPES),
-        known_word(event.source, EVENT_SOURCES),
-        known_word(event.resource_type, RESOURCE_TYPES),
+        known_word(now.event_type, catalogue.EVENT_TYPES),
+        known_word(event.source, catalogue.EVENT_SOURCES),
+        known_word(event.resource_type, catalogue.RESOURCE_TYPES),
     )
-    current = known_word(now.phase, EVENT_STATUSES)
-    for status in EVENT_STATUSES:
+    current = known_word(now.phase, catalogue.EVENT_STATUSES)
+    for status in catalogue.EVENT_STATUSES:
         gauges.set("event_status", status == current, name, status)
     gauges.set("event_not_before_timestamp_seconds", now.starts_at, name)
     gauges.set("event_advertised_duration_seconds", event.announced_seconds, name)

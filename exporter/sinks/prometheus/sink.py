@@ -7,6 +7,7 @@ counts as `other`, and text from outside is only used in labels of gauges, which
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,27 +16,20 @@ from itertools import product
 from typing import Final, assert_never
 
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    values,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest as text_format
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
 from prometheus_client.registry import Collector
 
-from exporter.core.facts import (
-    AnomalyObserved,
-    ApprovalFailed,
-    ApprovalOutdated,
-    ApprovalPostponed,
-    ApprovalRequested,
-    DecisionMade,
-    DocumentChanged,
-    EventTransitioned,
-    Fact,
-    InterruptionObserved,
-    Polled,
-    RecordsDropped,
-    UnknownValueObserved,
-)
+from exporter.core import facts
 from exporter.core.policy import Decision
 from exporter.core.snapshot import Status
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Transition
@@ -43,9 +37,9 @@ from exporter.core.tags import tag_label
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
-from exporter.sinks.prometheus.process import register_process_metrics
 from exporter.sinks.reasons import REASONS as SEND_REASONS
 from exporter.text.terminal import visible
+from exporter.windows.process import ProcessUsage, process_usage
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -75,18 +69,6 @@ def _openmetrics_format() -> Callable[[Collector], bytes]:
 _openmetrics: Final = _openmetrics_format()
 
 
-def _now() -> Instant:
-    return Instant(datetime.now(UTC), time.monotonic())
-
-
-def _no_certificate() -> float | None:
-    return None
-
-
-def _no_failures() -> int:
-    return 0
-
-
 class PrometheusSink(Collector):
     """The content of `/metrics`.
 
@@ -103,15 +85,15 @@ class PrometheusSink(Collector):
         *,
         destinations: Sequence[str] = (),
         poll_failure_reasons: Sequence[str] = (),
-        now: Callable[[], Instant] = _now,
+        now: Callable[[], Instant] = lambda: Instant(datetime.now(UTC), time.monotonic()),
         include_process_metrics: bool = True,
         python_version: str = platform.python_version(),
     ) -> None:
         # Otherwise PROMETHEUS_MULTIPROC_DIR, set for another program, would create files and lose the exemplars.
         values.ValueClass = values.MutexValue
         disable_created_metrics()  # type: ignore[no-untyped-call]  # `_created` would double the series of the counters
-        self.certificate_not_after: Callable[[], float | None] = _no_certificate
-        self.config_reload_failures: Callable[[], int] = _no_failures
+        self.certificate_not_after: Callable[[], float | None] = lambda: None
+        self.config_reload_failures: Callable[[], int] = lambda: 0
         self._now = now
         self._build = (label_value(version), python_version)
         self._status: Status | None = None
@@ -132,7 +114,9 @@ class PrometheusSink(Collector):
         self._registry = CollectorRegistry(auto_describe=True)
         self._registry.register(self)
         if include_process_metrics:
-            register_process_metrics(self._registry)
+            self._registry.register(
+                WindowsProcessCollector() if sys.platform == "win32" else ProcessCollector(registry=None)
+            )
 
     def _start_at_zero(self, destinations: Sequence[str]) -> None:
         """Create every series of the families that are not rare."""
@@ -191,33 +175,33 @@ class PrometheusSink(Collector):
 
     # -- counting
 
-    def observe(self, fact: Fact) -> None:  # noqa: PLR0912  # one case for each type of fact
+    def observe(self, fact: facts.Fact) -> None:  # noqa: PLR0912  # one case for each type of fact
         """Count one fact."""
         match fact:
-            case Polled():
+            case facts.Polled():
                 self._polled(fact)
-            case DocumentChanged():
+            case facts.DocumentChanged():
                 self._count("document_changes_total")
-            case AnomalyObserved():
+            case facts.AnomalyObserved():
                 self._count("document_anomalies_total", fact.anomaly)
-            case UnknownValueObserved():
+            case facts.UnknownValueObserved():
                 if fact.field in catalogue.FIELDS:
                     self._count("unknown_values_total", fact.field)
-            case EventTransitioned():
+            case facts.EventTransitioned():
                 self._transitioned(fact.transition)
-            case DecisionMade():
+            case facts.DecisionMade():
                 self._decided(fact.decision)
-            case ApprovalRequested():
+            case facts.ApprovalRequested():
                 self._count("approval_requests_total")
-            case ApprovalFailed():
+            case facts.ApprovalFailed():
                 self._count("approval_request_failures_total", known_word(fact.reason, self._failure_reasons))
-            case ApprovalOutdated():
+            case facts.ApprovalOutdated():
                 self._count("approvals_outdated_total")
-            case ApprovalPostponed():
+            case facts.ApprovalPostponed():
                 self._count("approvals_postponed_total")
-            case InterruptionObserved():
+            case facts.InterruptionObserved():
                 self._interrupted(fact)
-            case RecordsDropped():
+            case facts.RecordsDropped():
                 self.dropped(fact.destination, fact.reason, fact.records)
             case _:
                 assert_never(fact)
@@ -237,7 +221,7 @@ class PrometheusSink(Collector):
         """Count records that were given up undelivered."""
         self._count("destination_records_dropped_total", destination, known_word(reason, DROP_REASONS), amount=records)
 
-    def _polled(self, poll: Polled) -> None:
+    def _polled(self, poll: facts.Polled) -> None:
         self._count("polls_total")
         self._measure("poll_duration_seconds", seconds=poll.duration)
         if poll.failure:
@@ -264,7 +248,7 @@ class PrometheusSink(Collector):
         event_type = known_word(decision.now.event_type, EVENT_TYPES)
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
-    def _interrupted(self, interruption: InterruptionObserved) -> None:
+    def _interrupted(self, interruption: facts.InterruptionObserved) -> None:
         """Measure an interruption; a clock that was set back is none."""
         kind, seconds = interruption.kind, interruption.seconds
         if kind not in catalogue.INTERRUPTION_KINDS or seconds <= 0:
@@ -308,3 +292,26 @@ def _gauge_or_info(family: catalogue.Family, samples: Samples) -> Metric:
     for labels, value in series:
         gauge.add_metric(labels, value)
     return gauge
+
+
+class WindowsProcessCollector(Collector):
+    """`process_*` under the names that the client libraries give them, which read them from /proc alone. Nothing where
+    `read` raises OSError."""
+
+    def __init__(self, read: Callable[[], ProcessUsage] = process_usage) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        try:
+            usage = self._read()
+        except OSError:
+            return
+        yield GaugeMetricFamily("process_virtual_memory_bytes", "Virtual memory size in bytes.", usage.virtual_bytes)
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Resident memory size in bytes.", usage.resident_bytes)
+        yield GaugeMetricFamily(
+            "process_start_time_seconds", "Start time of the process since unix epoch in seconds.", usage.start_time
+        )
+        yield CounterMetricFamily(
+            "process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", usage.cpu_seconds
+        )
