@@ -37,10 +37,12 @@ from benchmarks.peers import Peers
 from benchmarks.relay import Relay
 from benchmarks.usage import load_average
 from exporter.agent.delivery import Delivery, Destination
+from exporter.config.schema import EventHubsSettings, OtlpSettings
 from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
 from exporter.outbox.store import Outbox
+from exporter.secrets import Secret
 from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from exporter.sinks.otlp import attributes as otlp_attributes
@@ -231,18 +233,18 @@ def _far_otlp(peers: Peers, count: int, one_way: float) -> tuple[float, float]:
     with Relay(int(peers.endpoint.rpartition(":")[2]), one_way) as relay:
         url = f"http://127.0.0.1:{relay.port}/v1/logs"
         few = max(1, count // BARE_SHARE)
-        before = drained(OneAtATime(OtlpDestination(url), 1), few) * count / few
-        return before, drained(OtlpDestination(url), count)
+        before = drained(OneAtATime(OtlpDestination(OtlpSettings(logs_url=url)), 1), few) * count / few
+        return before, drained(OtlpDestination(OtlpSettings(logs_url=url)), count)
 
 
 def _far_event_hubs(peers: Peers, count: int, one_way: float) -> tuple[float, float]:
     port = int(peers.connection_string.partition(";")[0].rpartition(":")[2])
     with Relay(port, one_way) as relay:
         to_relay = peers.connection_string.replace(f":{port};", f":{relay.port};")
-        single = EventHubsDestination(connection_string=to_relay)
+        single = EventHubsDestination(EventHubsSettings(connection_string=Secret(to_relay)))
         before = drained(OneAtATime(single, single.batch_size), count)
         relay.most_connections = 0
-        after = drained(EventHubsDestination(connection_string=to_relay), count)
+        after = drained(EventHubsDestination(EventHubsSettings(connection_string=Secret(to_relay))), count)
         print(f"  event_hubs: at most {relay.most_connections} connections while the backlog drained")
         return before, after
 

@@ -30,10 +30,12 @@ from deploy.consumers.python.accounts.join import account
 from deploy.consumers.python.accounts.record import read
 from deploy.consumers.python.accounts.store import Store
 from exporter.agent.delivery import Delivery
+from exporter.config.schema import EventHubsSettings
 from exporter.core.records import Record
 from exporter.core.state import State
 from exporter.log.log import Log
 from exporter.outbox.store import Outbox
+from exporter.secrets import Secret
 from exporter.simulator.metadata.scenario import Scenario
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 
@@ -153,7 +155,7 @@ def through_the_broker(vms: int) -> bool:
         found.run(STORY_SECONDS)
         told = found.records()
         peers.ask("fault", text="drop-after-store*5")
-        destination = EventHubsDestination(connection_string=peers.connection_string)
+        destination = EventHubsDestination(EventHubsSettings(connection_string=Secret(peers.connection_string)))
         began = time.monotonic()
         for member in found.members:
             delivery = Delivery(destination, member.outbox, NoMetrics(), Log(None), jitter=lambda: 1.0)

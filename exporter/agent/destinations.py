@@ -27,32 +27,11 @@ def event_hubs_destination(settings: Settings, **further: Any) -> EventHubsDesti
     """As the settings say; `check --probe` tries the same with `further` arguments. Raises ValueError."""
     from exporter.sinks.event_hubs.sink import EventHubsDestination  # noqa: PLC0415  # only what is configured is imported
 
-    hubs = settings.event_hubs
-    return EventHubsDestination(
-        connection_string=hubs.connection_string.reveal(),
-        fully_qualified_namespace=hubs.fully_qualified_namespace,
-        event_hub=hubs.event_hub,
-        transport=hubs.transport,
-        custom_endpoint=hubs.custom_endpoint,
-        certificate_file=hubs.certificate,
-        message_format=hubs.message_format,
-        idle_close=hubs.idle_close,
-        **further,
-    )
+    return EventHubsDestination(settings.event_hubs, **further)
 
 
 def otlp_destination(settings: Settings) -> OtlpDestination:
     """As the settings say; `check --probe` tries the same. Raises ValueError."""
     from exporter.sinks.otlp.sink import OtlpDestination  # noqa: PLC0415  # only what is configured is imported
 
-    otlp = settings.otlp
-    return OtlpDestination(
-        otlp.logs_url,
-        headers={name: value.reveal() for name, value in otlp.headers},
-        timeout=otlp.timeout,
-        compression=otlp.compression,
-        certificate_file=otlp.certificate,
-        client_certificate_file=otlp.client_certificate,
-        client_key_file=otlp.client_key,
-        operator={**dict(otlp.resource_attributes), "service.name": otlp.service_name},
-    )
+    return OtlpDestination(settings.otlp)

@@ -1,7 +1,7 @@
 """The outputs, one room each: `prometheus`, `otlp` and `event_hubs`, and `reasons`, the words that the last two share.
 
-They may import `core`, `http`, `errors` and below, and never each other; a destination's room is imported only when it
-is configured. Begin reading in the `sink.py` of a room.
+They may import `config`, `core`, `http`, `errors` and below, and never each other; a destination's room is imported
+only when it is configured. Begin reading in the `sink.py` of a room.
 
 A *destination* (Event Hubs, OTLP) has this shape, which `agent/delivery.py` declares as a protocol of its own:
 

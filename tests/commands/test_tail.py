@@ -32,8 +32,8 @@ from exporter.core.state import State
 from exporter.outbox.store import Outbox
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.messages import message
-from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import collected, running_broker
+from tests.support.eventhubs_target import hub_destination
 from tests.support.lines import rejoined
 from tests.support.systems import OWN_CONSOLE, interrupt, terminate
 
@@ -93,9 +93,7 @@ def from_hub(broker: Broker, *words: str) -> tuple[int, list[str], str]:
 
 def send(broker: Broker, *batches: Sequence[Record], message_format: MessageFormat = "cloudevents") -> None:
     """What the agent's destination sends, one batch after the other."""
-    destination = EventHubsDestination(
-        connection_string=broker.connection_string(), message_format=message_format, deadline=5.0
-    )
+    destination = hub_destination(broker.connection_string(), message_format=message_format, deadline=5.0)
     for records in batches:
         destination.send(records)
     destination.close()

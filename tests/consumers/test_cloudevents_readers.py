@@ -20,11 +20,11 @@ from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, Vm
 from exporter.core.state import State
 from exporter.simulator.event_hubs.broker import Broker
-from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.core.test_schema import EXAMPLES
 from tests.support.core_documents import NOON
 from tests.support.eventhubs_broker import FORGETFUL
 from tests.support.eventhubs_client import receive
+from tests.support.eventhubs_target import hub_destination
 from tests.support.fleet_records import HUB
 from tests.support.node import FOLDER, run_node
 from tests.support.ports import reserved_port
@@ -62,7 +62,7 @@ def arrived() -> Iterator[list[Arrived]]:
     """What the real destination sent through the broker and a consumer received."""
     records = every_record()
     with reserved_port() as port, Broker(port=port) as broker:
-        destination = EventHubsDestination(connection_string=broker.connection_string(HUB))
+        destination = hub_destination(broker.connection_string(HUB))
         for record in records:
             destination.send([record])
         destination.close()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from exporter.core.records import Vm
 from exporter.sinks.event_hubs.messages import message, partition_key
 from exporter.sinks.otlp.attributes import log_attributes
-from exporter.sinks.otlp.sink import OtlpDestination
 from tests.support.agent_world import World
 from tests.support.core_documents import NOT_BEFORE
+from tests.support.otlp_receiver import otlp_to
 
 TEXT = st.text(st.characters(exclude_categories=())) | st.sampled_from(["lone \ud800", "nul \0", "x" * 10_000])
 JSON = st.recursive(
@@ -43,7 +43,7 @@ NASTY: dict[str, Any] = {
     "DurationInSeconds": -(2**63) - 1,
     "Description": "nul \0, lone \ud800, " + "x" * 100_000,
 }
-DESTINATION = OtlpDestination("http://127.0.0.1:1/v1/logs", operator={})
+DESTINATION = otlp_to("http://127.0.0.1:1/v1/logs")
 
 
 @settings(max_examples=60, deadline=None)

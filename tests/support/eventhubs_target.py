@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from exporter.config.schema import EventHubsSettings
 from exporter.core.records import Record
 from exporter.errors import Failure
+from exporter.secrets import Secret
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.sink import EventHubsDestination
 from exporter.sinks.reasons import REASONS
@@ -45,7 +47,13 @@ def a_record(number: int = 1, *, subject: str = SUBJECT, event: Any = EVENT, mes
 
 def destination(broker: Broker, **options: Any) -> EventHubsDestination:
     """A destination at the broker, with five seconds for a send."""
-    return EventHubsDestination(connection_string=broker.connection_string(), **{"deadline": 5.0, **options})
+    return hub_destination(broker.connection_string(), **{"deadline": 5.0, **options})
+
+
+def hub_destination(connection_string: str = "", **options: Any) -> EventHubsDestination:
+    """A destination with these settings, and what else `EventHubsDestination` takes."""
+    further = {name: options.pop(name) for name in ("credential", "deadline", "monotonic") if name in options}
+    return EventHubsDestination(EventHubsSettings(connection_string=Secret(connection_string), **options), **further)
 
 
 def refused(target: EventHubsDestination, *records: Record) -> Failure:

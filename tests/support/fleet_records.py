@@ -20,8 +20,8 @@ from exporter.core.records import Record
 from exporter.log.log import Log
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import load
-from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.core.test_schema import EXAMPLES
+from tests.support.eventhubs_target import hub_destination
 
 ROOT: Final = Path(__file__).parents[2]
 HUB: Final = "scheduled-events"
@@ -59,7 +59,7 @@ class SendingFleet:
 
     def __init__(self, folder: Path, broker: Broker, vms: int, events: int = 1) -> None:
         self._fleet = Fleet(folder, story(vms, events, shared=True))
-        self._destination = EventHubsDestination(connection_string=broker.connection_string(HUB))
+        self._destination = hub_destination(broker.connection_string(HUB))
 
     def run(self, seconds: int) -> None:
         """So much time of the platform, and all that was told of it sent."""

@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -22,6 +22,10 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
+from exporter.config.schema import OtlpSettings
+from exporter.secrets import Secret
+from exporter.sinks.otlp.sink import OtlpDestination
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
@@ -263,3 +267,10 @@ def _server(receiver: Receiver, port: int) -> ThreadingHTTPServer:
     server = _Quiet(("127.0.0.1", port), Handler)
     server.daemon_threads = True
     return server
+
+
+def otlp_to(url: str, *, headers: Mapping[str, str] | None = None, **options: Any) -> OtlpDestination:
+    """A destination with these settings, and what else `OtlpDestination` takes."""
+    further = {name: options.pop(name) for name in ("environ", "idle_close", "monotonic", "wall") if name in options}
+    hidden = tuple((name, Secret(value)) for name, value in (headers or {}).items())
+    return OtlpDestination(OtlpSettings(logs_url=url, headers=hidden, **options), **further)

@@ -22,6 +22,7 @@ from tests.support.otlp_receiver import (
     Receiver,
     Reply,
     attributes,
+    otlp_to,
     refusing,
     success,
 )
@@ -31,7 +32,7 @@ HTML: Final = Reply(200, {"Content-Type": "text/html"}, b"<html>please log in</h
 
 
 def target(receiver: Receiver, timeout: float = 20.0) -> OtlpDestination:
-    return OtlpDestination(receiver.url, timeout=timeout)
+    return otlp_to(receiver.url, timeout=timeout)
 
 
 def arrived(receiver: Receiver) -> list[str]:
@@ -118,7 +119,7 @@ def test_a_parked_record_holds_no_credential(tmp_path: Path) -> None:
     wanted = [a_record(number, subject="one") for number in range(1, 5)]
     taste = refusing(wanted[1].id, answer=Reply(400, PROTOBUF, sentence))
     with Receiver(taste=taste) as receiver:
-        to = OtlpDestination(receiver.url, timeout=20, headers={"authorization": "Bearer hunter2pw"})
+        to = otlp_to(receiver.url, timeout=20, headers={"authorization": "Bearer hunter2pw"})
         with Line(tmp_path, to) as line:
             for record in wanted:
                 line.put(record)
@@ -156,7 +157,7 @@ def test_an_outage_of_hours_loses_nothing(tmp_path: Path) -> None:
     """Nobody listens for hours: kept, tried again, delivered in order by the collector that comes up on the port."""
     with (
         reserved_port() as port,
-        Line(tmp_path, OtlpDestination(f"http://127.0.0.1:{port}/v1/logs", timeout=20)) as line,
+        Line(tmp_path, otlp_to(f"http://127.0.0.1:{port}/v1/logs", timeout=20)) as line,
     ):
         wanted = [a_record(number, subject=f"event-{number % 2}") for number in range(1, 7)]
         for record in wanted:

@@ -24,12 +24,12 @@ from exporter.core.memory import CLOSED_KEPT
 from exporter.errors import Failure
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError
-from exporter.sinks.event_hubs.sink import WIDEN_AFTER, WIDEN_SECONDS, EventHubsDestination
-from exporter.sinks.otlp.sink import OtlpDestination
+from exporter.sinks.event_hubs.sink import WIDEN_AFTER, WIDEN_SECONDS
 from tests.support.agent_world import World, document, event, started
 from tests.support.eventhubs_broker import FORGETFUL, collected
-from tests.support.eventhubs_target import a_record
+from tests.support.eventhubs_target import a_record, hub_destination
 from tests.support.log_reading import PATIENCE
+from tests.support.otlp_receiver import otlp_to
 from tests.support.web_target import Pages, serving
 from tests.system.test_run import quiet
 
@@ -140,7 +140,7 @@ def test_scrapes_leave_nothing_behind() -> None:
 def test_a_flapping_collector_leaves_nothing_behind() -> None:
     """Sends over OTLP that succeed, are refused in every way, or have their connection broken."""
     statuses = itertools.cycle((200, DROP, 302, 401, 429, 500, 503, 200))
-    with Peers() as peers, contextlib.closing(OtlpDestination(f"{peers.endpoint}/v1/logs", timeout=5.0)) as destination:
+    with Peers() as peers, contextlib.closing(otlp_to(f"{peers.endpoint}/v1/logs", timeout=5.0)) as destination:
 
         def send() -> None:
             peers.ask("collector", status=next(statuses))
@@ -155,7 +155,7 @@ def test_backlogs_over_several_connections_leave_nothing_behind(caplog: pytest.L
     """A backlog that drains slowly opens further connections, and has given them back when it is drained."""
     now = itertools.count(0.0, 2 * WIDEN_SECONDS)
     with Peers() as peers:
-        destination = EventHubsDestination(connection_string=peers.connection_string, monotonic=lambda: next(now))
+        destination = hub_destination(peers.connection_string, monotonic=lambda: next(now))
 
         def drain() -> None:
             for _ in range(WIDEN_AFTER + 1):
@@ -174,9 +174,7 @@ def test_reconnecting_to_event_hubs_leaves_nothing_behind(caplog: pytest.LogCapt
     now = itertools.count(0.0, 100.0)
     breaks = itertools.cycle(("", "drop-before-store*1", "", "detach*1"))
     with Peers() as peers:
-        destination = EventHubsDestination(
-            connection_string=peers.connection_string, idle_close=1.0, monotonic=lambda: next(now)
-        )
+        destination = hub_destination(peers.connection_string, idle_close=1.0, monotonic=lambda: next(now))
 
         def connect() -> None:
             peers.ask("clear")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from azure.eventhub import TransportType
 from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 
 from exporter import __version__
-from exporter.choices import Transport
+from exporter.config.schema import EventHubsSettings
 from exporter.errors import Retryable
 
 _TRANSPORTS: Final = {"amqp": TransportType.Amqp, "websocket": TransportType.AmqpOverWebsocket}
@@ -23,35 +22,30 @@ _PORTS: Final = {"amqp": 5671, "websocket": 443}
 _SOCKET_TIMEOUT: Final = 10.0  # seconds for one operation of the socket; the SDK's 0.2 is none for a busy network
 
 
-@dataclass(frozen=True, slots=True)
 class Address:
     """Where the event hub is, as `config.event_hubs` read and checked it: by a connection string or by a namespace."""
 
-    connection_string: str = field(repr=False)
-    namespace: str
-    event_hub: str
-    transport: Transport
-    custom_endpoint: str
-    certificate_file: str = ""
+    def __init__(self, settings: EventHubsSettings) -> None:
+        self._settings = settings
+        self._connection_string = settings.connection_string.reveal()
 
     def client(self, credential: Any, context: ssl.SSLContext | None = None) -> EventHubProducerClient:
         """A client that is not connected yet; `context` is that of `tls_context`."""
-        options = self._options(context)
-        if self.namespace:
-            return EventHubProducerClient(self.namespace, self.event_hub, credential, **options)
+        hubs, options = self._settings, self._options(context)
+        if hubs.fully_qualified_namespace:
+            return EventHubProducerClient(hubs.fully_qualified_namespace, hubs.event_hub, credential, **options)
         return EventHubProducerClient.from_connection_string(
-            self.connection_string, eventhub_name=self.event_hub or None, **options
+            self._connection_string, eventhub_name=hubs.event_hub or None, **options
         )
 
-    def consumer(
-        self, credential: Any, group: str, context: ssl.SSLContext, **options_of_consumer: Any
-    ) -> EventHubConsumerClient:
+    def consumer(self, credential: Any, context: ssl.SSLContext, **options_of_consumer: Any) -> EventHubConsumerClient:
         """The same for reading; further options are the SDK's."""
-        options = {**self._options(context), **options_of_consumer}
-        if self.namespace:
-            return EventHubConsumerClient(self.namespace, self.event_hub, group, credential, **options)
+        hubs, options = self._settings, {**self._options(context), **options_of_consumer}
+        group, name = hubs.consumer_group, hubs.event_hub
+        if hubs.fully_qualified_namespace:
+            return EventHubConsumerClient(hubs.fully_qualified_namespace, name, group, credential, **options)
         return EventHubConsumerClient.from_connection_string(
-            self.connection_string, group, eventhub_name=self.event_hub or None, **options
+            self._connection_string, group, eventhub_name=name or None, **options
         )
 
     def tls_context(self) -> ssl.SSLContext:
@@ -61,24 +55,25 @@ class Address:
         deadline of a send runs; and none of its errors names the file.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if self.without_tls:
+        if self._without_tls:
             return context
+        own_file = self._settings.certificate
         try:
-            context.load_verify_locations(self.certificate_file or certifi.where())
+            context.load_verify_locations(own_file or certifi.where())
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             why = "no CA certificates in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
-            file = f"event_hubs.certificate {self.certificate_file}" if self.certificate_file else certifi.where()
+            file = f"event_hubs.certificate {own_file}" if own_file else certifi.where()
             raise Retryable("configuration", f"{file} cannot be used: {why}", needs_operator=True) from error
         return context
 
     @property
-    def without_tls(self) -> bool:
+    def _without_tls(self) -> bool:
         """Whether the connection is a plain one, as the SDK makes it to an emulator."""
         return self._field("UseDevelopmentEmulator") == "true"
 
     def _options(self, context: ssl.SSLContext | None) -> dict[str, Any]:
         options: dict[str, Any] = {
-            "transport_type": _TRANSPORTS[self.transport],
+            "transport_type": _TRANSPORTS[self._settings.transport],
             "socket_timeout": _SOCKET_TIMEOUT,
             "retry_total": 1,
             "retry_backoff_factor": 0.1,
@@ -94,16 +89,16 @@ class Address:
 
         Over websocket the SDK drops the port of an emulator, unless it is given once more in this way.
         """
-        text = self.custom_endpoint
-        if not text and self.transport == "websocket" and self.without_tls:
+        transport, text = self._settings.transport, self._settings.custom_endpoint
+        if not text and transport == "websocket" and self._without_tls:
             text = self._field("Endpoint")
         if not text:
             return ""
         parts = urlsplit(text if "//" in text else f"sb://{text}")
-        return f"sb://{parts.hostname}:{parts.port or _PORTS[self.transport]}"
+        return f"sb://{parts.hostname}:{parts.port or _PORTS[transport]}"
 
     def _field(self, name: str) -> str:
-        for part in self.connection_string.split(";"):
+        for part in self._connection_string.split(";"):
             key, _, value = part.partition("=")
             if key.strip().lower() == name.lower():
                 return value.strip()

@@ -45,16 +45,8 @@ class EventHubsReader:
 
     def __init__(self, settings: EventHubsSettings, begin: From, deadline: float = DEADLINE) -> None:
         """Raises ValueError with a sentence for what cannot work."""
-        self._address = Address(
-            settings.connection_string.reveal(),
-            settings.fully_qualified_namespace,
-            settings.event_hub,
-            settings.transport,
-            settings.custom_endpoint,
-            settings.certificate,
-        )
+        self._address = Address(settings)
         self._make_credential = default_credential() if settings.fully_qualified_namespace else None
-        self._group = settings.consumer_group
         self._begin = begin
         self._deadline = deadline
         self._queue: queue.Queue[Message | Failure] = queue.Queue(QUEUED)
@@ -99,10 +91,7 @@ class EventHubsReader:
             if self._make_credential is not None:
                 self._credential = self._make_credential()
             self._client = self._address.consumer(
-                self._credential,
-                self._group,
-                self._address.tls_context(),
-                load_balancing_interval=BALANCE_SECONDS,
+                self._credential, self._address.tls_context(), load_balancing_interval=BALANCE_SECONDS
             )
             partitions = await asyncio.wait_for(self._client.get_partition_ids(), self._deadline)
             for first in range(0, len(partitions), AT_ONCE):  # each question takes the SDK half a second

@@ -25,7 +25,7 @@ from azure.eventhub import EventData, EventDataBatch
 from azure.eventhub.aio import EventHubProducerClient
 from msgspec import Struct, field
 
-from exporter.choices import MessageFormat, Transport
+from exporter.config.schema import EventHubsSettings
 from exporter.core.folding import folded
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.event_hubs.address import Address, default_credential
@@ -88,11 +88,10 @@ class _Pace(Struct):
 class EventHubsDestination:
     """Delivers to one event hub. The shape is described in `exporter.sinks`.
 
-    Reached by `connection_string`, or by `fully_qualified_namespace` with an Azure identity; `credential` makes an
-    asyncio credential and defaults to azure-identity's `DefaultAzureCredential`, of which there is one.
-    `certificate_file` holds the CAs to trust instead of the public ones, and is read at each connection. `deadline` is
-    for each step of a send (connecting, each batch), `idle_close` is the time without a record after which the
-    connection is given back; all in seconds. Raises ValueError with a sentence for what cannot work.
+    Reached by the connection string of `settings`, or by its namespace with an Azure identity; `credential` makes an
+    asyncio credential and defaults to azure-identity's `DefaultAzureCredential`, of which there is one. `deadline` is
+    for each step of a send (connecting, each batch), in seconds. Raises ValueError with a sentence for what cannot
+    work.
     """
 
     name: Final = "event_hubs"
@@ -100,25 +99,16 @@ class EventHubsDestination:
 
     def __init__(
         self,
+        settings: EventHubsSettings,
         *,
-        connection_string: str = "",
-        fully_qualified_namespace: str = "",
         credential: Callable[[], Any] | None = None,
-        event_hub: str = "",
-        transport: Transport = "amqp",
-        custom_endpoint: str = "",
-        certificate_file: str = "",
-        message_format: MessageFormat = "cloudevents",
-        idle_close: float = 60.0,
         deadline: float = 30.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._address = Address(
-            connection_string, fully_qualified_namespace, event_hub, transport, custom_endpoint, certificate_file
-        )
-        self._make_credential = (credential or default_credential()) if fully_qualified_namespace else None
-        self._format = message_format
-        self._idle_close = idle_close
+        self._address = Address(settings)
+        self._make_credential = (credential or default_credential()) if settings.fully_qualified_namespace else None
+        self._format = settings.message_format
+        self._idle_close = settings.idle_close
         self._deadline = deadline
         self._monotonic = monotonic
         self._last_used = 0.0

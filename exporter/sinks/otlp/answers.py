@@ -23,7 +23,6 @@ import httpx
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # generated, without stubs
-from msgspec import Struct
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from exporter.errors import Failure, PartlyRejected, Permanent, Retryable, parse_retry_after
@@ -43,31 +42,16 @@ _TRANSIENT: Final[Mapping[int, Reason]] = {429: "throttled", 502: "unavailable",
 _NEEDS_OPERATOR: Final[Mapping[int, Reason]] = {401: "unauthorized", 403: "unauthorized", 404: "not-found"}
 
 
-class CollectorResponse(Struct, frozen=True):
-    """A whole HTTP answer. `media` is the bare content type in lower case."""
-
-    status: int
-    media: str
-    retry_after: str
-    content: bytes
-
-
-class Success(Struct, frozen=True):
-    """A true success: the headers of the answer and the collector's warning, "" mostly."""
-
-    headers: Mapping[str, str]
-    warning: str
-
-
-def judge(answer: CollectorResponse, records: int, now: float) -> Failure | str:
+def judge(response: httpx.Response, content: bytes, records: int, now: float) -> Failure | str:
     """What the answer to so many records is: the failure, or the collector's warning of a success ("" mostly).
 
-    `now` is a Unix time in seconds. Texts of the collector are in it as they came.
+    `content` is its body, `now` a Unix time in seconds. Texts of the collector are in it as they came.
     """
-    if not 200 <= answer.status < 300:  # noqa: PLR2004  # what HTTP calls a success
-        return _refusal(answer, now)
+    media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if not response.is_success:
+        return _refusal(response, _status_message(content) if media == _PROTOBUF else "", now)
     try:
-        partial = _decode(answer).partial_success
+        partial = _decode(media, content).partial_success
     except Retryable as failure:
         return failure
     rejected = partial.rejected_log_records
@@ -79,46 +63,41 @@ def judge(answer: CollectorResponse, records: int, now: float) -> Failure | str:
     return Permanent("rejected", message) if rejected else str(partial.error_message)
 
 
-def _refusal(answer: CollectorResponse, now: float) -> Failure:
-    status, message = answer.status, _status_message(answer)
+def _refusal(response: httpx.Response, message: str, now: float) -> Failure:
+    status = response.status_code
     detail = f"HTTP {status}: {message}" if message else f"HTTP {status}"
     if status in _PERMANENT:
         return Permanent(_PERMANENT[status], detail)
-    wait = parse_retry_after(answer.retry_after, now, MAX_RETRY_AFTER)
+    wait = parse_retry_after(response.headers.get("Retry-After", ""), now, MAX_RETRY_AFTER)
     if status in _TRANSIENT:
         return Retryable(_TRANSIENT[status], detail, retry_after=wait)
-    redirect = 300 <= status < 400  # noqa: PLR2004  # what HTTP calls a redirection
-    reason: Reason = "redirect" if redirect else _NEEDS_OPERATOR.get(status, "other")
+    reason: Reason = "redirect" if response.is_redirect else _NEEDS_OPERATOR.get(status, "other")
     return Retryable(reason, detail, retry_after=wait, needs_operator=True)
 
 
-def _decode(answer: CollectorResponse) -> ExportLogsServiceResponse:
+def _decode(media: str, content: bytes) -> ExportLogsServiceResponse:
     """The message of a success. Nothing at all is one too: so answer some backends, with 200, 202 or 204."""
     decoded = ExportLogsServiceResponse()
     try:
-        if answer.media == _PROTOBUF:
-            decoded.ParseFromString(answer.content)
-        elif answer.media == _JSON and answer.content:
-            json_format.Parse(answer.content, decoded)
-        elif answer.content or answer.media not in (*_UNSPECIFIC, _JSON):
-            shown = re.sub(r"[^\w/+.-]", "?", answer.media)[:60] or "without a content type"
+        if media == _PROTOBUF:
+            decoded.ParseFromString(content)
+        elif media == _JSON and content:
+            json_format.Parse(content, decoded)
+        elif content or media not in (*_UNSPECIFIC, _JSON):
+            shown = re.sub(r"[^\w/+.-]", "?", media)[:60] or "without a content type"
             raise Retryable(
                 "protocol", f"a success that is not OTLP ({shown}); is it the right address?", needs_operator=True
             )
     except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise Retryable(
-            "protocol", f"a success that cannot be decoded as {answer.media}", needs_operator=True
-        ) from error
+        raise Retryable("protocol", f"a success that cannot be decoded as {media}", needs_operator=True) from error
     return decoded
 
 
-def _status_message(answer: CollectorResponse) -> str:
+def _status_message(content: bytes) -> str:
     """The sentence of a `google.rpc.Status`, which OTLP asks for in refusals; any other body is not repeated."""
-    if answer.media != _PROTOBUF:
-        return ""
     status = Status()
     try:
-        status.ParseFromString(answer.content)
+        status.ParseFromString(content)
     except DecodeError:
         return ""
     return str(status.message)

@@ -6,6 +6,9 @@ proxies and the CA bundle are used, never `.netrc`. What an answer or its absenc
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import logging
 import threading
 import time
 import zlib
@@ -15,60 +18,61 @@ from typing import Final
 import httpx
 
 from exporter import __version__
+from exporter.config.schema import OtlpSettings
 from exporter.errors import Failure, Retryable
 from exporter.http.deadline import Disconnected, Exchange
 from exporter.http.proxies import environment_proxy
 from exporter.http.tls import TlsFiles
 from exporter.http.transport import Proxy, Transport, client_over
 from exporter.secrets import Sieve, header_secrets
-from exporter.sinks.otlp.answers import FOREIGN, CollectorResponse, Success, judge, translate
+from exporter.sinks.otlp.answers import FOREIGN, judge, translate
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 _MAX_QUOTED: Final = 200  # characters of the collector's own words in an error
 _GZIP_OR_ZLIB: Final = 32  # zlib's word for finding out by itself which of the two headers it is
 _CLOSE_SECONDS: Final = 1.0
 _CA_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_HEADERS: Final = {
+    "content-type": "application/x-protobuf",
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "user-agent": f"azure-scheduled-events-exporter/{__version__}",
+}
+
+_log = logging.getLogger(__name__)
 
 
 class CollectorClient:
-    """Posts to one address, one request at a time; `close` may come from another thread.
+    """Posts to the address of `settings`, one request at a time; `close` may come from another thread.
 
-    `deadline` is for the whole of a request, in seconds: lookup, connection, a second connection, headers and body.
-    `headers` are added to every request and never repeated in an error. The proxies and, where `tls` names no
-    authorities, the CA bundle are those of `environ`. `wall` gives POSIX seconds.
+    Its timeout is for the whole of a request: lookup, connection, a second connection, headers and body. Its headers
+    are added to every request and never repeated in an error. The proxies and, where it names no authorities, the CA
+    bundle are those of `environ`. `wall` gives POSIX seconds.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        deadline: float,
-        headers: Mapping[str, str],
-        tls: TlsFiles,
-        environ: Mapping[str, str],
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._url = url
-        self._own_headers = {name.lower(): value for name, value in headers.items()}
-        self._deadline = deadline
+    def __init__(self, settings: OtlpSettings, environ: Mapping[str, str], wall: Callable[[], float]) -> None:
+        self._settings = settings
+        self._own_headers = {name.lower(): value.reveal() for name, value in settings.headers}
         self._wall = wall
         self._exchange = Exchange(time.monotonic)
-        self._tls = tls if tls.authorities else TlsFiles(_ca_bundle(environ), tls.certificate, tls.key)
-        self._proxy = environment_proxy(self._url, environ)
+        bundle = next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
+        self._tls = TlsFiles(settings.certificate or bundle, settings.client_certificate, settings.client_key)
+        self._proxy = environment_proxy(settings.logs_url, environ)
         self._sieve = Sieve([])
         self._http: httpx.Client | None = None
         self._busy = threading.Lock()
         self._closed = False
 
-    def post(self, content: bytes, records: int, encoding: str = "") -> Success:
-        """Send a protobuf message of so many records, compressed as `encoding` says. Raises `Failure`, without its
-        cause: the texts of that may hold addresses and headers."""
+    def post(self, content: bytes, records: int) -> Mapping[str, str]:
+        """Send a protobuf message of so many records, compressed as the settings say. Returns the headers of a true
+        success. Raises `Failure`, without its cause: the texts of that may hold addresses and headers."""
         failure: Failure
         with self._busy:
             try:
-                return self._post(content, records, encoding)
+                return self._post(content, records)
             except FOREIGN as error:
-                failure = translate(error, self._exchange, self._deadline, through_proxy=self._proxy is not None)
+                timeout, through_proxy = self._settings.timeout, self._proxy is not None
+                failure = translate(error, self._exchange, timeout, through_proxy=through_proxy)
             except Failure as error:
                 failure = error
         if self._closed and isinstance(failure, Retryable):
@@ -95,16 +99,26 @@ class CollectorClient:
             self._http.close()
             self._http = None
 
-    def _post(self, content: bytes, records: int, encoding: str) -> Success:
+    def _post(self, content: bytes, records: int) -> Mapping[str, str]:
         if self._http is None:
             self._http = client_over(self._make_transport())
-        request = httpx.Request("POST", self._url, headers=self._headers(encoding), content=content)
-        self._exchange.begin(self._deadline, max_bytes=MAX_RESPONSE_BYTES)
+        headers = _HEADERS
+        if content and self._settings.compression == "gzip":
+            headers, content = {**headers, "content-encoding": "gzip"}, gzip.compress(content)
+        request = httpx.Request("POST", self._settings.logs_url, headers=headers | self._own_headers, content=content)
+        self._exchange.begin(self._settings.timeout, max_bytes=MAX_RESPONSE_BYTES)
         response = self._http.send(request, stream=True)
         try:
-            return self._judge(response, _read(response), records)
+            verdict = judge(response, _read(response), records, self._wall())
         finally:
             response.close()
+        if isinstance(verdict, Failure):
+            verdict.detail = self._quotable(verdict.detail)
+            verdict.args = (f"{verdict.reason}: {verdict.detail}",)
+            raise verdict
+        if verdict:
+            _log.warning("the collector took what it was sent, with a warning: %s", self._quotable(verdict))
+        return response.headers
 
     def _make_transport(self) -> Transport:
         try:
@@ -113,42 +127,13 @@ class CollectorClient:
             raise Retryable("configuration", str(error), needs_operator=True) from None
         carried = (*self._own_headers.values(), proxy.authorization.decode() if proxy else "")
         self._sieve = Sieve([secret for value in carried for secret in header_secrets(value)], shortest=1)
-        return Transport(
-            self._exchange,
-            connect_seconds=self._deadline,
-            tls=self._tls.context,
-            proxy=proxy,
-        )
-
-    def _headers(self, encoding: str) -> dict[str, str]:
-        headers = {
-            "content-type": "application/x-protobuf",
-            "accept": "*/*",
-            "accept-encoding": "identity",
-            "user-agent": f"azure-scheduled-events-exporter/{__version__}",
-        }
-        if encoding:
-            headers["content-encoding"] = encoding
-        return headers | self._own_headers
-
-    def _judge(self, response: httpx.Response, content: bytes, records: int) -> Success:
-        media = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        retry_after = response.headers.get("Retry-After", "")
-        verdict = judge(CollectorResponse(response.status_code, media, retry_after, content), records, self._wall())
-        if isinstance(verdict, str):
-            return Success(response.headers, self._quotable(verdict))
-        verdict.detail = self._quotable(verdict.detail)
-        verdict.args = (f"{verdict.reason}: {verdict.detail}",)
-        raise verdict
+        timeout = self._settings.timeout
+        return Transport(self._exchange, connect_seconds=timeout, tls=self._tls.context, proxy=proxy)
 
     def _quotable(self, text: str) -> str:
         """The other side's words, cut, on one line and without any credential that the request carried."""
         text = self._sieve(text, 4 * _MAX_QUOTED)
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_MAX_QUOTED]
-
-
-def _ca_bundle(environ: Mapping[str, str]) -> str:
-    return next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
 
 
 def _read(response: httpx.Response) -> bytes:
@@ -170,12 +155,9 @@ def _plain(content: bytes, encoding: str) -> bytes:
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise Retryable("protocol", "an answer in an encoding that was not asked for", needs_operator=True)
     unpacking = zlib.decompressobj(zlib.MAX_WBITS | _GZIP_OR_ZLIB)
-    try:
-        plain = unpacking.decompress(content, MAX_RESPONSE_BYTES + 1)
-    except zlib.error:
-        raise Retryable("protocol", f"an answer that is not {encoding} as it says", needs_operator=True) from None
-    if len(plain) > MAX_RESPONSE_BYTES:
-        raise Retryable("protocol", f"an answer of more than {MAX_RESPONSE_BYTES} bytes", needs_operator=True)
-    if not unpacking.eof:
-        raise Retryable("protocol", f"an answer that is not {encoding} as it says", needs_operator=True)
-    return plain
+    with contextlib.suppress(zlib.error):
+        plain = unpacking.decompress(content, MAX_RESPONSE_BYTES)
+        if unpacking.eof:
+            return plain
+    detail = f"an answer that is not {encoding} as it says, or of more than {MAX_RESPONSE_BYTES} bytes"
+    raise Retryable("protocol", detail, needs_operator=True)

@@ -8,8 +8,6 @@ whatever touches it is in this file, tested with the lowest and the newest versi
 
 from __future__ import annotations
 
-import gzip
-import logging
 import math
 import os
 import time
@@ -24,9 +22,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from exporter import __version__
-from exporter.choices import Compression
+from exporter.config.schema import OtlpSettings
 from exporter.errors import PartlyRejected, Permanent
-from exporter.http.tls import TlsFiles
 from exporter.sinks.otlp import attributes as words
 from exporter.sinks.otlp.client import CollectorClient
 
@@ -34,24 +31,19 @@ if TYPE_CHECKING:
     from exporter.core.records import Record
 
 
-_SERVICE_NAME: Final = "azure-scheduled-events-exporter"
-_SERVICE: Final = {"service.name": _SERVICE_NAME, "service.version": __version__}
 BATCH_RECORDS: Final = 100
 BATCH_BYTES: Final = 1 << 20
 """Of a request with more than one record, before it is compressed. Collectors take 4 MiB and more by default."""
 ALONE_SECONDS: Final = 600.0
 """After a rejection of some records of a request, requests have one record, so that the next one names its record."""
 
-_log = logging.getLogger(__name__)
-
 
 class OtlpDestination:
     """Delivers to an OTLP/HTTP collector. The shape is described in `exporter.sinks`.
 
-    `url` is the whole address with its path and without userinfo; `config` has checked it and `headers`. A send ends
-    within `timeout` seconds, whatever the collector does. A proxy that `environ` names is used, redirects are not
-    followed. `operator` are resource attributes that replace `service.*` and what a record knows of its VM. A
-    connection that was not used for `idle_close` seconds is closed.
+    A send ends within the timeout of `settings`, whatever the collector does. A proxy that `environ` names is used,
+    redirects are not followed. The resource attributes and the service name of `settings` replace what a record knows
+    of its VM. A connection that was not used for `idle_close` seconds is closed.
     """
 
     name: Final = "otlp"
@@ -59,31 +51,16 @@ class OtlpDestination:
 
     def __init__(
         self,
-        url: str,
+        settings: OtlpSettings,
         *,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 2.0,
-        compression: Compression = "none",
-        certificate_file: str = "",
-        client_certificate_file: str = "",
-        client_key_file: str = "",
-        operator: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
         idle_close: float = 15.0,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._client = CollectorClient(
-            url,
-            deadline=timeout,
-            headers=headers or {},
-            tls=TlsFiles(certificate_file, client_certificate_file, client_key_file),
-            environ=environ,
-            wall=wall,
-        )
-        self._compression = compression
-        self._scope = InstrumentationScope(_SERVICE_NAME, __version__)
-        self._operator = dict(operator or {})
+        self._client = CollectorClient(settings, environ, wall)
+        self._scope = InstrumentationScope("azure-scheduled-events-exporter", __version__)
+        self._operator = {**dict(settings.resource_attributes), "service.name": settings.service_name}
         self._idle_close = idle_close
         self._monotonic = monotonic
         self._last_sent: float | None = None
@@ -103,21 +80,17 @@ class OtlpDestination:
         content = self._encode(records)
         if len(records) > 1 and len(content) > BATCH_BYTES:
             raise Permanent("too-large", f"{len(content)} bytes in one request")
-        if self._compression == "gzip":
-            content = gzip.compress(content)
         try:
-            success = self._client.post(content, len(records), "" if self._compression == "none" else self._compression)
+            self._client.post(content, len(records))
         except PartlyRejected:
             self._alone_until = self._monotonic() + ALONE_SECONDS
             raise
         finally:
             self._last_sent = self._monotonic()
-        if success.warning:
-            _log.warning("the collector took what it was sent, with a warning: %s", success.warning)
 
     def probe(self) -> Mapping[str, str]:
         """POST an `ExportLogsServiceRequest` without any record; the headers of the answer. Raises as `send` does."""
-        return self._client.post(b"", 0).headers
+        return self._client.post(b"", 0)
 
     def idle(self) -> float | None:
         """Give the connection back when it was not used for a while: a collector closes it at some time anyway.
@@ -150,7 +123,7 @@ class OtlpDestination:
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
 
     def _encode_run(self, of_vm: Mapping[str, words.AttributeValue], records: Iterable[Record]) -> bytes:
-        resource = Resource({**_SERVICE, **of_vm, **self._operator})
+        resource = Resource({"service.version": __version__, **of_vm, **self._operator})
         entries = [ReadableLogRecord(_log_record(record), resource, self._scope) for record in records]
         return bytes(encode_logs(entries).SerializeToString())
 

@@ -14,9 +14,16 @@ from exporter.errors import Failure, Permanent, Retryable
 from exporter.log.log import Log, captured_libraries
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.errors import translate
-from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
-from tests.support.eventhubs_target import FailingCredential, a_record, at_once, destination, open_sockets, refused
+from tests.support.eventhubs_target import (
+    FailingCredential,
+    a_record,
+    at_once,
+    destination,
+    hub_destination,
+    open_sockets,
+    refused,
+)
 from tests.support.log_reading import logged
 
 pytestmark = FORGETFUL
@@ -151,7 +158,7 @@ def test_a_hub_that_goes_and_comes_back(broker: Broker) -> None:
 
 def test_an_unknown_event_hub(broker: Broker) -> None:
     """A hub that does not exist is for a person to mend, and named so."""
-    target = EventHubsDestination(connection_string=broker.connection_string("nope"), deadline=5)
+    target = hub_destination(broker.connection_string("nope"), deadline=5)
     error = refused(target)
     target.close()
     assert isinstance(error, Retryable)
@@ -161,7 +168,7 @@ def test_an_unknown_event_hub(broker: Broker) -> None:
 def test_an_unknown_host() -> None:
     """A namespace that does not resolve is told apart from one that does not answer."""
     string = "Endpoint=sb://namespace.invalid/;SharedAccessKeyName=a;SharedAccessKey=s3cr3t;EntityPath=x"
-    target = EventHubsDestination(connection_string=string, deadline=5)
+    target = hub_destination(string, deadline=5)
     error = refused(target)
     target.close()
     assert error.reason == "dns"
@@ -171,7 +178,7 @@ def test_an_unknown_host() -> None:
 def test_a_peer_without_tls(broker: Broker) -> None:
     """TLS against a peer that does not speak it is for a person to mend."""
     string = broker.connection_string().replace(";UseDevelopmentEmulator=true", "")
-    target = EventHubsDestination(connection_string=string, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5)
+    target = hub_destination(string, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5)
     error = refused(target)
     target.close()
     assert isinstance(error, Retryable)
@@ -216,7 +223,7 @@ def test_a_loop_that_does_not_come_back_is_left_behind(broker: Broker) -> None:
             gate.wait(30)
         return FailingCredential()
 
-    target = EventHubsDestination(
+    target = hub_destination(
         fully_qualified_namespace="namespace.servicebus.windows.net",
         event_hub="scheduled-events",
         credential=make,

@@ -13,9 +13,17 @@ import pytest
 from exporter.errors import Permanent
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs import messages as eventhubs_messages
-from exporter.sinks.event_hubs.sink import EventHubsDestination
 from tests.support.eventhubs_broker import FORGETFUL, collected, running_broker
-from tests.support.eventhubs_target import EVENT, SUBJECT, FailingCredential, a_record, destination, refused, text
+from tests.support.eventhubs_target import (
+    EVENT,
+    SUBJECT,
+    FailingCredential,
+    a_record,
+    destination,
+    hub_destination,
+    refused,
+    text,
+)
 
 pytestmark = FORGETFUL
 _collect = pytest.fixture(autouse=True)(collected)
@@ -167,9 +175,7 @@ def test_websocket(broker: Broker) -> None:
 def test_custom_endpoint(broker: Broker, transport: Any) -> None:
     """A custom endpoint is where the connection goes, whatever the connection string says."""
     string = broker.connection_string().replace(f"127.0.0.1:{broker.port}", "127.0.0.1:1")
-    target = EventHubsDestination(
-        connection_string=string, transport=transport, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5
-    )
+    target = hub_destination(string, transport=transport, custom_endpoint=f"sb://127.0.0.1:{broker.port}", deadline=5)
     target.send([a_record()])
     target.close()
     assert len(broker.messages()) == 1
@@ -213,7 +219,7 @@ def test_the_identity_is_made_once_and_outlives_connections() -> None:
         return made[-1]
 
     with Broker() as broker:
-        target = EventHubsDestination(
+        target = hub_destination(
             fully_qualified_namespace="namespace.servicebus.windows.net",
             event_hub="scheduled-events",
             credential=make,
@@ -232,10 +238,11 @@ def test_a_missing_identity_package_is_answered_with_a_sentence() -> None:
     """Without the extra `identity` the answer names it, and nothing of it is imported for a connection string."""
     program = (
         "import sys; sys.modules['azure.identity.aio'] = None\n"
+        "from exporter.config.schema import EventHubsSettings\n"
         "from exporter.sinks.event_hubs.sink import EventHubsDestination\n"
-        "EventHubsDestination(connection_string='Endpoint=sb://x/;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=h')\n"
+        "EventHubsDestination(EventHubsSettings())\n"
         "assert 'azure.identity' not in sys.modules\n"
-        "try: EventHubsDestination(fully_qualified_namespace='x', event_hub='h')\n"
+        "try: EventHubsDestination(EventHubsSettings(fully_qualified_namespace='x', event_hub='h'))\n"
         "except ValueError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.eventhub import EventData
@@ -19,7 +20,9 @@ from exporter.choices import Transport
 from exporter.cli import main
 from exporter.commands.check.event_hubs import probe_event_hubs
 from exporter.commands.check.report import Verdict
+from exporter.config.schema import EventHubsSettings
 from exporter.errors import Retryable
+from exporter.secrets import Secret
 from exporter.simulator.event_hubs.broker import Broker
 from exporter.sinks.event_hubs.address import Address
 from exporter.sinks.event_hubs.event_loop import LoopThread
@@ -140,10 +143,15 @@ def test_a_ca_file_that_cannot_be_used_is_named(network: Inspected, tmp_path: Pa
     assert "wrong.pem" in said_by_check.getvalue()
 
 
+def address_of(connection_string: str, **options: Any) -> Address:
+    return Address(EventHubsSettings(connection_string=Secret(connection_string), **options))
+
+
 @pytest.mark.parametrize("transport", ["amqp", "websocket"])
 def test_the_ca_file_is_read_once_for_a_client(network: Inspected, transport: Transport) -> None:
     """No connection of the client needs it again: reading takes from the time that a send has, once for each."""
-    address = Address(STRING, "", "", transport, f"sb://127.0.0.1:{network.broker.port}", network.ca)
+    endpoint = f"sb://127.0.0.1:{network.broker.port}"
+    address = address_of(STRING, transport=transport, custom_endpoint=endpoint, certificate=network.ca)
 
     async def sends() -> None:
         context = address.tls_context()
@@ -161,7 +169,7 @@ def test_the_ca_file_is_read_once_for_a_client(network: Inspected, transport: Tr
 def test_a_plain_connection_reads_no_ca() -> None:
     """An emulator is spoken to without TLS: public authorities are parsed for a TLS connection alone."""
     authorities = {
-        flag: Address(f"{STRING};UseDevelopmentEmulator={flag}", "", "", "amqp", "").tls_context().cert_store_stats()
+        flag: address_of(f"{STRING};UseDevelopmentEmulator={flag}").tls_context().cert_store_stats()
         for flag in ("true", "false")
     }
     assert authorities["true"]["x509_ca"] == 0

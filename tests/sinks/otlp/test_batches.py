@@ -23,7 +23,7 @@ from tests.support.delivery_world import Line, in_order, stories
 from tests.support.effort import MEMORY
 from tests.support.eventhubs_target import a_record
 from tests.support.metrics_reading import value
-from tests.support.otlp_receiver import Action, Hang, Raw, Receiver, Reply, Taste, refusing, success, uid
+from tests.support.otlp_receiver import Action, Hang, Raw, Receiver, Reply, Taste, otlp_to, refusing, success, uid
 
 RESET: Final = Raw(b"")
 SIZES: Final = 7
@@ -36,7 +36,7 @@ def backlog(count: int) -> list[Record]:
 
 
 def target(receiver: Receiver, timeout: float = 20.0, **options: object) -> OtlpDestination:
-    return OtlpDestination(receiver.url, timeout=timeout, **options)  # type: ignore[arg-type]  # a few words
+    return otlp_to(receiver.url, timeout=timeout, **options)  # type: ignore[arg-type]  # a few words
 
 
 def arrived(receiver: Receiver) -> list[str]:

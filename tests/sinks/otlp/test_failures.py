@@ -20,11 +20,10 @@ from exporter.errors import Failure, Permanent, Retryable, parse_retry_after
 from exporter.log.log import Log, captured_libraries
 from exporter.sinks.otlp.answers import MAX_RETRY_AFTER
 from exporter.sinks.otlp.client import MAX_RESPONSE_BYTES
-from exporter.sinks.otlp.sink import OtlpDestination
 from exporter.sinks.reasons import REASONS
 from tests.sinks.otlp.test_sink import a_record, refused, status
 from tests.support.log_reading import logged
-from tests.support.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, success
+from tests.support.otlp_receiver import PROTOBUF, Action, Drip, Drop, Hang, Raw, Receiver, Reply, otlp_to, success
 from tests.support.ports import reserved_port
 from tests.support.raw_server import RawServer, answers_once
 
@@ -104,7 +103,7 @@ def test_each_answer_has_its_failure(
 def test_a_success_is_a_delivery(answer: Reply) -> None:
     """An answer that rejects nothing is a delivery, also an empty one and one with a warning."""
     with Receiver(answer) as receiver:
-        destination = OtlpDestination(receiver.url)
+        destination = otlp_to(receiver.url)
         destination.send([a_record()])
         destination.close()
     assert len(receiver.logs) == 1
@@ -113,7 +112,7 @@ def test_a_success_is_a_delivery(answer: Reply) -> None:
 def test_a_warning_of_the_collector_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A partial success without rejected records is delivered, and its text is in the log."""
     with Receiver(success(message="queue\nnearly full")) as receiver, caplog.at_level(logging.WARNING, "exporter"):
-        destination = OtlpDestination(receiver.url)
+        destination = otlp_to(receiver.url)
         destination.send([a_record()])
         destination.close()
     assert "queue nearly full" in caplog.text
@@ -168,7 +167,7 @@ def test_retry_after_is_capped_and_never_believed_blindly(value: str, expected: 
 
 def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
     """A kept connection that turns out dead costs a second try, not a failure."""
-    with Receiver(success(), Drop()) as receiver, closing(OtlpDestination(receiver.url)) as destination:
+    with Receiver(success(), Drop()) as receiver, closing(otlp_to(receiver.url)) as destination:
         destination.send([a_record()])
         destination.send([a_record()])
     assert len(receiver.requests) == 3
@@ -177,7 +176,7 @@ def test_a_connection_lost_before_the_answer_is_dialled_again_once() -> None:
 
 def test_a_collector_that_always_hangs_up_is_transient() -> None:
     """A new connection that is lost, be it after a kept one, is a failure that is tried again."""
-    with Receiver(success(), Drop(), Drop()) as receiver, closing(OtlpDestination(receiver.url)) as destination:
+    with Receiver(success(), Drop(), Drop()) as receiver, closing(otlp_to(receiver.url)) as destination:
         destination.send([a_record()])
         with pytest.raises(Retryable) as caught:
             destination.send([a_record()])
@@ -197,7 +196,7 @@ def test_a_send_ends_by_its_deadline(action: Action) -> None:
 
 def test_a_collector_that_comes_up_gets_the_record() -> None:
     """Where nobody listens the failure is transient, and the same destination delivers once somebody does."""
-    with reserved_port() as port, closing(OtlpDestination(f"http://127.0.0.1:{port}/v1/logs")) as destination:
+    with reserved_port() as port, closing(otlp_to(f"http://127.0.0.1:{port}/v1/logs")) as destination:
         with pytest.raises(Retryable) as caught:
             destination.send([a_record()])
         assert (caught.value.reason, caught.value.needs_operator) == ("connect", False)
@@ -208,7 +207,7 @@ def test_a_collector_that_comes_up_gets_the_record() -> None:
 
 def test_an_unknown_name_is_named_so() -> None:
     """A host name that does not exist has a reason of its own, not that of one that does not answer."""
-    destination = OtlpDestination("http://collector.invalid:4318/v1/logs")
+    destination = otlp_to("http://collector.invalid:4318/v1/logs")
     with pytest.raises(Retryable) as caught:
         destination.send([a_record()])
     destination.close()
@@ -219,7 +218,7 @@ def test_plain_http_behind_https_is_a_tls_failure() -> None:
     """A collector that does not speak TLS is a failure of TLS."""
     with Receiver() as receiver:
         # Not the 2 s of the default: the authorities alone take as long under emulation.
-        destination = OtlpDestination(receiver.url.replace("http:", "https:"), timeout=60)
+        destination = otlp_to(receiver.url.replace("http:", "https:"), timeout=60)
         with pytest.raises(Retryable) as caught:
             destination.send([a_record()])
         destination.close()
@@ -230,7 +229,7 @@ def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_pat
     """A missing CA file keeps the record, and is for an operator to mend."""
     with Receiver() as receiver:
         address = receiver.url.replace("http:", "https:")
-        destination = OtlpDestination(address, certificate_file=str(tmp_path / "none.pem"))
+        destination = otlp_to(address, certificate=str(tmp_path / "none.pem"))
         with pytest.raises(Retryable) as caught:
             destination.send([a_record()])
         destination.close()
@@ -240,7 +239,7 @@ def test_a_certificate_file_that_is_not_there_is_a_configuration_failure(tmp_pat
 def test_close_ends_a_send_that_is_under_way() -> None:
     """Another thread's send returns at once when the destination is closed, and says that it was."""
     with Receiver(Hang()) as receiver:
-        destination = OtlpDestination(receiver.url, timeout=60)
+        destination = otlp_to(receiver.url, timeout=60)
         failures: list[Failure] = []
 
         def send() -> None:
@@ -297,7 +296,7 @@ def test_any_bytes_are_a_delivery_or_a_failure(data: bytes, tunnel: bool) -> Non
     with RawServer(answers_once(data)) as server:
         environ = {"https_proxy": server.url} if tunnel else {}
         url = "https://collector.example/v1/logs" if tunnel else server.url
-        destination = OtlpDestination(url, timeout=1.0, environ=environ)
+        destination = otlp_to(url, timeout=1.0, environ=environ)
         try:
             destination.send([a_record()])
         except Failure as error:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from exporter.errors import Retryable
-from exporter.sinks.otlp.sink import OtlpDestination
 from tests.sinks.otlp.test_sink import a_record, status
 from tests.support.certificates import self_signed, write
-from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Receiver, Reply, success
+from tests.support.otlp_receiver import PROTOBUF, Drop, Hang, Receiver, Reply, otlp_to, success
 from tests.support.tunnel_proxy import TunnelProxy
 
 CREDENTIALS = "Basic dXNlcjpodW50ZXIy"  # user:hunter2
@@ -31,7 +30,7 @@ def served_with(certificate: tuple[str, str]) -> ssl.SSLContext:
 
 
 def send(url: str, environ: dict[str, str], records: int = 1, **options: Any) -> None:
-    destination = OtlpDestination(url, environ=environ, **({"timeout": 20.0} | options))
+    destination = otlp_to(url, environ=environ, **({"timeout": 20.0} | options))
     try:
         for _ in range(records):
             destination.send([a_record()])
@@ -72,7 +71,7 @@ def test_a_tls_address_is_reached_through_a_tunnel(certificate: tuple[str, str])
     """The proxy learns host and port and its own credentials; headers and records pass it inside of TLS."""
     with Receiver(tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
         environ = {"https_proxy": proxy.url.replace("//", "//user:hunter2@")}
-        send(receiver.url, environ, 2, headers={"x-key": "s3cr3t"}, certificate_file=certificate[0])
+        send(receiver.url, environ, 2, headers={"x-key": "s3cr3t"}, certificate=certificate[0])
     assert (len(receiver.logs), len(receiver.connections), len(proxy.requests)) == (2, 1, 1)
     head = proxy.requests[0].decode()
     assert head.startswith(f"CONNECT 127.0.0.1:{receiver.port} HTTP/1.1\r\n")
@@ -137,7 +136,7 @@ def test_what_no_proxy_names_is_asked_directly() -> None:
 def test_a_silent_proxy_costs_the_deadline(certificate: tuple[str, str]) -> None:
     """The deadline is for the tunnel and the exchange inside of it together."""
     with Receiver(Hang(), tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
-        error = refused(receiver.url, {"https_proxy": proxy.url}, timeout=1.0, certificate_file=certificate[0])
+        error = refused(receiver.url, {"https_proxy": proxy.url}, timeout=1.0, certificate=certificate[0])
         assert error.reason == "timeout"
     with Receiver() as dead:  # takes connections and understands no CONNECT
         error = refused("https://collector.example/", {"https_proxy": dead.url}, timeout=1.0)
@@ -147,5 +146,5 @@ def test_a_silent_proxy_costs_the_deadline(certificate: tuple[str, str]) -> None
 def test_a_tunnel_that_breaks_is_opened_once_more(certificate: tuple[str, str]) -> None:
     """A collector that hangs up before its answer costs a second tunnel, not a failure."""
     with Receiver(success(), Drop(), tls=served_with(certificate)) as receiver, TunnelProxy() as proxy:
-        send(receiver.url, {"https_proxy": proxy.url}, 2, certificate_file=certificate[0])
+        send(receiver.url, {"https_proxy": proxy.url}, 2, certificate=certificate[0])
     assert (len(receiver.logs), len(receiver.requests), len(proxy.requests)) == (2, 3, 2)

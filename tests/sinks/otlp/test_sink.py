@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import subprocess
 import sys
@@ -17,9 +16,8 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # gene
 from exporter import __version__
 from exporter.core.records import Record
 from exporter.errors import Failure
-from exporter.sinks.otlp.sink import OtlpDestination
 from exporter.sinks.reasons import REASONS
-from tests.support.otlp_receiver import PROTOBUF, Receiver, Reply, attributes, plain
+from tests.support.otlp_receiver import PROTOBUF, Receiver, Reply, attributes, otlp_to, plain
 
 VM = {
     "name": "web-1",
@@ -82,7 +80,7 @@ def status(message: str) -> bytes:
 
 def refused(receiver: Receiver, **options: Any) -> Failure:
     """The failure of one send."""
-    destination = OtlpDestination(receiver.url, **options)
+    destination = otlp_to(receiver.url, **options)
     try:
         with pytest.raises(Failure) as caught:
             destination.send([a_record()])
@@ -96,7 +94,7 @@ def test_every_field_of_a_record_is_read_from_the_wire() -> None:
     """A receiver finds name, time, severity, sentence and each attribute of the contract in what was sent."""
     record = a_record(seen_before="unbroken", gap_seconds=0.5, notice_seconds=900.0)
     with Receiver() as receiver:
-        destination = OtlpDestination(receiver.url)
+        destination = otlp_to(receiver.url)
         destination.send([record])
         destination.close()
     ((_, scope, log),) = receiver.logs
@@ -129,7 +127,7 @@ def test_every_field_of_a_record_is_read_from_the_wire() -> None:
 def test_the_resource_is_the_vm() -> None:
     """The resource names the service, the cloud and the VM, and leaves out what is not known."""
     with Receiver() as receiver:
-        destination = OtlpDestination(receiver.url)
+        destination = otlp_to(receiver.url)
         destination.send([a_record()])
         destination.send([a_record(vm={"name": "", "location": None})])
         destination.close()
@@ -151,11 +149,13 @@ def test_the_resource_is_the_vm() -> None:
 
 def test_the_operators_attributes_replace_those_of_the_resource() -> None:
     """What the settings read of OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME replaces defaults and the VM's."""
-    operator = {"host.name": "from-operator", "deployment.environment.name": "prod", "service.name": "operators-name"}
-    with Receiver() as receiver, contextlib.closing(OtlpDestination(receiver.url, operator=operator)) as destination:
+    operator = {"host.name": "from-operator", "deployment.environment.name": "prod"}
+    with Receiver() as receiver:
+        destination = otlp_to(receiver.url, resource_attributes=tuple(operator.items()), service_name="operators-name")
         destination.send([a_record()])
+        destination.close()
     resource = receiver.logs[0][0]
-    assert resource.items() >= operator.items()
+    assert resource.items() >= {**operator, "service.name": "operators-name"}.items()
     assert resource["host.id"] == VM["id"]
 
 
@@ -163,7 +163,7 @@ def test_the_operators_attributes_replace_those_of_the_resource() -> None:
 def test_the_severity_is_the_records(severity: str, number: int) -> None:
     """The severity of the record is the log record's, as number and as word."""
     with Receiver() as receiver:
-        destination = OtlpDestination(receiver.url)
+        destination = otlp_to(receiver.url)
         destination.send([a_record(severity=severity)])
         destination.close()
     log = receiver.logs[0][2]
@@ -174,7 +174,7 @@ def test_the_severity_is_the_records(severity: str, number: int) -> None:
 def test_what_is_compressed_names_its_encoding(compression: Any) -> None:
     """What is sent compressed is said to be, and decodes to the same."""
     with Receiver() as receiver:
-        destination = OtlpDestination(receiver.url, compression=compression)
+        destination = otlp_to(receiver.url, compression=compression)
         destination.send([a_record()])
         destination.close()
     encoding = receiver.requests[0].headers.get("content-encoding", "none")
@@ -213,7 +213,7 @@ CARRIERS = ("authorization", "x-key", "cookie")
 def test_no_part_of_a_credential_is_in_a_failure(headers: dict[str, str], answer: int) -> None:
     """The collector may repeat a token without its scheme, a password out of its base64, or either across the cut."""
     with Receiver() as receiver:
-        destination = OtlpDestination(receiver.url, headers=headers)
+        destination = otlp_to(receiver.url, headers=headers)
         destination.send([a_record()])
         destination.close()
     sent = next(value for name, value in receiver.requests[0].headers.items() if name in CARRIERS)
@@ -239,9 +239,9 @@ def test_a_short_password_is_hidden_as_a_word() -> None:
 def test_headers_of_the_environment_are_not_sent() -> None:
     """Who calls decides on the headers: a secret that the environment has for another collector is not sent."""
     program = (
-        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
-        "OtlpDestination(sys.argv[1]).send([a_record()]);"
-        "OtlpDestination(sys.argv[1], headers={'X-Tenant': 'ours'}).send([a_record()])"
+        "import sys; from tests.sinks.otlp.test_sink import otlp_to, a_record;"
+        "otlp_to(sys.argv[1]).send([a_record()]);"
+        "otlp_to(sys.argv[1], headers={'X-Tenant': 'ours'}).send([a_record()])"
     )
     environ = os.environ | {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer s3cr3t,x-tenant=theirs"}
     with Receiver() as receiver:
@@ -253,8 +253,8 @@ def test_headers_of_the_environment_are_not_sent() -> None:
 def test_a_proxy_of_the_environment_is_used() -> None:
     """A collector behind a proxy is reached through it; the proxy sees the whole address."""
     program = (
-        "from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
-        "OtlpDestination('http://collector.example/v1/logs').send([a_record()])"
+        "from tests.sinks.otlp.test_sink import otlp_to, a_record;"
+        "otlp_to('http://collector.example/v1/logs').send([a_record()])"
     )
     with Receiver() as proxy:
         environ = os.environ | {"http_proxy": f"http://127.0.0.1:{proxy.port}", "no_proxy": ""}
@@ -267,7 +267,7 @@ def test_an_idle_connection_is_given_back() -> None:
     """Records close together share a connection; after the idle time the next one gets a fresh one."""
     now = [0.0]
     with Receiver() as receiver:
-        destination = OtlpDestination(receiver.url, idle_close=15, monotonic=lambda: now[0])
+        destination = otlp_to(receiver.url, idle_close=15, monotonic=lambda: now[0])
         for moment in (0.0, 14.0, 28.0):
             now[0] = moment
             destination.idle()

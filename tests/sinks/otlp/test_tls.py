@@ -18,7 +18,7 @@ from exporter.errors import Retryable
 from exporter.sinks.otlp.sink import OtlpDestination
 from tests.sinks.otlp.test_sink import a_record
 from tests.support.certificates import self_signed, write
-from tests.support.otlp_receiver import Drip, Hang, Receiver
+from tests.support.otlp_receiver import Drip, Hang, Receiver, otlp_to
 from tests.support.systems import AWAY_SECONDS
 
 
@@ -47,7 +47,7 @@ def test_a_collector_with_a_certificate_of_the_given_authority_is_trusted(tmp_pa
     """With the file of its authority a collector over TLS gets the record."""
     certificate, key = make_certificate(tmp_path, "collector")
     with Receiver(tls=server_context(certificate, key)) as receiver:
-        destination = OtlpDestination(receiver.url, certificate_file=certificate)
+        destination = otlp_to(receiver.url, certificate=certificate)
         destination.send([a_record()])
         destination.close()
         assert len(receiver.logs) == 1
@@ -56,7 +56,7 @@ def test_a_collector_with_a_certificate_of_the_given_authority_is_trusted(tmp_pa
 def test_a_collector_that_nobody_vouches_for_is_for_a_person_to_mend(tmp_path: Path) -> None:
     """An unknown certificate is refused before any header is sent, and the record is kept."""
     with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
-        error = refused(OtlpDestination(receiver.url, headers={"Authorization": "Bearer s3cr3t"}))
+        error = refused(otlp_to(receiver.url, headers={"Authorization": "Bearer s3cr3t"}))
         assert (error.reason, error.needs_operator) == ("tls", True)
         assert "trusted" in str(error)
         assert receiver.requests == []
@@ -67,8 +67,8 @@ def test_the_given_authority_beats_the_one_of_the_environment(tmp_path: Path) ->
     certificate, key = make_certificate(tmp_path, "collector")
     other, _ = make_certificate(tmp_path, "other")
     program = (
-        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
-        "OtlpDestination(sys.argv[1], certificate_file=sys.argv[2]).send([a_record()])"
+        "import sys; from tests.sinks.otlp.test_sink import otlp_to, a_record;"
+        "otlp_to(sys.argv[1], certificate=sys.argv[2]).send([a_record()])"
     )
     with Receiver(tls=server_context(certificate, key)) as receiver:
         command = [sys.executable, "-c", program, receiver.url, certificate]
@@ -84,10 +84,8 @@ def test_a_client_certificate_is_shown(tmp_path: Path) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(client)
     with Receiver(tls=context) as receiver:
-        refused(OtlpDestination(receiver.url, certificate_file=certificate))
-        destination = OtlpDestination(
-            receiver.url, certificate_file=certificate, client_certificate_file=client, client_key_file=client_key
-        )
+        refused(otlp_to(receiver.url, certificate=certificate))
+        destination = otlp_to(receiver.url, certificate=certificate, client_certificate=client, client_key=client_key)
         destination.send([a_record()])
         destination.close()
         assert len(receiver.logs) == 1
@@ -99,7 +97,7 @@ def test_a_send_over_tls_ends_by_its_deadline(tmp_path: Path, action: Hang | Dri
     certificate, key = make_certificate(tmp_path, "collector")
     with Receiver(action, tls=server_context(certificate, key)) as receiver:
         begun = time.monotonic()
-        error = refused(OtlpDestination(receiver.url, certificate_file=certificate, timeout=0.5))
+        error = refused(otlp_to(receiver.url, certificate=certificate, timeout=0.5))
         assert (error.reason, error.needs_operator) == ("timeout", False)
         assert time.monotonic() - begun < 20  # it would go on for ever
 
@@ -111,9 +109,9 @@ def test_nothing_of_netrc_is_ever_sent(tmp_path: Path, own: str | None) -> None:
     netrc.write_text("default login owner password secret\nmachine 127.0.0.1 login owner password secret\n")
     netrc.chmod(0o600)
     program = (
-        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
+        "import sys; from tests.sinks.otlp.test_sink import otlp_to, a_record;"
         "headers = {'authorization': word for word in sys.argv[2:]};"
-        "made = OtlpDestination(sys.argv[1], timeout=60, headers=headers); made.probe(); made.send([a_record()])"
+        "made = otlp_to(sys.argv[1], timeout=60, headers=headers); made.probe(); made.send([a_record()])"
     )
     with Receiver() as receiver:
         environ = os.environ | {"NETRC": str(netrc), "HOME": str(tmp_path)}
@@ -127,8 +125,8 @@ def test_the_ca_and_the_proxy_of_the_environment_are_still_used(tmp_path: Path) 
     """REQUESTS_CA_BUNDLE vouches for a collector where no file is given, and HTTP_PROXY is asked."""
     certificate, key = make_certificate(tmp_path, "collector")
     program = (
-        "import sys; from tests.sinks.otlp.test_sink import OtlpDestination, a_record;"
-        "OtlpDestination(sys.argv[1], timeout=60).send([a_record()])"
+        "import sys; from tests.sinks.otlp.test_sink import otlp_to, a_record;"
+        "otlp_to(sys.argv[1], timeout=60).send([a_record()])"
     )
     environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     with Receiver(tls=server_context(certificate, key)) as receiver:
@@ -148,7 +146,7 @@ def test_a_renewed_certificate_counts_from_the_next_connection_on(tmp_path: Path
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(Path(make_certificate(tmp_path, "old")[0]).read_text())
     with Receiver(tls=server_context(certificate, key)) as receiver:
-        destination = OtlpDestination(receiver.url, certificate_file=str(trusted))
+        destination = otlp_to(receiver.url, certificate=str(trusted))
         with pytest.raises(Retryable, match="trusted"):
             destination.send([a_record()])
         trusted.write_text(Path(certificate).read_text())
@@ -166,7 +164,7 @@ def test_an_encrypted_key_is_a_configuration_failure(tmp_path: Path) -> None:
         private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     )
     with Receiver(tls=server_context(*make_certificate(tmp_path, "collector"))) as receiver:
-        error = refused(OtlpDestination(receiver.url, client_certificate_file=certificate, client_key_file=key))
+        error = refused(otlp_to(receiver.url, client_certificate=certificate, client_key=key))
     assert (error.reason, error.needs_operator) == ("configuration", True)
 
 
@@ -180,7 +178,7 @@ def test_a_folder_of_authorities_is_taken(tmp_path: Path) -> None:
     digest = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     (folder / f"{digest}.0").write_text(Path(certificate).read_text())
     with Receiver(tls=server_context(certificate, key)) as receiver:
-        destination = OtlpDestination(receiver.url, environ={"REQUESTS_CA_BUNDLE": str(folder)})
+        destination = otlp_to(receiver.url, environ={"REQUESTS_CA_BUNDLE": str(folder)})
         destination.send([a_record()])
         destination.close()
         assert len(receiver.logs) == 1

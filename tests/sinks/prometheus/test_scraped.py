@@ -147,7 +147,8 @@ def test_a_windows_process_reads_its_own_usage() -> None:
 def test_a_folder_for_several_processes_in_the_environment_changes_nothing(tmp_path: Path) -> None:
     """The client library would keep every counter in a file there, and could not start where there is no folder."""
     code = (
-        "from exporter.sinks.prometheus.sink import *; s = PrometheusSink('1'); s.observe(facts.Polled(1.0)); s.render(True)"
+        "from exporter.sinks.prometheus.sink import *; s = PrometheusSink('1')\n"
+        "s.observe(facts.Polled(1.0)); s.render(True)"
     )
     environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "missing")}
     subprocess.run([sys.executable, "-c", code], env=environ, check=True)
