@@ -57,7 +57,7 @@ from exporter.page.status import STATUS_CONTENT_TYPE, STATUS_HEADERS, status_bod
 from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, render_page
 from exporter.recorder.recorder import Recorder
 from exporter.sinks.prometheus.sink import PrometheusSink
-from exporter.text.journal import is_journal
+from exporter.text.terminal import is_journal
 from exporter.web.config import WebConfig
 from exporter.web.responses import GATE, NO_STORE, STATUS, Accept, Response
 from exporter.web.server import WebServer

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import sys
 import tempfile
 import threading
 import time
@@ -45,7 +43,7 @@ from exporter.simulator.event_hubs.broker import Broker
 from exporter.simulator.metadata.scenario import ScenarioError, load
 from exporter.simulator.metadata.service import MetadataService
 from exporter.simulator.otlp_collector import Collector
-from exporter.text.terminal import complain, supports_colour, tell
+from exporter.text.terminal import complain, tell
 from exporter.text.timeline import record_lines
 from exporter.text.values import split_address
 
@@ -122,8 +120,7 @@ def demo(args: argparse.Namespace) -> int:
             complain(f"demo: {error.strerror or error}")
             return FAILED
         reader = EventHubsReader(settings.event_hubs, "start")
-        colour = supports_colour(sys.stdout, os.environ)
-        run = _Run(app, address, service, broker, collector, reader, colour)
+        run = _Run(app, address, service, broker, collector, reader)
         return run.to_end(ended, keep_running=args.keep_running)
 
 
@@ -163,7 +160,6 @@ class _Run(Struct):
     broker: Broker
     collector: Collector
     reader: EventHubsReader
-    colour: bool
     records: dict[str, Record] = field(default_factory=dict)
     copies: int = 0
     samples: int = 0
@@ -208,7 +204,7 @@ class _Run(Struct):
                 self.copies += 1
                 continue
             self.records[record.id] = record
-            for text in record_lines(record, colour=self.colour):
+            for text in record_lines(record):
                 self._print(text)
 
     def _all_delivered(self) -> bool:
@@ -246,4 +242,4 @@ class _Run(Struct):
         return DONE if matches else FAILED
 
     def _print(self, text: str) -> None:
-        tell(text, hang=SUMMARY_INDENT, colour=self.colour)
+        tell(text, hang=SUMMARY_INDENT)

@@ -39,8 +39,7 @@ from msgspec import Struct, field
 from exporter.choices import LogFormat, LogLevel
 from exporter.log.writer import BackgroundWriter, LineWriter, Stream
 from exporter.secrets import Secret, Sieve
-from exporter.text.journal import PREFIXES
-from exporter.text.terminal import printable
+from exporter.text.terminal import PREFIXES, printable
 
 MAX_LINE: Final = 4000
 """Bytes, without a priority. A pipe takes PIPE_BUF (4096 on Linux) as a whole, without mixing two writers."""
@@ -111,7 +110,7 @@ class Log:
     ) -> None:
         """`stream` None writes nothing and starts no thread. `clock` gives POSIX seconds for `ts`, `monotonic` those of
         a monotonic clock for durations. `hide` are secrets that are replaced in every line. With `priorities` each line
-        begins with its own for the journal, which takes it away (`text.journal`)."""
+        begins with its own for the journal, which takes it away (`text.terminal`)."""
         self._rank = _RANK[level]
         render = _json if format == "json" else _logfmt
         self._renderer = _Renderer(render, clock, Sieve(hide), PREFIXES if priorities else {})

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import unicodedata
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cache
@@ -35,6 +34,7 @@ from exporter.page.sentences import (
 )
 from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
 from exporter.text.format import ago, counted, moment, size, span
+from exporter.text.terminal import printable
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -146,30 +146,16 @@ def _template() -> Template:
 
 def quoted(value: str, style: str = "", limit: int = MAX_QUOTED, omitted: int = 0) -> Quoted:
     """Text that somebody else wrote, at most `limit` characters of it; `style` are further classes, `omitted` is how
-    many characters were left out of it before."""
-    return Quoted(visible(value[:limit]), f"outside {style}".rstrip(), max(0, len(value) - limit) + omitted)
+    many characters were left out of it before. Its lines stay, and marks that pile up on one letter, which the style
+    clips."""
+    shown = "\n".join(map(printable, value[:limit].split("\n")))
+    return Quoted(shown, f"outside {style}".rstrip(), max(0, len(value) - limit) + omitted)
 
 
 def _outside(event: Json, name: str, limit: int = MAX_QUOTED) -> Part:
     """A text of an event; empty where there is none."""
     text = event[name]
     return quoted(text, limit=limit, omitted=event["omitted_characters"].get(name, 0)) if text else ""
-
-
-def visible(value: str) -> str:
-    """The same text with each character that would hide, reorder or break it written as its code point.
-
-    Marks that pile up on one letter stay; the style clips what would be drawn over other values.
-    """
-    return "".join(f"⟨U+{ord(char):04X}⟩" if _deceptive(char) else char for char in value)
-
-
-def _deceptive(char: str) -> bool:
-    hides = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-    return (hides and char != "\n") or char in _INVISIBLE
-
-
-_INVISIBLE: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that look like nothing
 
 
 # --- this VM and its events -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-from exporter.text.terminal import visible
+from exporter.text.terminal import printable
 
 NO_BREAK_SPACE: Final = "\u00a0"
 MINUTE: Final = 60
@@ -131,9 +131,5 @@ def clean(value: object, limit: int) -> str:
     """The value's text on one line, without characters that a terminal acts on, at most `limit` characters of it."""
     text = str(value)
     cut = text[: limit + 1].replace(NO_BREAK_SPACE, " ")
-    shown = "".join(char if visible(char) else _escape(char) for char in cut[:limit])
+    shown = printable(re.sub(r"[\r\n\t]", " ", cut[:limit]))
     return shown + "..." if len(cut) > limit else shown
-
-
-def _escape(char: str) -> str:
-    return " " if char in "\r\n\t" else char.encode("unicode_escape").decode("ascii")

@@ -20,9 +20,9 @@ import sys
 from collections.abc import Mapping
 from typing import Final, TextIO
 
+from exporter.choices import LogLevel
 from exporter.secrets import redact
-from exporter.text.journal import PREFIXES, is_journal
-from exporter.text.width import COLOURS, wrapped
+from exporter.text.width import wrapped
 
 _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
@@ -30,6 +30,10 @@ _FILLERS: Final = re.compile(
 """Letters that are drawn as nothing: fillers and variation selectors."""
 _HARMLESS: Final = ("ignore", "replace", "backslashreplace", "namereplace", "xmlcharrefreplace")
 """The error handlers that encode whatever there is; "strict" and the like raise."""
+
+
+PREFIXES: Final[Mapping[LogLevel, str]] = {"debug": "<7>", "info": "<6>", "warn": "<4>", "error": "<3>"}
+"""Priorities that the journal takes from the beginning of a line (SyslogLevelPrefix=) and keeps as its PRIORITY."""
 
 
 def printable(text: str) -> str:
@@ -49,23 +53,18 @@ def _escape(char: str) -> str:
     return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
-def say(text: str, out: TextIO | None = None, *, colour: bool = False) -> None:
-    """Print one line at once, by default to standard output; with `colour` the sequences in `COLOURS` are kept."""
-    print(_shown(text, colour), file=sys.stdout if out is None else out, flush=True)
+def say(text: str, out: TextIO | None = None) -> None:
+    """Print one line at once, by default to standard output."""
+    print(printable(text), file=sys.stdout if out is None else out, flush=True)
 
 
-def tell(text: str, out: TextIO | None = None, *, hang: int = 0, colour: bool = False) -> None:
+def tell(text: str, out: TextIO | None = None, *, hang: int = 0) -> None:
     """As `say`, for people: on lines of at most 100 columns, those behind the first begin with `hang` spaces."""
     stream = sys.stdout if out is None else out
-    encoding, shown = getattr(stream, "encoding", None), _shown(text, colour)
+    encoding, shown = getattr(stream, "encoding", None), printable(text)
     if encoding:  # what it lacks is escaped, and then longer
         shown = shown.encode(encoding, "backslashreplace").decode(encoding)
     print("\n".join(wrapped(shown, hang)), file=stream, flush=True)
-
-
-def _shown(text: str, colour: bool) -> str:
-    parts = COLOURS.split(text) if colour else [text]
-    return "".join(part if index % 2 else printable(part) for index, part in enumerate(parts))
 
 
 def complain(text: str) -> None:
@@ -75,11 +74,20 @@ def complain(text: str) -> None:
         say(prefix + line, sys.stderr)
 
 
-def supports_colour(out: TextIO | None, environ: Mapping[str, str]) -> bool:
-    """Whether to colour: only a terminal that understands it, and never where NO_COLOR is set (no-color.org)."""
-    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or out is None or not out.isatty():
+def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the stream is the journal's.
+
+    JOURNAL_STREAM has the device and inode of the stream that a service was started with [systemd.exec(5)]. What was
+    redirected since, to a file or a pipe, has others.
+    """
+    named = environ.get("JOURNAL_STREAM", "")
+    if not named or stream is None:
         return False
-    return os.name != "nt" or bool(environ.get("WT_SESSION") or environ.get("TERM"))
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # closed, or without a descriptor
+        return False
+    return named == f"{status.st_dev}:{status.st_ino}"
 
 
 def prepare(stream: TextIO | None, environ: Mapping[str, str]) -> None:

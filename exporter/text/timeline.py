@@ -34,10 +34,6 @@ LONGEST_SENTENCE: Final = 400
 LONGEST_LIST: Final = 20
 MARKS: Final[Mapping[str, str]] = {"INFO": " ", "WARN": "!", "ERROR": "X"}
 
-_RESET: Final = "\x1b[0m"
-_DIM: Final = "\x1b[2m"
-_GREEN: Final = "\x1b[32m"
-_COLOURS: Final[Mapping[str, str]] = {"INFO": "\x1b[36m", "WARN": "\x1b[33m", "ERROR": "\x1b[31m"}
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _PRECISE: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{1,9}Z")
 _STARTED: Final[Mapping[str, str]] = {
@@ -67,30 +63,25 @@ _UNSEEN: Final[Mapping[str, str]] = {
 }
 
 
-def record_lines(record: Record, colour: bool = False, note: str = "") -> list[str]:
+def record_lines(record: Record, note: str = "") -> list[str]:
     """`line` with a note behind it, and for a closing record its account below, on lines of at most 100 columns."""
     account = record.data.get("account")
-    first = wrapped(line(record, colour), HANG)
+    first = wrapped(line(record), HANG)
     if note and columns(first[-1]) + 2 + columns(note) <= WIDTH:
         first[-1] += f"  {note}"
     elif note:
         first += wrapped(" " * HANG + note, HANG)
     if record.kind not in {kind.value for kind in CLOSING} or not isinstance(account, Mapping):
         return first
-    data = record.data
-    event, evidence = record.readable_event, _mapping(data.get("evidence"))
-    own = data.get("affects_self") is not False
-    return first + account_lines(account, event, evidence, own=own, colour=colour)
+    own = record.data.get("affects_self") is not False
+    return first + account_lines(account, record.readable_event, _mapping(record.data.get("evidence")), own=own)
 
 
-def line(record: Record, colour: bool = False) -> str:
+def line(record: Record) -> str:
     """One line: time in UTC, severity (`!` a warning, `X` an error), VM, kind, short id of the event, sentence."""
     data = record.data
     vm, event = _mapping(data.get("vm")), record.readable_event
     mark, kind = MARKS.get(record.severity, "?"), _pad(record.kind, KIND_WIDTH)
-    if colour:
-        paint = _GREEN if record.kind == "completed" else _COLOURS.get(record.severity, "")
-        mark, kind = f"{paint}{mark}{_RESET}", f"{paint}{kind}{_RESET}"
     name = clean(vm.get("name") or "-", LONGEST_WORD)
     event_id = _short_id(record.subject) if event else "-"
     return f"{moment(record.time)}  {mark}  {name}  {kind}{_pad(event_id, SHORT_ID + 2)}{_sentence(record)}"
@@ -136,7 +127,6 @@ def account_lines(
     evidence: Mapping[str, Any] | None = None,
     *,
     own: bool = True,
-    colour: bool = False,
 ) -> list[str]:
     """The `account` of a closing record as labelled lines. Any missing part is "not known".
 
@@ -158,13 +148,8 @@ def account_lines(
         ("announced", clean(announced_duration(checked["announced_duration_seconds"]), LONGEST_SENTENCE)),
         ("felt", clean(observed_interruption(checked), LONGEST_SENTENCE) if own else ""),
     ]
-    dim, reset = (_DIM, _RESET) if colour else ("", "")
-    lines: list[str] = []
-    for label, text in rows:
-        if text:
-            labelled = f"{' ' * ACCOUNT_INDENT}{dim}{_pad(label, LABEL_WIDTH)}{reset}{text}"
-            lines += wrapped(labelled, ACCOUNT_INDENT + LABEL_WIDTH + 1)
-    return lines
+    lines = (f"{' ' * ACCOUNT_INDENT}{_pad(label, LABEL_WIDTH)}{text}" for label, text in rows if text)
+    return [part for labelled in lines for part in wrapped(labelled, ACCOUNT_INDENT + LABEL_WIDTH + 1)]
 
 
 _SPANS: Final = (

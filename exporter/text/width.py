@@ -14,8 +14,6 @@ from typing import Final
 
 WIDTH: Final = 100
 """Columns of a line."""
-COLOURS: Final = re.compile(r"(\x1b\[(?:[0-2]|3[1-6])m)")
-"""The colour sequences that the commands use themselves."""
 _LEAST: Final = 20
 """Columns that are left behind a hanging indent, however deep it is."""
 _WORDS: Final = re.compile(r" *[^ ]+")
@@ -23,10 +21,8 @@ _WIDE: Final = ("W", "F")
 
 
 def columns(text: str) -> int:
-    """How many columns a terminal takes for the text: two for a wide character [UAX 11], none for a colour."""
-    if text.isascii() and "\x1b" not in text:
-        return len(text)
-    return sum(_column(char) for char in COLOURS.sub("", text))
+    """How many columns a terminal takes for the text: two for a wide character [UAX 11]."""
+    return len(text) if text.isascii() else sum(map(_column, text))
 
 
 def _column(char: str) -> int:
@@ -65,17 +61,13 @@ def wrapped(text: str, hang: int = 0, width: int = WIDTH) -> list[str]:
 
 
 def _pieces(word: str, width: int) -> Iterator[str]:
-    """The parts of a word that is parted anywhere, but not within a colour sequence."""
+    """The parts of a word that is parted anywhere."""
     part, used = "", 0
-    for index, piece in enumerate(COLOURS.split(word)):
-        if index % 2:
-            part += piece
-            continue
-        for char in piece:
-            if used + _column(char) > width:
-                yield part
-                part, used = "", 0
-            part, used = part + char, used + _column(char)
+    for char in word:
+        if used + _column(char) > width:
+            yield part
+            part, used = "", 0
+        part, used = part + char, used + _column(char)
     yield part
 
 

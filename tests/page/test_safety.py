@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from exporter.core.state import Instant
 from exporter.page.status import status_value
-from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, quoted, render_page, visible
+from exporter.page.view import PAGE_CONTENT_TYPE, PAGE_HEADERS, quoted, render_page
 from exporter.web.responses import Accept, Response
 from exporter.web.server import WebServer
 from tests.support import statuses
@@ -68,7 +68,7 @@ def test_outside_text_stays_text() -> None:
     assert article.one("h3").text == "<b>Levitate</b>"
     description = terms(article)["Azure says"]
     assert description.startswith(HOSTILE)
-    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in description
+    assert "\\u202egnp.exe\\u2066" in description
     assert "more characters; the records have them" in description
     assert terms(article)["Touches"].endswith(", 15 more")
     assert not [name for item in page.all("bdi") for name in item.attributes if name.startswith("on")]
@@ -78,16 +78,15 @@ def test_outside_text_stays_text() -> None:
     ("text", "seen"),
     [
         ("plain – ünïcode 日本 🚀", "plain – ünïcode 日本 🚀"),
-        ("a\x00b\x1b[31m", "a⟨U+0000⟩b⟨U+001B⟩[31m"),
-        ("a\u200bb\u2028c\ufeff", "a⟨U+200B⟩b⟨U+2028⟩c⟨U+FEFF⟩"),
-        ("\u3164", "⟨U+3164⟩"),
-        ("\ud800", "⟨U+D800⟩"),
+        ("a\x00b\x1b[31m", "a\\u0000b\\u001b[31m"),
+        ("a\u200bb\u2028c\ufeff", "a\\u200bb\\u2028c\\ufeff"),
+        ("\u3164", "\\u3164"),
+        ("\ud800", "\\ud800"),
     ],
 )
 def test_nothing_hides(text: str, seen: str) -> None:
     """What can't be seen is spelled, what is innocent stays."""
-    assert visible(text) == seen
-    assert quoted(text).text.encode()
+    assert quoted(text).text == seen
 
 
 @dataclass

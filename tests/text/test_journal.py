@@ -14,7 +14,7 @@ import pytest
 from exporter.choices import LogFormat
 from exporter.log.log import MAX_LINE, Log
 from exporter.log.writer import MAX_WAITING_LINES
-from exporter.text.journal import is_journal
+from exporter.text.terminal import is_journal
 from tests.support.log_reading import logged
 
 pytestmark = pytest.mark.linux("is about systemd's journal")

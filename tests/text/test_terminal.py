@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import unicodedata
@@ -35,7 +34,6 @@ from exporter.text.terminal import (
     prepare,
     printable,
     say,
-    supports_colour,
 )
 from exporter.text.timeline import record_lines
 from tests.support import factories
@@ -205,8 +203,8 @@ def test_the_log_escapes_values_names_and_nested_values(style: Any) -> None:
     assert out.getvalue().count("\n") == 1
 
 
-def test_a_line_is_one_line_and_keeps_our_colours_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """`say` prints one line whatever is in the text, `complain` redacts; the timeline's own colours survive."""
+def test_a_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """`say` prints one line whatever is in the text, `complain` redacts."""
     say(f"a{ATTACK}b")
     complain(f"{ATTACK} SharedAccessKey=hunter2")
     printed = capsys.readouterr()
@@ -214,11 +212,6 @@ def test_a_line_is_one_line_and_keeps_our_colours_alone(capsys: pytest.CaptureFi
     assert printed.out.count("\n") == 1
     assert safe(printed.err)
     assert "hunter2" not in printed.err
-    out = io.StringIO()
-    for text in record_lines(a_record("s"), colour=True):
-        say(text, out, colour=True)
-    assert "\x1b[32m" in out.getvalue()
-    assert safe(re.sub(r"\x1b\[\d{1,2}m", "", out.getvalue()))
 
 
 @pytest.mark.parametrize("text", ["Grüße, 東京 – ok", "a\u00a0b", "👩\u200d🚀", HOSTILE])
@@ -263,21 +256,8 @@ def test_letters_that_show_nothing_are_escaped(code: int) -> None:
     log = Log(out)
     log.warn("event", value=f"a {chr(code)}")
     assert chr(code) not in logged(log, out)
-    shown = "".join(record_lines(a_record(f"s{chr(code)}"), colour=False))
+    shown = "".join(record_lines(a_record(f"s{chr(code)}")))
     assert chr(code) not in shown
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_colour_only_on_a_terminal_that_wants_it() -> None:
-    """NO_COLOR, a dumb terminal and a pipe get plain text."""
-    assert supports_colour(_Terminal(), {"TERM": "xterm"})
-    assert not supports_colour(_Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
-    assert not supports_colour(_Terminal(), {"TERM": "dumb"})
-    assert not supports_colour(io.StringIO(), {"TERM": "xterm"})
 
 
 TEXT = "≥ 0.2 s, ä→日本😀"

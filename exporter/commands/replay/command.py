@@ -33,7 +33,7 @@ from exporter.errors import BAD_USAGE, DONE, FAILED
 from exporter.secrets import redact
 from exporter.simulator.metadata.platform import Approval
 from exporter.text.format import clean, counted, moment
-from exporter.text.terminal import complain, supports_colour
+from exporter.text.terminal import complain
 
 SECTIONS: Final = ("source", "approval", "records")
 LONGEST_NAMES: Final = 500
@@ -166,11 +166,7 @@ def _replay_plan(
     told.notes += [*_about_files(told.policies, args.assume_files), *_about_holes(plan)]
     if compared and reviewed is None:
         told.notes.append(GIVEN)
-    output = (
-        AsJson(out)
-        if args.format == "json"
-        else AsText(out, supports_colour(out, os.environ), alone=reviewed is not None)
-    )
+    output = AsJson(out) if args.format == "json" else AsText(out, alone=reviewed is not None)
     output.begin(told)
     for record in engine.run():
         output.record(told, record)

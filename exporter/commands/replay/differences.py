@@ -26,7 +26,6 @@ from exporter.text.format import DAY, NO_BREAK_SPACE, clean, counted, moment, sp
 LONGEST: Final = 300
 INDENT: Final = 8
 _LEAST: Final = 0.001  # seconds
-_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 
 
 class Kind(StrEnum):
@@ -196,18 +195,17 @@ def hang(line: str) -> int:
     return INDENT if line.startswith(" ") else 0
 
 
-def lines(comparison: Comparison, colour: bool = False) -> Iterator[str]:
+def lines(comparison: Comparison) -> Iterator[str]:
     """The differences, kind by kind, each with what was decided then and now, why, and what was really sent."""
-    bold, reset = (_BOLD, _RESET) if colour else ("", "")
     for kind in Kind:
         found = comparison.of_kind(kind)
         if not found:
             continue
         yield ""
-        yield f"{bold}{len(found)} {_SUMMARIES[kind]}:{reset}"
+        yield f"{len(found)} {_SUMMARIES[kind]}:"
         for difference in found:
             yield ""
-            yield f"{bold}{clean(difference.event.event_id, LONGEST)}{reset}  {what(difference.event)}"
+            yield f"{clean(difference.event.event_id, LONGEST)}  {what(difference.event)}"
             yield from _side(
                 "then", difference.then, "nothing was decided" if kind is not Kind.UNKNOWN else "not known"
             )

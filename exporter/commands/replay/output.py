@@ -79,11 +79,10 @@ class AsText(Struct, frozen=True):
     """The timeline, then the table, then the comparison; the comparison `alone` where a policy is reviewed."""
 
     out: TextIO
-    colour: bool
     alone: bool
 
     def _print(self, text: str = "", hang: int = 0) -> None:
-        tell(text, self.out, hang=hang, colour=self.colour)
+        tell(text, self.out, hang=hang)
 
     def begin(self, told: Told) -> None:
         """Print what is replayed, by which policy, and what is assumed."""
@@ -101,7 +100,7 @@ class AsText(Struct, frozen=True):
     def record(self, told: Told, record: Record) -> None:
         """Print a record as lines of the timeline; what a policy decides that was not in force then is marked."""
         note = "(assumed)" if record.kind in told.assumed else ""
-        for text in () if self.alone else record_lines(record, self.colour, note):
+        for text in () if self.alone else record_lines(record, note):
             self._print(text)
 
     def end(self, told: Told, comparison: Comparison | None) -> None:
@@ -111,13 +110,13 @@ class AsText(Struct, frozen=True):
             counts = f"{counted(result.documents, 'document')}, {counted(len(result.decisions), 'event')}"
             self._print()
             self._print(f"{counts}{_by(told, '. ')}:")
-            for text, hang in table(result, self.colour):
+            for text, hang in table(result):
                 self._print(text, hang)
             self._print()
         if comparison is not None:
             for line in _comparison_lines(told, comparison):
                 self._print(line, differences.hang(line))
-            for line in differences.lines(comparison, self.colour):
+            for line in differences.lines(comparison):
                 self._print(line, differences.hang(line))
             self._print()
         for hint in told.hints():

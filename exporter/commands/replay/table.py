@@ -21,23 +21,21 @@ RESULT_WIDTH: Final = 10
 EVENT_HANG: Final = 4
 DECISION_HANG: Final = 24
 ROW_HANG: Final = 4 + NAME_WIDTH + 2 + RESULT_WIDTH + 2
-_DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
-def table(result: ReplayResult, colour: bool = False) -> Iterator[tuple[str, int]]:
+def table(result: ReplayResult) -> Iterator[tuple[str, int]]:
     """The lines of the table: each event, its decisions in order of time, and the checks behind each of them. With each
     the column where it goes on below."""
-    bold, dim, reset = (_BOLD, _DIM, _RESET) if colour else ("", "", "")
     for moments in result.decisions.values():
         event = moments[0].explanation.decision.event
         yield "", 0
-        yield f"{bold}{clean(event.event_id, LONGEST)}{reset}  {what(event)}", EVENT_HANG
+        yield f"{clean(event.event_id, LONGEST)}  {what(event)}", EVENT_HANG
         for moment_of_event in moments:
             decided = verdict(moment_of_event.explanation.decision)
-            yield f"  {moment(moment_of_event.at)}  {bold}{decided}{reset}", DECISION_HANG
+            yield f"  {moment(moment_of_event.at)}  {decided}", DECISION_HANG
             rows = list(_rows(moment_of_event.explanation))
             if rows:
-                yield f"    {dim}{'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found{reset}", ROW_HANG
+                yield f"    {'asked':<{NAME_WIDTH}}  {'answer':<{RESULT_WIDTH}}  found", ROW_HANG
             for name, answer, finding in rows:
                 row = f"    {clean(name, LONGEST):<{NAME_WIDTH}}  {answer:<{RESULT_WIDTH}}  {clean(finding, LONGEST)}"
                 yield row, ROW_HANG

@@ -25,7 +25,7 @@ from exporter.errors import DONE, FAILED, Failure
 from exporter.log.log import Log, captured_libraries
 from exporter.secrets import redact
 from exporter.text.format import clean, counted, parse_duration
-from exporter.text.terminal import complain, supports_colour, tell
+from exporter.text.terminal import complain, tell
 from exporter.text.values import describe
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def tail(args: argparse.Namespace) -> int:
     settings = load(args, environ_of(os.environ, sections))
     _check(args, settings.event_hubs)
     out = sys.stdout
-    view = View(out, args, supports_colour(out, os.environ) and args.format == "timeline")
+    view = View(out, args)
     try:
         with interrupted_on_stop(), captured_libraries(Log(None)):  # what the SDK logs is in the `Failure`
             if args.outbox is not None:

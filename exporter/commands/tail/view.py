@@ -26,7 +26,6 @@ class View(Struct):
 
     out: TextIO
     args: argparse.Namespace
-    colour: bool = False
     shown: int = 0
     duplicates: int = 0
     foreign: int = 0
@@ -53,8 +52,8 @@ class View(Struct):
             say(_as_json(record, entry), self.out)
             return
         waits = f"[{clean(_delivery(entry), MAX_SHOWN)}]" if entry and (entry.waiting or entry.parked) else ""
-        for text in record_lines(record, self.colour, waits):
-            tell(text, self.out, colour=self.colour)
+        for text in record_lines(record, waits):
+            tell(text, self.out)
 
     def _wanted(self, record: Record) -> bool:
         args = self.args
