@@ -45,7 +45,7 @@ from exporter.outbox.store import Outbox
 from exporter.secrets import Secret
 from exporter.sinks.event_hubs.messages import message
 from exporter.sinks.event_hubs.sink import EventHubsDestination
-from exporter.sinks.otlp import attributes as otlp_attributes
+from exporter.sinks.otlp import sink as otlp_attributes
 from exporter.sinks.otlp.sink import BATCH_RECORDS, OtlpDestination
 
 RECORDS: Final = 100_000

@@ -27,7 +27,7 @@ from exporter.files import (
 from exporter.log.log import Log
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
-from exporter.recorder.files import RecordingFiles
+from exporter.recorder.recorder import RecordingFiles
 from exporter.web.config import WebConfig, WebConfigError
 from tests.commands.test_cli_secrets import run
 from tests.support.certificates import Authority, write

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from exporter.errors import BAD_USAGE
 from exporter.secrets import redact
 from exporter.text.format import parse_duration
-from exporter.text.terminal import printable
+from exporter.text.terminal import WIDTH, listed, printable
 from exporter.text.values import (
     InvalidValue,
     Misplaced,
@@ -27,7 +27,6 @@ from exporter.text.values import (
     split_address,
     unknown_word,
 )
-from exporter.text.width import WIDTH, listed
 
 FORMATS: Final = ("timeline", "json")
 """What `--format` takes: for people, or one JSON object a line."""

@@ -6,16 +6,29 @@ answer are told, tried again, and delay nothing. Only the last status counts.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
+from msgspec import Struct
+
+from exporter.core.event_now import EventNow
+from exporter.core.folding import folded
 from exporter.core.policy import Rule
 from exporter.core.snapshot import EventFilesStatus, Status
-from exporter.event_files.folder import Folder
-from exporter.event_files.keeper import Keeper
+from exporter.event_files.content import (
+    STATUS_NAME,
+    SUFFIX,
+    event_fields,
+    event_file,
+    named_files,
+    status_fields,
+    status_file,
+)
+from exporter.event_files.folder import Folder, Identity, InUse, Patience, Stamp, Unfit, digest
 from exporter.log.protocol import Logger
 
 STUCK_SECONDS: Final = 5.0
@@ -98,3 +111,176 @@ class EventFiles:
                 self._log.recovered("event_files.stuck", "event_files.recovered", path=self._folder.path)
             if stopping:
                 return
+
+
+HEARTBEAT_SECONDS: Final = 4.0
+"""So often `status.json` is written when nothing changes; readers are promised 5 s."""
+RETRY_SECONDS: Final = 1.0
+IN_USE_SECONDS: Final = 0.5
+"""Of one pass, to wait for files that readers have open on Windows."""
+
+_REASONS: Final = {
+    errno.ENOENT: "missing",
+    errno.EACCES: "not-permitted",
+    errno.EPERM: "not-permitted",
+    errno.EROFS: "not-permitted",
+    errno.ENOSPC: "full",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "full",
+    errno.EFBIG: "full",
+}
+_READ_AT: Final[Mapping[str, Any]] = {"last_read_at": None}
+"""What alone is no reason to write `status.json`: it changes with each poll."""
+
+
+class _Written(Struct, frozen=True):
+    """What this process wrote under a name: the members, without the time, and what the file is known by."""
+
+    fields: Mapping[str, Any]
+    digest: bytes
+    stamp: Stamp
+
+
+class Keeper:
+    """Brings one folder to a status, as far as it lets itself be brought; it waits for the disk. Each file is tried for
+    itself, so that one that can't be written hinders no other. `bring` is for one thread, `error` for any."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        rules: Sequence[Rule],
+        *,
+        version: str,
+        log: Logger,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.error = ""
+        """Why the folder is not as it should be, a sentence."""
+        self._folder = folder
+        self._rules = rules
+        self._version = version
+        self._log = log
+        self._now = now
+        self._monotonic = monotonic
+        self._identity: Identity | None = None
+        self._written: dict[str, _Written] = {}
+        self._leftovers: dict[str, None] = {}
+        """Names of events' files that an earlier process wrote."""
+        self._temporary: list[str] = []
+        self._status: _Written | None = None
+        self._status_at = 0.0
+        self._patience = Patience(0)
+        self._failures: list[OSError] = []
+
+    def bring(self, status: Status, *, running: bool) -> float:
+        """Write and remove what is needed. Returns the seconds until the next pass, if nothing changes before."""
+        self._patience, self._failures = Patience(IN_USE_SECONDS), []
+        if self._tried(self._enter):
+            changed = status.knows_its_events and self._settle(status)
+            self._tried(self._write_status, status, running, changed)
+        self._report()
+        if self._failures:
+            return RETRY_SECONDS
+        return max(0.0, self._status_at + HEARTBEAT_SECONDS - self._monotonic())
+
+    def _tried(self, act: Callable[..., bool], *args: Any) -> bool:
+        """What `act` returns; False when it failed, which hinders no other file."""
+        try:
+            return act(*args)
+        except OSError as error:
+            self._failures.append(error)
+            return False
+
+    def _enter(self) -> bool:
+        """See which folder it is. Of another one than before nothing is known: all is read, and written, again."""
+        identity = self._folder.identity()
+        if identity != self._identity:
+            self._identity, self._written, self._status = None, {}, None
+            leftovers, self._temporary = self._folder.leftovers()
+            self._leftovers = dict.fromkeys(leftovers)
+            self._identity = identity
+        return True
+
+    def _settle(self, status: Status) -> bool:
+        """Remove the files of events that are over, then write those that are to be written. Whether any was."""
+        wanted = self._wanted(status)
+        over = [name for name in {**self._leftovers, **self._written} if name not in wanted]
+        # First, so that a full disk has room.
+        done = [self._tried(self._remove_over, name) for name in over]
+        self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
+        for name, event in wanted.items():
+            decision = status.state.process.decisions.get(event.key)
+            fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=self._rules)
+            done.append(self._tried(self._write_event, name, fields))
+        return any(done)
+
+    def _wanted(self, status: Status) -> dict[str, EventNow]:
+        """The events that have a file, by its name. The name stays when the id changes its case, so that no reader
+        takes the event for over."""
+        there = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
+        there |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
+        return {there.get(event.key, name): event for name, event in named_files(status).items()}
+
+    def _remove_over(self, name: str) -> bool:
+        """Remove an event's file; what an earlier process wrote may be somebody else's by now, and is left then."""
+        if name not in self._written and self._folder.is_foreign(name):
+            self._leftovers.pop(name, None)
+            return True
+        return self._remove(name)
+
+    def _remove(self, name: str) -> bool:
+        self._folder.remove(name, self._patience)
+        self._leftovers.pop(name, None)
+        self._written.pop(name, None)
+        return True
+
+    def _write_event(self, name: str, fields: Mapping[str, Any]) -> bool:
+        """Write an event's file, unless it is there and says the same. Whether it was written."""
+        written = self._written.get(name)
+        if written is not None and written.fields == fields and self._is_there(name, written):
+            return False
+        content = event_file(fields, self._now())
+        stamp = self._folder.replace(name, content, self._patience, durable=True)
+        self._written[name] = _Written(fields, digest(content), stamp)
+        self._leftovers.pop(name, None)
+        return True
+
+    def _is_there(self, name: str, written: _Written) -> bool:
+        """Whether the file is still the one that was written; a file system may forget when, and by which number."""
+        stamp = self._folder.stamp(name)
+        return stamp is not None and (stamp == written.stamp or self._folder.digest(name) == written.digest)
+
+    def _write_status(self, status: Status, running: bool, changed: bool) -> bool:  # called by `_tried`
+        """Write `status.json` where something changed, and from time to time. Whether it was written."""
+        if self._status is None:
+            self._folder.check_status()
+        names = sorted({**self._leftovers, **self._written})
+        fields = status_fields(status, names, version=self._version, running=running)
+        now, last = self._monotonic(), self._status
+        due = last is None or now - self._status_at >= HEARTBEAT_SECONDS or not self._is_there(STATUS_NAME, last)
+        if last is not None and not due and not changed and {**last.fields, **_READ_AT} == {**fields, **_READ_AT}:
+            return False
+        content = status_file(fields, self._now())
+        stamp = self._folder.replace(STATUS_NAME, content, self._patience, durable=False)
+        self._status, self._status_at = _Written(fields, digest(content), stamp), now
+        return True
+
+    def _report(self) -> None:
+        path = self._folder.path
+        if not self._failures:
+            self.error = ""
+            self._log.recovered("event_files", "event_files.recovered", path=path)
+            return
+        reason, self.error = _described(path, self._failures[0])
+        self._log.failing("event_files", "event_files.failed", path=path, reason=reason, detail=self.error)
+
+
+def _described(path: str, error: OSError) -> tuple[str, str]:
+    """The reason of a failure, one word, and a sentence."""
+    if isinstance(error, Unfit | InUse):
+        return "foreign" if isinstance(error, Unfit) else "in-use", str(error)
+    reason = _REASONS.get(error.errno or 0, "failed")
+    where = error.filename2 or error.filename or path
+    if reason == "missing":
+        return reason, f"{path} is missing: files are made in it, and the folder itself never"
+    return reason, f"{where}: {error.strerror or error}"

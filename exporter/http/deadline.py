@@ -112,12 +112,6 @@ class Exchange:
             self.unsent = False
             self._left()
 
-    def restart_answer(self) -> None:
-        """Discount what was received so far: it was a proxy's answer to CONNECT."""
-        self.received = 0
-        self.ended = False
-        self.stage = Stage.EXCHANGE
-
     def prolong(self, seconds: float) -> None:
         """Move the deadline to `seconds` from now."""
         self._deadline = self.monotonic() + seconds

@@ -32,9 +32,9 @@ from exporter.page.sentences import (
     not_before_distance,
     when,
 )
-from exporter.text.account import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
 from exporter.text.format import ago, counted, moment, size, span
 from exporter.text.terminal import printable
+from exporter.text.timeline import UNKNOWN, announced_duration, approved_by, observed_interruption, started_by
 
 if TYPE_CHECKING:
     from jinja2 import Template

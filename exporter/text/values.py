@@ -24,7 +24,7 @@ from exporter.secrets import (
     unmasked,
     without_credentials,
 )
-from exporter.text.width import listed
+from exporter.text.terminal import listed
 
 _MAX_SHOWN: Final = 80  # characters of a value, in an error of one line
 MAX_TEXT: Final = 4096

@@ -16,7 +16,7 @@ from exporter.core.state import Interruption, InterruptionKind
 from exporter.errors import Failure
 from exporter.metadata.errors import MetadataError
 from exporter.page.view import render_page
-from exporter.text.account import observed_interruption
+from exporter.text.timeline import observed_interruption
 from tests.support.agent_world import FREEZE, NAME, TIMEOUT, World, document, event, started
 from tests.support.status_reading import answered
 

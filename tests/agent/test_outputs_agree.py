@@ -22,11 +22,11 @@ from exporter.core.gate import Gate, GatePolicy, GateReason, gate_of
 from exporter.core.policy import DEFAULT_RULES, Coordination
 from exporter.core.records import VmIdentity
 from exporter.event_files.folder import Folder
-from exporter.event_files.keeper import Keeper
+from exporter.event_files.writer import Keeper
 from exporter.log.protocol import NullLogger
 from exporter.page.view import render_page
 from exporter.sinks.event_hubs.messages import message
-from exporter.sinks.otlp.attributes import log_attributes
+from exporter.sinks.otlp.sink import log_attributes
 from tests.support import oracle
 from tests.support.agent_world import NAME, REBOOT, VM, World, event, policy, started
 from tests.support.effort import LONG, MEMORY, Tried, examples

@@ -25,7 +25,7 @@ from exporter.core.snapshot import Status
 from exporter.core.state import Instant, SourceStatus
 from exporter.event_files.content import EVENT_TYPE, MAX_BYTES, MAX_FILES, file_name
 from exporter.event_files.folder import Folder
-from exporter.event_files.keeper import HEARTBEAT_SECONDS, RETRY_SECONDS, Keeper
+from exporter.event_files.writer import HEARTBEAT_SECONDS, RETRY_SECONDS, Keeper
 from exporter.log.protocol import NullLogger
 from tests.support.event_files import events, names, read
 from tests.support.statuses import (

@@ -158,7 +158,7 @@ import sys, time
 from datetime import UTC, datetime
 from exporter.core.policy import DEFAULT_RULES
 from exporter.event_files.folder import Folder
-from exporter.event_files.keeper import Keeper
+from exporter.event_files.writer import Keeper
 from exporter.log.protocol import NullLogger
 from tests.support.statuses import FREEZE, Story, document
 keeper = Keeper(Folder(sys.argv[1]), DEFAULT_RULES, version="1", log=NullLogger(), now=lambda: datetime.now(UTC),

@@ -21,7 +21,7 @@ from exporter.metadata.client import Answer
 from exporter.page.status import status_value
 from exporter.page.view import render_page
 from exporter.sinks.event_hubs.messages import message, partition_key
-from exporter.sinks.otlp.attributes import body, log_attributes, resource_attributes
+from exporter.sinks.otlp.sink import body, log_attributes, resource_attributes
 from exporter.sinks.prometheus.sink import PrometheusSink
 
 NAME: Final = "vm-0"

@@ -13,7 +13,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from exporter.config.schema import EventHubsSettings
 from exporter.http.tls import TlsFiles, default_context
+from exporter.secrets import Secret
 from exporter.sinks.event_hubs.address import Address
 
 PEM = serialization.Encoding.PEM
@@ -63,7 +65,9 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
 CLIENTS: dict[str, Callable[[Path], ssl.SSLContext]] = {
     "a file that a setting names": lambda path: TlsFiles(str(path)).context(),
     "the system's own": lambda _path: default_context(),
-    "Event Hubs": lambda path: Address(CONNECTION_STRING, "", "hub", "amqp", "", str(path)).tls_context(),
+    "Event Hubs": lambda path: Address(
+        EventHubsSettings(connection_string=Secret(CONNECTION_STRING), certificate=str(path))
+    ).tls_context(),
 }
 
 

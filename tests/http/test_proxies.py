@@ -12,8 +12,7 @@ from typing import Final
 
 import pytest
 
-from exporter.http.proxies import environment_proxy
-from exporter.http.transport import Proxy
+from exporter.http.transport import Proxy, environment_proxy
 
 HTTP = "http://collector.example:4318/v1/logs"
 HTTPS = "https://collector.example/v1/logs"
@@ -100,7 +99,7 @@ sys.modules["_scproxy"] = settings
 own, sys.platform = sys.platform, "darwin"
 import urllib.request
 if sys.argv[2] == "otlp":
-    from exporter.http.proxies import environment_proxy
+    from exporter.http.transport import environment_proxy
     assert environment_proxy("http://collector.example:4318/v1/logs", {}) is None
     assert environment_proxy("https://collector.example/v1/logs", {}) is None
     sys.exit()

@@ -15,8 +15,7 @@ from exporter.core.policy import Mode
 from exporter.core.records import Vm
 from exporter.core.snapshot import DestinationStatus, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, SourceStatus, State
-from exporter.page.links import RUNBOOK
-from exporter.page.status import status_value
+from exporter.page.status import RUNBOOK, status_value
 from exporter.page.view import render_page
 from tests.support import statuses
 from tests.support.page_reading import plain, read, rows, shown, tables, terms, verdict

@@ -22,7 +22,7 @@ import pytest
 from exporter.core.policy import Rule
 from exporter.event_files.content import EVENT_TYPE, event_file, file_name
 from exporter.event_files.folder import Folder
-from exporter.event_files.keeper import Keeper
+from exporter.event_files.writer import Keeper
 from exporter.log.protocol import NullLogger
 from tests.support.peers import need, until
 from tests.support.statuses import REBOOT, Story, started

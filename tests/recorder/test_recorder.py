@@ -37,8 +37,7 @@ from exporter.errors import Retryable
 from exporter.files import MOST_TIMES
 from exporter.log.log import Log
 from exporter.log.protocol import NullLogger
-from exporter.recorder.files import RecordingFiles
-from exporter.recorder.recorder import QUEUE_ITEMS, Recorder
+from exporter.recorder.recorder import QUEUE_ITEMS, Recorder, RecordingFiles
 from exporter.simulator.metadata.scenario import load as load_scenario
 from exporter.simulator.metadata.service import MetadataService
 from exporter.windows.access import is_private

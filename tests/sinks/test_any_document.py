@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.core.records import Vm
 from exporter.sinks.event_hubs.messages import message, partition_key
-from exporter.sinks.otlp.attributes import log_attributes
+from exporter.sinks.otlp.sink import log_attributes
 from tests.support.agent_world import World
 from tests.support.core_documents import NOT_BEFORE
 from tests.support.otlp_receiver import otlp_to

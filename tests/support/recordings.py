@@ -12,7 +12,7 @@ from typing import Any, Final
 from exporter.config.policy_values import policy_values
 from exporter.core.policy import Policy
 from exporter.core.records import timestamp
-from exporter.recorder.files import RecordingFiles
+from exporter.recorder.recorder import RecordingFiles
 from tests.support.factories import as_started, azure_event
 
 BEGIN: Final = datetime(2026, 3, 1, tzinfo=UTC)

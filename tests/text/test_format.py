@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.text.account import announced_duration
 from exporter.text.format import ago, clean, counted, format_duration, moment, parse_duration, size, span
+from exporter.text.timeline import announced_duration
 from tests.support.statuses import NOON
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.text.terminal import tell
-from exporter.text.width import WIDTH, columns, listed, wrapped
+from exporter.text.terminal import WIDTH, columns, listed, tell, wrapped
 from tests.support.lines import too_wide
 
 WIDE = "虚拟机"

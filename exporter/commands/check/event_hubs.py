@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from exporter.agent.destinations import event_hubs_destination
 from exporter.commands.check.network import REACH_WORDS, Reach, reach
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.event_hubs import AMQP_PORT, AMQPS_PORT
@@ -16,6 +15,7 @@ from exporter.config.schema import EventHubsSettings, Settings
 from exporter.errors import Failure
 from exporter.sinks.event_hubs.address import default_credential
 from exporter.sinks.event_hubs.event_loop import LoopThread
+from exporter.sinks.event_hubs.sink import EventHubsDestination
 
 TOPIC: Final = "event_hubs"
 WEBSOCKET_PORT: Final = 443
@@ -101,7 +101,7 @@ async def _token(make_credential: Callable[[], Any], seconds: float) -> None:
 def _link(settings: Settings, address: str, further: Mapping[str, Any]) -> Finding:
     hubs = settings.event_hubs
     try:
-        destination = event_hubs_destination(settings, **further)
+        destination = EventHubsDestination(hubs, **further)
     except ValueError as error:
         return fail(TOPIC, str(error))
     try:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from exporter.agent.destinations import otlp_destination
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.config.schema import Settings
 from exporter.errors import Failure
-from exporter.http.proxies import environment_proxy
+from exporter.http.transport import environment_proxy
+from exporter.sinks.otlp.sink import OtlpDestination
 
 TOPIC: Final = "otlp"
 
@@ -46,7 +46,7 @@ def origin(url: str) -> str:
 
 def _post(settings: Settings) -> Mapping[str, str]:
     try:
-        destination = otlp_destination(settings)
+        destination = OtlpDestination(settings.otlp)
     except ValueError as error:
         raise Failure("configuration", str(error)) from error
     try:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from exporter.core.folding import folded
 from exporter.files import TooLarge, WrongEncoding, in_utf8, read_capped
 from exporter.text.format import parse_duration
+from exporter.text.terminal import listed
 from exporter.text.values import nearest, unknown_word
-from exporter.text.width import listed
 
 MAX_BYTES = 1024 * 1024
 _TIMES = ("at", "wait", "notice", "lasts", "start_after_approval", "others_approve_after", "length")

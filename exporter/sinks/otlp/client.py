@@ -21,9 +21,8 @@ from exporter import __version__
 from exporter.config.schema import OtlpSettings
 from exporter.errors import Failure, Retryable
 from exporter.http.deadline import Disconnected, Exchange
-from exporter.http.proxies import environment_proxy
 from exporter.http.tls import TlsFiles
-from exporter.http.transport import Proxy, Transport, client_over
+from exporter.http.transport import Proxy, Transport, client_over, environment_proxy
 from exporter.secrets import Sieve, header_secrets
 from exporter.sinks.otlp.answers import FOREIGN, judge, translate
 

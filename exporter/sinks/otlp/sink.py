@@ -4,16 +4,21 @@ The SDK's log processors lose what the outbox is there to keep (a batch is dropp
 away, a flush returns True regardless), and its exporter calls a redirect, a log in page and a `partial_success` with
 rejected records a success. So of the SDK only the encoder is used, and `client` sends. Its log API is still private:
 whatever touches it is in this file, tested with the lowest and the newest version that pyproject.toml allows.
+
+Of the attributes `azure_scheduled_event.*` is ours (OpenTelemetry keeps `azure.*` for itself). The core makes records
+of values that every output can encode (`core.strict_json.encodable`); here they are cut and given one of OTLP's types.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -24,7 +29,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from exporter import __version__
 from exporter.config.schema import OtlpSettings
 from exporter.errors import PartlyRejected, Permanent
-from exporter.sinks.otlp import attributes as words
 from exporter.sinks.otlp.client import CollectorClient
 
 if TYPE_CHECKING:
@@ -117,25 +121,126 @@ class OtlpDestination:
         protobuf may come in several pieces, and the order of the records is kept.
         """
         try:
-            runs = groupby(records, words.resource_attributes)
+            runs = groupby(records, resource_attributes)
             return b"".join(self._encode_run(of_vm, run) for of_vm, run in runs)
         except Exception as error:  # whatever the SDK raises is a record's own: no other record waits for it
             raise Permanent("rejected", f"it cannot be encoded ({type(error).__name__})") from error
 
-    def _encode_run(self, of_vm: Mapping[str, words.AttributeValue], records: Iterable[Record]) -> bytes:
+    def _encode_run(self, of_vm: Mapping[str, AttributeValue], records: Iterable[Record]) -> bytes:
         resource = Resource({"service.version": __version__, **of_vm, **self._operator})
         entries = [ReadableLogRecord(_log_record(record), resource, self._scope) for record in records]
         return bytes(encode_logs(entries).SerializeToString())
 
 
 def _log_record(record: Record) -> LogRecord:
-    at = words.unix_nanoseconds(record.time)
+    at = unix_nanoseconds(record.time)
     return LogRecord(
         timestamp=at,
         observed_timestamp=at,  # `time` is when we observed it; a later try must not look like a later fact
-        severity_number=SeverityNumber(words.SEVERITY_NUMBERS.get(record.severity, 9)),
+        severity_number=SeverityNumber(SEVERITY_NUMBERS.get(record.severity, 9)),
         severity_text=record.severity,
-        body=words.body(record),
-        event_name=f"{words.ROOT}.{record.kind}",
-        attributes=words.log_attributes(record),
+        body=body(record),
+        event_name=f"{ROOT}.{record.kind}",
+        attributes=log_attributes(record),
     )
+
+
+AttributeValue = str | bool | int | float | tuple[str, ...]
+
+ROOT: Final = "azure_scheduled_event"
+UNKNOWN_DURATION: Final = -1
+"""`DurationInSeconds` where Azure does not know it [Query for events]."""
+
+_MAX_TEXT: Final = 8192
+_MAX_ITEMS: Final = 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+# https://opentelemetry.io/docs/specs/otel/logs/data-model/#field-severitynumber: the smallest number of each range
+SEVERITY_NUMBERS: Final[Mapping[str, int]] = {"INFO": 9, "WARN": 13, "ERROR": 17}
+
+# attribute below the root → Azure's field
+_EVENT_FIELDS: Final = (
+    ("id", "EventId"),
+    ("type", "EventType"),
+    ("status", "EventStatus"),
+    ("source", "EventSource"),
+    ("resource_type", "ResourceType"),
+    ("resources", "Resources"),
+    ("duration", "DurationInSeconds"),
+    ("description", "Description"),
+)
+# attribute below the root → key of `data`
+_DATA_FIELDS: Final = (
+    ("not_before", "not_before"),
+    ("incarnation", "document_incarnation"),
+    ("transition", "transition"),
+    ("affects_self", "affects_self"),
+    ("seen_before", "seen_before"),
+    ("gap", "gap_seconds"),
+    ("notice", "notice_seconds"),
+    ("approved_by", "approved_by"),
+    ("approval.attempt", "attempt"),
+    ("approval.status_code", "status_code"),
+    ("approval.reason", "reason"),
+    ("approval.rule", "rule"),
+    ("error", "error"),
+    ("fault", "fault"),
+    ("unexpected", "unexpected"),
+    ("unseen", "unseen"),
+)
+# key of `data` whose scalars are spread out flat below an attribute of the same name
+_FLATTENED: Final = ("decision", "account", "interruption")
+
+_RESOURCE_FIELDS: Final = (
+    ("cloud.region", "location"),
+    ("cloud.account.id", "subscription_id"),
+    ("cloud.availability_zone", "zone"),
+    ("cloud.resource_id", "resource_id"),
+    ("host.id", "id"),
+    ("host.name", "name"),
+    ("host.type", "size"),
+)
+
+
+def log_attributes(record: Record) -> dict[str, AttributeValue]:
+    """The attributes of `record`; what it does not know is left out."""
+    event = record.readable_event
+    values: dict[str, Any] = {f"{ROOT}.{name}": event.get(field) for name, field in _EVENT_FIELDS}
+    values |= {f"{ROOT}.{name}": record.data.get(key) for name, key in _DATA_FIELDS}
+    values[f"{ROOT}.changed"] = list(record.data.get("changed") or ()) or None
+    for key in _FLATTENED:
+        for name, value in (record.data.get(key) or {}).items():
+            if isinstance(value, str | int | float):  # nested ones stay in the other outputs
+                values[f"{ROOT}.{key}.{name}"] = value
+    if values[f"{ROOT}.duration"] == UNKNOWN_DURATION:
+        del values[f"{ROOT}.duration"]
+    attributes: dict[str, AttributeValue] = {"log.record.uid": record.id}
+    return attributes | {name: _attribute(value) for name, value in values.items() if value is not None and value != ""}
+
+
+def resource_attributes(record: Record) -> dict[str, AttributeValue]:
+    """The VM that `record` speaks of, in OpenTelemetry's words; empty ones are left out."""
+    vm = record.data["vm"]
+    known = {name: _attribute(vm[key]) for name, key in _RESOURCE_FIELDS if vm.get(key)}
+    return {"cloud.provider": "azure", "cloud.platform": "azure.vm", **known}
+
+
+def body(record: Record) -> str:
+    """The sentence for a person, or the kind where there is none."""
+    return str(_attribute(record.data.get("message") or record.kind))
+
+
+def unix_nanoseconds(instant: datetime) -> int:
+    """Nanoseconds since 1970, whole microseconds, never negative (protobuf has no sign here)."""
+    return max(0, (instant - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+
+def _attribute(value: Any) -> AttributeValue:
+    """A value of bounded length; one that OTLP has no type for as JSON."""
+    if isinstance(value, str):
+        return value[:_MAX_TEXT]
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+        return tuple(item[:_MAX_TEXT] for item in value[:_MAX_ITEMS])
+    return json.dumps(value, ensure_ascii=False)[:_MAX_TEXT]

@@ -22,7 +22,7 @@ from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Interruption, InterruptionKind
 from exporter.core.tags import unknown_tags
 from exporter.metadata.errors import MetadataError
-from exporter.recorder.files import RecordingFiles
+from exporter.recorder.recorder import RecordingFiles
 from tests.support.agent_world import NAME, VM, World, document, event, started
 from tests.support.approval_case import hours
 from tests.support.effort import LONG, MEMORY, Tried, examples

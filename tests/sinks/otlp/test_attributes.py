@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.sinks.otlp import attributes as otlp_attributes
+from exporter.sinks.otlp import sink as otlp_attributes
 from tests.sinks.otlp.test_sink import EVENT, a_record
 
 
