@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import queue
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
 from typing import Final
 
 from exporter.core.policy import Presence
+from exporter.daemon import DaemonCall
 from exporter.windows import access
 from exporter.windows.places import FILE_NOT_FOUND, is_not_found, is_own_name
 
@@ -78,79 +78,40 @@ def _folder(path: str) -> tuple[int, int] | None:
 class FileChecker:
     """`check_files` with a time limit: what is not known within `patience` seconds for all paths together is UNKNOWN.
 
-    The checks are made on a thread of their own. If it blocks in a file system that does not answer, another thread
-    replaces it, and that path is not checked again until the blocked thread returns. May be called from any thread; a
-    second caller waits for the first.
+    The checks are made on a daemon thread. If it blocks in a file system that does not answer, it is left behind, and
+    that path is not checked again until it returns. May be called from any thread; a second caller waits for the first.
     """
 
-    def __init__(
-        self,
-        presence: Callable[[str], Presence] = presence,
-        patience: float = PATIENCE_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, presence: Callable[[str], Presence] = presence, patience: float = PATIENCE_SECONDS) -> None:
         self._presence = presence
         self._patience = patience
-        self._monotonic = monotonic
         self._asking = threading.Lock()
-        self._worker: _Worker | None = None
-        self._stuck: list[_Worker] = []
+        self._stuck: dict[str, DaemonCall[None]] = {}
 
     def __call__(self, paths: Iterable[str]) -> dict[str, Presence]:
         """The presence of a file at each path."""
         with self._asking:
-            return self._check(paths)
+            self._stuck = {path: call for path, call in self._stuck.items() if not call.done()}
+            presences = dict.fromkeys(paths, Presence.UNKNOWN)
+            free = [path for path in presences if path not in self._stuck]
+            return presences | self._check(free) if free and len(self._stuck) < MOST_STUCK else presences
 
-    def _check(self, paths: Iterable[str]) -> dict[str, Presence]:
-        self._stuck = [worker for worker in self._stuck if worker.at is not None]
-        stuck = {worker.at for worker in self._stuck}
-        wanted = list(paths)
-        presences = dict.fromkeys(wanted, Presence.UNKNOWN)
-        free = [path for path in wanted if path not in stuck]
-        if not free or len(self._stuck) >= MOST_STUCK:
-            return presences
-        if self._worker is None:
-            self._worker = _Worker(self._presence)
-        return presences | self._ask(self._worker, free)
+    def _check(self, paths: Sequence[str]) -> dict[str, Presence]:
+        found: dict[str, Presence] = {}
+        left_behind = threading.Event()
 
-    def _ask(self, worker: _Worker, paths: Sequence[str]) -> dict[str, Presence]:
-        presences: dict[str, Presence] = {}
-        answers: queue.SimpleQueue[tuple[str, Presence]] = queue.SimpleQueue()
-        worker.asked.put((paths, answers))
-        until = self._monotonic() + self._patience
-        while len(presences) < len(paths):
-            try:
-                path, presence = answers.get(timeout=max(0.0, until - self._monotonic()))
-            except queue.Empty:
-                worker.dismiss()
-                self._stuck.append(worker)
-                self._worker = None
-                break
-            presences[path] = presence
-        return presences
-
-
-class _Worker:
-    """The thread that checks. `at` is the path that it checks now; None while there is none, or after it has ended."""
-
-    def __init__(self, presence: Callable[[str], Presence]) -> None:
-        self._presence = presence
-        self._dismissed = threading.Event()
-        self.asked: queue.SimpleQueue[tuple[Sequence[str], queue.SimpleQueue[tuple[str, Presence]]]]
-        self.asked = queue.SimpleQueue()
-        self.at: str | None = None
-        threading.Thread(target=self._run, name="files", daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._dismissed.is_set():
-            paths, answers = self.asked.get()
+        def check() -> None:
             for path in paths:
-                if self._dismissed.is_set():
-                    break
-                self.at = path
-                answers.put((path, self._presence(path)))
-                self.at = None
+                if not left_behind.is_set():
+                    found[path] = self._presence(path)
 
-    def dismiss(self) -> None:
-        """End the thread after the check that it is in."""
-        self._dismissed.set()
+        try:
+            call = DaemonCall(check, "files")
+        except RuntimeError:  # the system starts no more threads
+            return {}
+        wait([call], self._patience)
+        left_behind.set()
+        known = found.copy()
+        if not call.done() and (stuck := next((path for path in paths if path not in known), None)):
+            self._stuck[stuck] = call
+        return known
