@@ -83,6 +83,20 @@ def spawn(task: Callable[[], None], patience: float) -> None:
     wait([DaemonCall(task, "approval")], patience)
 
 
+def recorded(environment: Environment, recorder: Recorder) -> Environment:
+    """The environment, of which `recorder` records what happens."""
+    return replace(
+        environment,
+        record_interruption=recorder.interrupted,
+        record_document=recorder.keep,
+        record_failure=recorder.failed,
+        record_files=recorder.looked,
+        record_outbox=recorder.stored,
+        record_post_sent=recorder.sent,
+        record_post_answer=recorder.posted,
+    )
+
+
 class App:
     """The agent with its outbox, web server, deliveries and other threads: `start`, `run`, and `stop` from anywhere."""
 
@@ -205,16 +219,7 @@ class App:
                 poll_interval=options.poll_interval,
             )
             recorder.began(self._clock().wall, __version__, options.boot_id, policy_values(options.policy))
-            environment = replace(
-                environment,
-                record_interruption=recorder.interrupted,
-                record_document=recorder.keep,
-                record_failure=recorder.failed,
-                record_files=recorder.looked,
-                record_outbox=recorder.stored,
-                record_post_sent=recorder.sent,
-                record_post_answer=recorder.posted,
-            )
+            environment = recorded(environment, recorder)
         return Agent(options, self._client, self._outbox, self.sink, log=self._log, environment=environment)
 
     def _make_event_files(self, path: str) -> EventFiles:

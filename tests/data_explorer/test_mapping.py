@@ -13,6 +13,7 @@ import pytest
 from exporter.core.records import KINDS, Record
 from exporter.sinks.event_hubs.messages import message
 from tests.core.test_schema import EXAMPLES, cloudevent
+from tests.support.eventhubs_target import body_of
 from tests.support.hostile_messages import hostile
 from tests.support.kusto import ENQUEUED, TYPES, Database, tables
 
@@ -125,7 +126,7 @@ def test_all_that_a_vm_says_of_itself_arrives(database: Database) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_is_one_line(kind: str) -> None:
     """The format of the data connection, JSON, has an object on each line."""
-    body = message(_record(kind), "cloudevents").body
+    body = body_of(message(_record(kind), "cloudevents"))
     assert b"\n" not in body
     assert json.loads(body) == cloudevent(kind)
 
@@ -149,7 +150,7 @@ def test_a_duration_that_azure_does_not_know_is_null(database: Database) -> None
 def test_what_is_no_record_leaves_no_row(database: Database) -> None:
     """Messages of others on the same hub, and such as would pass for a record without a time, an id or a source."""
     record = cloudevent("scheduled")
-    other = message(_record("scheduled"), "azure-sample").body
+    other = body_of(message(_record("scheduled"), "azure-sample"))
     strangers = [
         json.loads(other),
         {},

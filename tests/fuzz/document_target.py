@@ -23,6 +23,7 @@ from exporter.page.view import render_page
 from exporter.sinks.event_hubs.messages import message, partition_key
 from exporter.sinks.otlp.sink import body, log_attributes, resource_attributes
 from exporter.sinks.prometheus.sink import PrometheusSink
+from tests.support.eventhubs_target import body_of
 
 NAME: Final = "vm-0"
 BEGAN: Final = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -59,7 +60,7 @@ class Memory:
             record = Record.from_json(found)
             assert record.to_json() == found
             assert self.ids.setdefault(record.id, found) == found, "one id for two facts"
-            message(record, "cloudevents").body.decode()
+            body_of(message(record, "cloudevents")).decode()
             message(record, "azure-sample")
             partition_key(record.subject)
             body(record), log_attributes(record), resource_attributes(record)

@@ -84,6 +84,11 @@ def text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def body_of(message: Any) -> bytes:
+    """The body of a message of the SDK's."""
+    return b"".join(message.body)
+
+
 class FailingCredential:
     """An asyncio credential without any token to give."""
 

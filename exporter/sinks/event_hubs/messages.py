@@ -1,14 +1,13 @@
-"""A record as an Event Hubs message, in plain values without the SDK."""
+"""A record as an Event Hubs message."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from datetime import UTC
 from typing import Final
 
-from msgspec import Struct
+from azure.eventhub import EventData
 
 from exporter.choices import MessageFormat
 from exporter.core.records import CONTENT_TYPE, Record
@@ -19,18 +18,12 @@ MAX_PARTITION_KEY: Final = 128
 MAX_PROPERTY: Final = 256
 
 
-class Message(Struct, frozen=True):
-    """One message. Properties are strings only: a Python consumer and 32-bit numbers do not go together. One that is
-    not known is left out."""
+def message(record: Record, message_format: MessageFormat) -> EventData:
+    """The message of a record. Raises ValueError for a record that cannot be encoded.
 
-    body: bytes
-    content_type: str
-    message_id: str
-    properties: Mapping[str, str]
-
-
-def message(record: Record, message_format: MessageFormat) -> Message:
-    """The message of a record. Raises ValueError for a record that cannot be encoded."""
+    Properties are strings only: a Python consumer and 32-bit numbers do not go together. One that is not known is left
+    out.
+    """
     event = record.readable_event
     properties = {
         "kind": record.kind,
@@ -40,14 +33,13 @@ def message(record: Record, message_format: MessageFormat) -> Message:
         "vm": record.data["vm"]["name"],
     }
     sample = message_format == "azure-sample"
-    return Message(
-        body=_sample(record) if sample else record.to_json(),
-        content_type="application/json" if sample else CONTENT_TYPE,
-        message_id=record.id,
-        properties={
-            name: value[:MAX_PROPERTY] for name, value in properties.items() if value and isinstance(value, str)
-        },
-    )
+    made = EventData(_sample(record) if sample else record.to_json())
+    made.content_type = "application/json" if sample else CONTENT_TYPE
+    made.message_id = record.id
+    made.properties = {
+        name: value[:MAX_PROPERTY] for name, value in properties.items() if value and isinstance(value, str)
+    }
+    return made
 
 
 def partition_key(subject: str) -> str | None:

@@ -31,7 +31,7 @@ from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.event_hubs.address import Address, default_credential
 from exporter.sinks.event_hubs.errors import translate
 from exporter.sinks.event_hubs.event_loop import Interrupted, LoopThread, Stuck
-from exporter.sinks.event_hubs.messages import Message, message, partition_key
+from exporter.sinks.event_hubs.messages import message, partition_key
 
 if TYPE_CHECKING:
     from exporter.core.records import Record
@@ -56,7 +56,7 @@ class _Portion(Struct):
     """The records of one subject in a send: their ids, their messages by partition key, and these as batches."""
 
     ids: frozenset[str]
-    runs: list[tuple[str | None, list[Message]]]
+    runs: list[tuple[str | None, list[EventData]]]
     batches: list[EventDataBatch] = field(default_factory=list)
 
 
@@ -292,18 +292,18 @@ class EventHubsDestination:
         return client
 
     async def _fill(
-        self, client: EventHubProducerClient, key: str | None, messages: Sequence[Message]
+        self, client: EventHubProducerClient, key: str | None, messages: Sequence[EventData]
     ) -> list[EventDataBatch]:
         """All messages in as few batches as the hub's limit allows; Permanent if one of them alone is too large."""
         batches: list[EventDataBatch] = []
-        for plain in messages:
-            event = _event(plain)
+        for event in messages:
             if batches and _added(batches[-1], event):
                 continue
             batch = await asyncio.wait_for(client.create_batch(partition_key=key), self._deadline)
             if not _added(batch, event):
-                limit = batch.max_size_in_bytes
-                raise Permanent("too-large", f"{len(plain.body)} bytes, the event hub takes messages of {limit}")
+                parts: Any = event.body
+                size, limit = len(b"".join(parts)), batch.max_size_in_bytes
+                raise Permanent("too-large", f"{size} bytes, the event hub takes messages of {limit}")
             batches.append(batch)
         return batches
 
@@ -330,15 +330,6 @@ async def _close_all(clients: Sequence[EventHubProducerClient]) -> bool:
     """Whether all of them closed in time; closed or not, they are not used any more."""
     closing = [asyncio.wait_for(client.close(), _CLOSING) for client in clients]
     return not any(await asyncio.gather(*closing, return_exceptions=True))
-
-
-def _event(plain: Message) -> EventData:
-    event = EventData(plain.body)
-    event.content_type = plain.content_type
-    event.message_id = plain.message_id
-    properties: dict[str | bytes, Any] = dict(plain.properties.items())
-    event.properties = properties
-    return event
 
 
 def _added(batch: EventDataBatch, event: EventData) -> bool:
