@@ -157,7 +157,7 @@ def test_neither_repr_nor_log_nor_summary_holds_a_key() -> None:
 
     secret = Secret(TEXT + ";EntityPath=hub")
     settings = replace(Settings(), event_hubs=EventHubsSettings(connection_string=secret))
-    address = Address(secret.reveal(), "", "hub", "amqp", "")
+    address = Address(settings.event_hubs)
     said = io.StringIO()
     log = Log(said, hide=(Secret(KEY),))
     encoded = urllib.parse.quote(KEY, safe="")
