@@ -25,7 +25,7 @@ from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.folding import folded
 from exporter.core.outage import UNAVAILABLE_SECONDS
 from exporter.core.policy import Context
-from exporter.core.records import APPROVAL_FAILED, Record, VmIdentity
+from exporter.core.records import Record, RecordKind, VmIdentity
 from exporter.core.snapshot import STALE_SECONDS, Status
 from exporter.core.state import EMPTY, Instant, Interruption, State
 from exporter.errors import SOURCE_BACKOFF, Failure, SourceFailure
@@ -266,7 +266,7 @@ class Agent:
         return {"event_id": event_id, **fields_of(event_type, self._environment.identity().vm.name, due)}
 
     def _log_record(self, record: Record, known_id: Mapping[str, str]) -> None:
-        if record.kind == APPROVAL_FAILED:
+        if record.kind == RecordKind.APPROVAL_FAILED:
             return  # each attempt has its own line, the fact's
         write = {"INFO": self._log.info, "WARN": self._log.warn}.get(record.severity, self._log.error)
         decision = record.data.get("decision") or {}

@@ -22,7 +22,7 @@ from exporter.core.facts import Fact, RecordsDropped
 from exporter.core.folding import alike
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.memory import without_histories
-from exporter.core.records import INTERRUPTION_OBSERVED, Storable, VmIdentity
+from exporter.core.records import RecordKind, Storable, VmIdentity
 from exporter.core.snapshot import DestinationStatus, OutboxStatus
 from exporter.core.state import Instant, State
 from exporter.errors import Failure
@@ -103,7 +103,7 @@ class StatePersistence:
             return False
         self.state = adopted_state(stored, self.state)
         # The next document shows again what is there. An interruption it does not show.
-        self._hold(record for record in self._take_unsaved() if record.kind == INTERRUPTION_OBSERVED)
+        self._hold(record for record in self._take_unsaved() if record.kind == RecordKind.INTERRUPTION_OBSERVED)
         return True
 
     def disown_if_of_another_vm(self, vm_id: str, now: Instant, boot_id: str) -> bool:

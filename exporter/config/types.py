@@ -19,7 +19,7 @@ from datetime import date
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from exporter.core.tags import MAX_TAG_NAME, MAX_TAGS, tag_label
+from exporter.core.records import MAX_TAG_NAME, MAX_TAGS, tag_label
 from exporter.secrets import HIDDEN, Secret
 from exporter.text.format import format_duration, format_size, parse_duration, parse_size
 from exporter.text.values import (

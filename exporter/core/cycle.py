@@ -18,30 +18,19 @@ from typing import Any, Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from exporter.core import facts
 from exporter.core import outage as outages
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted, taken_back
 from exporter.core.continuity import EVERYDAY, Step
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import Document, unknown_words
-from exporter.core.facts import (
-    AnomalyObserved,
-    ApprovalFailed,
-    ApprovalOutdated,
-    ApprovalPostponed,
-    DecisionMade,
-    DocumentChanged,
-    EventTransitioned,
-    Fact,
-    InterruptionObserved,
-    Polled,
-    UnknownValueObserved,
-)
+from exporter.core.facts import Fact
 from exporter.core.interruption import WINDOW_POLLS, attribute, with_interruption
 from exporter.core.lifecycle import advance
 from exporter.core.memory import memory_full, with_tracked
 from exporter.core.policy import NOT_PUBLISHED, Context, Decision, Policy, Reason, Verdict
 from exporter.core.record_factory import RecordFactory
-from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, DOCUMENT_REJECTED, Record
+from exporter.core.records import Record, RecordKind
 from exporter.core.scope import apply_scope
 from exporter.core.state import (
     EMPTY,
@@ -289,7 +278,7 @@ class _Cycle:
 
     def document_read(self, observed: DocumentRead) -> None:
         """Everything that follows from one good document."""
-        self._facts.append(Polled(observed.duration))
+        self._facts.append(facts.Polled(observed.duration))
         for due in observed.unsent:
             self._state = taken_back(self._state, due.tracked.key, due.before)
         self._ensure_started_record(now=True)
@@ -319,10 +308,10 @@ class _Cycle:
 
     def _record_step(self, step: Step) -> None:
         if step.changed:
-            self._facts.append(DocumentChanged())
+            self._facts.append(facts.DocumentChanged())
         if step.anomaly:
             self._record_anomaly(step.anomaly)
-        self._facts.extend(EventTransitioned(transition) for transition in step.counted)
+        self._facts.extend(facts.EventTransitioned(transition) for transition in step.counted)
         for transition in step.transitions:
             self._record(self._factory.transition(self._state, transition))
         for rejection in step.rejections:
@@ -330,7 +319,7 @@ class _Cycle:
 
     def _record_anomaly(self, anomaly: str) -> None:
         """Count an anomaly, and record it unless it is one of `EVERYDAY`."""
-        self._facts.append(AnomalyObserved(anomaly))
+        self._facts.append(facts.AnomalyObserved(anomaly))
         if anomaly not in EVERYDAY:
             self._record(self._factory.anomaly(self._state, anomaly))
 
@@ -342,7 +331,7 @@ class _Cycle:
             before, event = self._state.tracked.get(key), tracked.event
             for name in unknown_words(event):
                 if before is None or before.event.raw.get(name) != event.raw.get(name):
-                    self._facts.append(UnknownValueObserved(name))
+                    self._facts.append(facts.UnknownValueObserved(name))
 
     # -- deciding
 
@@ -354,7 +343,7 @@ class _Cycle:
             if tracked.decided == decision.words:
                 continue
             self._history(replace(tracked, decided=decision.words))
-            self._facts.append(DecisionMade(decision))
+            self._facts.append(facts.DecisionMade(decision))
             if decision.reason not in NOT_PUBLISHED and tracked.in_scope is not False:
                 self._record(self._factory.decision(self._state, decision))
         self._remember(decisions={decision.key: decision for decision in decisions})
@@ -382,7 +371,7 @@ class _Cycle:
             self._history(after)
             if reason is not Reason.NONE:
                 self._record(self._factory.outdated(self._state, after, reason.value))
-                self._facts.append(ApprovalOutdated())
+                self._facts.append(facts.ApprovalOutdated())
 
     # -- what became of approvals
 
@@ -397,7 +386,7 @@ class _Cycle:
         """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
         due, failure = observed.due, observed.failure or Failure("not-begun")
         self._state = taken_back(self._state, due.tracked.key, due.before)
-        self._facts.append(ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
+        self._facts.append(facts.ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
 
     def post_answered(self, observed: PostAnswered) -> None:
         """Record whether Azure accepted the approval."""
@@ -422,13 +411,13 @@ class _Cycle:
             self._record((state, record))
             record_id = record.id
         event_id, attempt = after.event.event_id, approval.attempts
-        self._facts.append(ApprovalFailed(failure.reason, event_id, attempt, status, failure.detail, record_id))
+        self._facts.append(facts.ApprovalFailed(failure.reason, event_id, attempt, status, failure.detail, record_id))
 
     # -- the source
 
     def poll_failed(self, observed: PollFailed) -> None:
         """A poll gave no document: an outage is recorded after 10 s, a 200 that is no document at once."""
-        self._facts.append(Polled(self._now.minus(observed.began), observed.reason, observed.detail))
+        self._facts.append(facts.Polled(self._now.minus(observed.began), observed.reason, observed.detail))
         process = self._process
         self._remember(
             source=outages.source_failed(process.source, self._now, observed.reason),
@@ -442,7 +431,7 @@ class _Cycle:
         if fault and self._state.document_rejected != fault and self._ensure_started_record():
             message = f"An answer of the metadata service is no document: {observed.detail}"
             data = {"reason": fault, "error": observed.detail}
-            self._record(self._factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data))
+            self._record(self._factory.about_vm(self._state, RecordKind.DOCUMENT_REJECTED, "WARN", message, data))
             self._become(replace(self._state, document_rejected=fault))
         self.time_passed(TimePassed(observed.interruptions))
 
@@ -511,7 +500,7 @@ class _Cycle:
         closed = tracked is not None and tracked.closed_at is not None  # its account is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
-        self._facts.append(InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
+        self._facts.append(facts.InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))
 
     def _explain(self, unobserved: float) -> None:
         """Count interruptions that were recorded while the source failed for the event that was Started then: only the
@@ -549,7 +538,7 @@ class _Cycle:
         if not self._ensure_started_record():
             return
         self._attribute((*self._process.pending, *observed.interruptions), patience=-1.0)
-        self._record(self._factory.about_vm(self._state, AGENT_STOPPED, "INFO", "The agent has stopped", {}))
+        self._record(self._factory.about_vm(self._state, RecordKind.AGENT_STOPPED, "INFO", "The agent has stopped", {}))
 
     def learn_identity(self) -> None:
         """Bind the state to this VM: the id that is known first stays."""
@@ -574,7 +563,7 @@ class _Cycle:
             previous = self._process.previous_run
             data = {"version": version, "mode": mode, "previous_run": previous or None, **self._factory.evidence}
             message = f"The agent {version} has started in mode {mode}{_ENDED.get(previous, '')}"
-            self._record(self._factory.about_vm(self._state, AGENT_STARTED, "INFO", message, data))
+            self._record(self._factory.about_vm(self._state, RecordKind.AGENT_STARTED, "INFO", message, data))
         return True
 
     # -- changing the state

@@ -22,24 +22,7 @@ from exporter.core.event_now import EventNow
 from exporter.core.memory import number, with_tracked
 from exporter.core.messages import ANOMALY_MESSAGES, sentence, severity, title, why
 from exporter.core.policy import Decision, Mode, Verdict
-from exporter.core.records import (
-    APPROVAL_ACCEPTED,
-    APPROVAL_DECIDED,
-    APPROVAL_FAILED,
-    APPROVAL_OUTDATED,
-    DEPTH,
-    EVENT_REJECTED,
-    INTERRUPTION_OBSERVED,
-    SOURCE_ANOMALY,
-    SOURCE_RECOVERED,
-    SOURCE_UNAVAILABLE,
-    Record,
-    Vm,
-    optional_timestamp,
-    rounded,
-    timestamp,
-    vm_data,
-)
+from exporter.core.records import DEPTH, Record, RecordKind, Vm, optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.state import CLOSING, Interruption, Kind, Outage, Phase, Rejection, State, Tracked, Transition
 from exporter.core.strict_json import encodable
 
@@ -155,13 +138,13 @@ class RecordFactory(Struct, frozen=True):
         data = {"decision": decision_data(decision, self.mode)}
         held = decision.verdict is Verdict.HOLD
         message = f"{'Held' if held else 'Approving'} {title(tracked)}: {why(decision)}"
-        return self.about_event(state, tracked, APPROVAL_DECIDED, "INFO", message, data)
+        return self.about_event(state, tracked, RecordKind.APPROVAL_DECIDED, "INFO", message, data)
 
     def accepted(self, state: State, tracked: Tracked) -> tuple[State, Record]:
         """`approval.accepted`: a POST was answered 200."""
         data = {"attempt": tracked.approval.attempts, "status_code": 200, "rule": tracked.approval.rule}
         message = f"Azure accepted our approval of {title(tracked)} (rule {tracked.approval.rule})"
-        return self.about_event(state, tracked, APPROVAL_ACCEPTED, "INFO", message, data)
+        return self.about_event(state, tracked, RecordKind.APPROVAL_ACCEPTED, "INFO", message, data)
 
     def failed(
         self, state: State, tracked: Tracked, reason: str, status_code: int | None, error: str
@@ -171,13 +154,13 @@ class RecordFactory(Struct, frozen=True):
         count = tracked.approval.failures.get(reason, 0)
         data = {"attempt": attempts, "count": count, "status_code": status_code, "reason": reason, "error": error}
         message = f"Approval of {title(tracked)} was not accepted (attempt {attempts}): {reason}"
-        return self.about_event(state, tracked, APPROVAL_FAILED, "WARN", message, data)
+        return self.about_event(state, tracked, RecordKind.APPROVAL_FAILED, "WARN", message, data)
 
     def outdated(self, state: State, tracked: Tracked, reason: str) -> tuple[State, Record]:
         """`approval.outdated`: why an event that was approved would be held now."""
         data = {"reason": reason, "rule": tracked.approval.rule}
         message = f"{title(tracked)} changed after we approved it and would now be held: {reason}"
-        return self.about_event(state, tracked, APPROVAL_OUTDATED, "ERROR", message, data)
+        return self.about_event(state, tracked, RecordKind.APPROVAL_OUTDATED, "ERROR", message, data)
 
     def interruption(
         self, state: State, interruption: Interruption, tracked: Tracked | None, *, failing: bool = False
@@ -200,18 +183,20 @@ class RecordFactory(Struct, frozen=True):
             if kind == "clock_step":
                 what = f"The clock of this VM was set {'back' if seconds < 0 else 'forward'} by {abs(seconds):.1f} s"
             message = f"{what} {known}"
-            return factory.about_vm(state, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
+            return factory.about_vm(state, RecordKind.INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
         totals = tracked.interruptions
         data["count"], data["total_seconds"] = totals.count, rounded(totals.total)
         data["longest_seconds"], data["announced_seconds"] = rounded(totals.longest), tracked.event.announced_seconds
         message = f"Interruption of {seconds:.1f} s observed ({kind}) during {title(tracked)}"
-        return factory.about_event(state, tracked, INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data})
+        return factory.about_event(
+            state, tracked, RecordKind.INTERRUPTION_OBSERVED, "WARN", message, {"interruption": data}
+        )
 
     def unavailable(self, state: State, outage: Outage, reason: str, lasted: float) -> tuple[State, Record]:
         """`source.unavailable`: polls fail since `lasted` seconds ago, the last one for this reason."""
         message = f"No document from the metadata service for {lasted:.0f} s: {reason}"
         data = {"reason": reason, "since": timestamp(outage.since.wall)}
-        return self.about_vm(state, SOURCE_UNAVAILABLE, "ERROR", message, data)
+        return self.about_vm(state, RecordKind.SOURCE_UNAVAILABLE, "ERROR", message, data)
 
     def recovered(self, state: State, outage: Outage, absent: float | None) -> tuple[State, Record]:
         """`source.recovered`, after polls failed for `outage.silent` seconds, and no agent polled for `absent` seconds;
@@ -227,11 +212,11 @@ class RecordFactory(Struct, frozen=True):
             "gap_seconds": rounded(outage.silent),
             "absent_seconds": rounded(absent),
         }
-        return self.about_vm(state, SOURCE_RECOVERED, "INFO", message, data)
+        return self.about_vm(state, RecordKind.SOURCE_RECOVERED, "INFO", message, data)
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
         """`source.anomaly`; `word` is one of `continuity.ANOMALIES`."""
-        return self.about_vm(state, SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
+        return self.about_vm(state, RecordKind.SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
 
     def rejection(self, state: State, rejection: Rejection) -> tuple[State, Record]:
         """`event.rejected`: an element of the document that is not, or not wholly, understood."""
@@ -241,9 +226,11 @@ class RecordFactory(Struct, frozen=True):
             # Of other fields it depends on the rules, and the decision's record says it.
             held = " and can't be approved until it is" if tracked.event.faulty else ""
             message = f"Event {tracked.event.event_id} is not wholly understood{held}: {rejection.fault}"
-            return self.about_event(state, tracked, EVENT_REJECTED, "WARN", message, data)
+            return self.about_event(state, tracked, RecordKind.EVENT_REJECTED, "WARN", message, data)
         message = f"An element of the document can't be tracked: {rejection.fault}"
-        return self.about_vm(state, EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)})
+        return self.about_vm(
+            state, RecordKind.EVENT_REJECTED, "WARN", message, {**data, "event": encodable(rejection.raw)}
+        )
 
 
 def _null_for(nothing: object, value: Any) -> Any:

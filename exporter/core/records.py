@@ -7,8 +7,10 @@ One record = one CloudEvents 1.0 event = one OpenTelemetry log record = one Even
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -17,40 +19,59 @@ from msgspec import Struct
 
 from exporter.core.state import Kind
 from exporter.core.strict_json import encodable
-from exporter.core.tags import Tags
 
 SCHEMA_VERSION: Final = 1
 DATA_SCHEMA: Final = "urn:azure-scheduled-events-exporter:schema:record:v1"
 DEPTH: Final = 80  # of a record's data: that of one event (`strict_json.encodable`), and of what is around it
 CONTENT_TYPE: Final = "application/cloudevents+json"
 
-APPROVAL_DECIDED: Final = "approval.decided"
-APPROVAL_ACCEPTED: Final = "approval.accepted"
-APPROVAL_FAILED: Final = "approval.failed"
-APPROVAL_OUTDATED: Final = "approval.outdated"
-INTERRUPTION_OBSERVED: Final = "interruption.observed"
-SOURCE_UNAVAILABLE: Final = "source.unavailable"
-SOURCE_RECOVERED: Final = "source.recovered"
-SOURCE_ANOMALY: Final = "source.anomaly"
-DOCUMENT_REJECTED: Final = "document.rejected"
-EVENT_REJECTED: Final = "event.rejected"
-AGENT_STARTED: Final = "agent.started"
-AGENT_STOPPED: Final = "agent.stopped"
-KINDS: Final = (
-    *(kind.value for kind in Kind),
-    APPROVAL_DECIDED,
-    APPROVAL_ACCEPTED,
-    APPROVAL_FAILED,
-    APPROVAL_OUTDATED,
-    INTERRUPTION_OBSERVED,
-    SOURCE_UNAVAILABLE,
-    SOURCE_RECOVERED,
-    SOURCE_ANOMALY,
-    DOCUMENT_REJECTED,
-    EVENT_REJECTED,
-    AGENT_STARTED,
-    AGENT_STOPPED,
-)
+
+class RecordKind(StrEnum):
+    """The kinds of record that are no transition of an event, as published."""
+
+    APPROVAL_DECIDED = "approval.decided"
+    APPROVAL_ACCEPTED = "approval.accepted"
+    APPROVAL_FAILED = "approval.failed"
+    APPROVAL_OUTDATED = "approval.outdated"
+    INTERRUPTION_OBSERVED = "interruption.observed"
+    SOURCE_UNAVAILABLE = "source.unavailable"
+    SOURCE_RECOVERED = "source.recovered"
+    SOURCE_ANOMALY = "source.anomaly"
+    DOCUMENT_REJECTED = "document.rejected"
+    EVENT_REJECTED = "event.rejected"
+    AGENT_STARTED = "agent.started"
+    AGENT_STOPPED = "agent.stopped"
+
+
+KINDS: Final = (*map(str, Kind), *map(str, RecordKind))
+"""Every published kind, those of transitions first."""
+
+
+# Which tags of this VM are published is configured, and never another one, since tags may hold secrets. Azure compares
+# their names without regard to case [Azure Resource Manager, Tag usage and recommendations]; they are published as they
+# are configured.
+MAX_TAGS: Final = 16
+"""Each is a label of `vm_info`, on each VM of a fleet."""
+MAX_TAG_NAME: Final = 512
+"""Characters, as Azure allows."""
+MAX_TAG_VALUE: Final = 256
+"""Characters, as Azure allows; a longer value is cut."""
+
+Tags = tuple[tuple[str, str], ...]
+"""Name, as configured, and value of each tag that is published; "" for one that the VM does not have, or that is not
+known."""
+
+_NO_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def tag_label(name: str) -> str:
+    """The label of a tag on `vm_info`."""
+    return "tag_" + _NO_LABEL.sub("_", name)
+
+
+def unknown_tags(names: Iterable[str]) -> Tags:
+    """The tags of a VM that has not been asked yet."""
+    return tuple((name, "") for name in names)
 
 
 class Vm(Struct, frozen=True):

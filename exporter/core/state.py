@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from exporter.core.document import Document, Event
-from exporter.core.stored import Stored, Time
+from exporter.core.document import Document, Event, Stored, Time
 
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 

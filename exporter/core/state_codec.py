@@ -21,9 +21,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.core.document import Document, Rejected
+from exporter.core.document import Document, Rejected, Stored, Time
 from exporter.core.state import EMPTY, Instant, ProcessMemory, State
-from exporter.core.stored import Stored, Time
 from exporter.core.strict_json import constant
 
 STATE_VERSION: Final = 1

@@ -20,9 +20,8 @@ import httpx
 from msgspec import Struct
 
 from exporter.core.folding import folded
-from exporter.core.records import Vm
+from exporter.core.records import MAX_TAG_VALUE, Tags, Vm
 from exporter.core.strict_json import encodable
-from exporter.core.tags import MAX_TAG_VALUE, Tags
 from exporter.errors import parse_http_date, parse_retry_after
 from exporter.http.deadline import Aborted, Exchange, Resolve, Stage
 from exporter.http.tls import default_context

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from exporter.core.folding import folded
-from exporter.core.records import APPROVAL_ACCEPTED, Record
+from exporter.core.records import Record, RecordKind
 from exporter.core.state import Approval, Instant, Kind, State
 from exporter.core.state_codec import dump_state, load_state
 from exporter.outbox.file import MOST_ROWS, PAGE, make_tables, read_journal, transaction
@@ -73,7 +73,7 @@ def salvage(
             queues = unknown | waiting.get(seq, {})
             rows = [(name, seq, folded(record.subject), why) for name, why in queues.items()]
             target.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", rows)
-            if record.kind == APPROVAL_ACCEPTED:
+            if record.kind == RecordKind.APPROVAL_ACCEPTED:
                 sent[folded(record.subject)] = Approval(1, Instant(record.time), record.time)
             elif record.kind == Kind.STARTED:
                 started[folded(record.subject)] = record.time

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted
 from exporter.core.continuity import Step
 from exporter.core.decision import decide, files_to_check
-from exporter.core.document import Document, parse_document
+from exporter.core.document import Document, parse_document, parse_time
 from exporter.core.folding import folded
 from exporter.core.hours import Hours
 from exporter.core.lifecycle import advance
@@ -31,7 +31,6 @@ from exporter.core.records import Record, Vm
 from exporter.core.scope import apply_scope
 from exporter.core.state import CLOSING, Approval, Instant, Kind, Reset, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
-from exporter.core.timestamps import parse_time
 from tests.support import oracle
 from tests.support.approval_case import hours
 from tests.support.core_documents import NOON, context_of, event

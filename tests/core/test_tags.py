@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.tags import tag_label, unknown_tags
+from exporter.core.records import tag_label, unknown_tags
 
 
 @pytest.mark.parametrize(

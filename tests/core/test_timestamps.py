@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.core.timestamps import parse_time
+from exporter.core.document import parse_time
 from tests.support.core_documents import one
 
 # -- times

@@ -17,10 +17,9 @@ from msgspec.structs import replace
 
 from exporter.core.document import document_from
 from exporter.core.policy import DEFAULT_RULES, Mode, Rule
-from exporter.core.records import VM_TEXTS, Vm
+from exporter.core.records import MAX_TAG_NAME, MAX_TAG_VALUE, MAX_TAGS, VM_TEXTS, Vm
 from exporter.core.snapshot import Status
 from exporter.core.state import Instant
-from exporter.core.tags import MAX_TAG_NAME, MAX_TAG_VALUE, MAX_TAGS
 from exporter.event_files.content import (
     EVENT_TYPE,
     MAX_BYTES,

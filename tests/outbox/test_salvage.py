@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from exporter.core.records import APPROVAL_ACCEPTED, Record
+from exporter.core.records import Record, RecordKind
 from exporter.core.state import Kind, State
 from exporter.outbox.errors import OutboxUnwritable
 from exporter.outbox.store import Outbox
@@ -163,7 +163,11 @@ def test_a_state_that_cannot_be_read_costs_no_record(tmp_path: Path, sql: str) -
     path = tmp_path / "o.db"
     outbox = opened(path)
     accepted, started = a_record(2, "Approved-1"), a_record(3, "Started-1")
-    records = [a_record(1), replace(accepted, kind=APPROVAL_ACCEPTED), replace(started, kind=Kind.STARTED.value)]
+    records = [
+        a_record(1),
+        replace(accepted, kind=RecordKind.APPROVAL_ACCEPTED),
+        replace(started, kind=Kind.STARTED.value),
+    ]
     outbox.commit(STATE, records)
     outbox.close()
     with closing(sqlite3.connect(path)) as db:

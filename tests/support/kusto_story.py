@@ -17,7 +17,7 @@ from exporter.core.folding import folded
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Mode, Policy
 from exporter.core.record_factory import RecordFactory
-from exporter.core.records import AGENT_STARTED, AGENT_STOPPED, Record, Vm
+from exporter.core.records import Record, RecordKind, Vm
 from exporter.core.state import Approval, Instant, Interruption, InterruptionKind, InterruptionTotals, State
 from tests.support.core_documents import Watcher, context_of
 from tests.support.factories import as_started, azure_event
@@ -69,12 +69,16 @@ class Member:
         """The agent starts."""
         self._go(moment)
         more = {"version": version, "mode": self.mode.value, "rebooted": False}
-        self._tell(self._writer.about_vm(self._watcher.state, AGENT_STARTED, "INFO", "The agent started", more))
+        self._tell(
+            self._writer.about_vm(self._watcher.state, RecordKind.AGENT_STARTED, "INFO", "The agent started", more)
+        )
 
     def stops(self, moment: datetime) -> None:
         """The agent stops."""
         self._go(moment)
-        self._tell(self._writer.about_vm(self._watcher.state, AGENT_STOPPED, "INFO", "The agent stopped", {}))
+        self._tell(
+            self._writer.about_vm(self._watcher.state, RecordKind.AGENT_STOPPED, "INFO", "The agent stopped", {})
+        )
 
     def sees(self, moment: datetime, *events: dict[str, Any], unbroken: bool = True) -> None:
         """Reads this document at a moment; `unbroken`: it read the one before a second before that."""

@@ -47,7 +47,7 @@ from exporter.core.folding import alike, folded
 from exporter.core.outage import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
 from exporter.core.policy import Context, Policy, Presence, Reason, prepared_path
 from exporter.core.record_factory import RecordFactory
-from exporter.core.records import APPROVAL_DECIDED, APPROVAL_OUTDATED, DOCUMENT_REJECTED, Record, Vm, VmIdentity
+from exporter.core.records import Record, RecordKind, Vm, VmIdentity
 from exporter.core.state import Instant, Interruption, InterruptionKind, State, Tracked
 from exporter.core.state_codec import dump_state, load_state
 from exporter.errors import Failure
@@ -55,7 +55,7 @@ from exporter.errors import Failure
 FileCheck = Callable[[Policy, Iterable[str], Mapping[str, Presence]], Mapping[str, Presence]]
 """The presence of a policy's files, by path: gets the policy, the paths, and what the agent found then."""
 
-OF_A_POLICY: Final = (APPROVAL_DECIDED, APPROVAL_OUTDATED)
+OF_A_POLICY: Final = (RecordKind.APPROVAL_DECIDED, RecordKind.APPROVAL_OUTDATED)
 """The kinds of records that tell what a policy decided."""
 FORESEEN: Final = timedelta(days=30)
 """Azure announces less far ahead; a document may hold any time."""
@@ -446,7 +446,7 @@ class ReplayEngine:
         factory = RecordFactory(self._identity.vm, at, document.incarnation if document else None, self._policy.mode)
         message = f"{where} is no document: {detail}"
         data = {"reason": reason, "error": detail, "input": where}
-        self._state, record = factory.about_vm(self._state, DOCUMENT_REJECTED, "WARN", message, data)
+        self._state, record = factory.about_vm(self._state, RecordKind.DOCUMENT_REJECTED, "WARN", message, data)
         self._committed = self._state
         self._records.append(record)
 

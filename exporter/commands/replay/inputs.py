@@ -42,8 +42,7 @@ from exporter.commands.replay.entries import (
 )
 from exporter.config.policy_values import PolicyRead, read_policy
 from exporter.core.policy import Presence
-from exporter.core.records import VM_TEXTS, Vm
-from exporter.core.tags import MAX_TAGS, Tags
+from exporter.core.records import MAX_TAGS, VM_TEXTS, Tags, Vm
 from exporter.files import WrongEncoding, in_utf8
 from exporter.simulator.metadata import scenario
 from exporter.simulator.metadata.scenario import Scenario, ScenarioError

@@ -18,7 +18,7 @@ from exporter.config.policy_values import policy_values
 from exporter.config.schema import Settings
 from exporter.core.folding import folded
 from exporter.core.policy import Mode, Policy
-from exporter.core.records import AGENT_STARTED, Record
+from exporter.core.records import Record, RecordKind
 from exporter.text.format import clean, counted
 from exporter.text.terminal import say, tell
 from exporter.text.timeline import record_lines
@@ -57,7 +57,7 @@ class Told(Struct):
     def assumed(self) -> tuple[str, ...]:
         """The kinds of records that were not recorded so: what a policy not in force then decides, and the mode
         of the agent."""
-        return (*OF_A_POLICY, AGENT_STARTED) if self.compared and self.given is not None else ()
+        return (*OF_A_POLICY, RecordKind.AGENT_STARTED) if self.compared and self.given is not None else ()
 
     @property
     def vm_name(self) -> str:

@@ -31,15 +31,15 @@ from prometheus_client.registry import Collector
 
 from exporter.core import facts
 from exporter.core.policy import Decision
+from exporter.core.records import tag_label
 from exporter.core.snapshot import Status
 from exporter.core.state import CLOSING, Instant, Kind, Phase, Seen, StartedBy, Transition
-from exporter.core.tags import tag_label
 from exporter.sinks.prometheus import catalogue
 from exporter.sinks.prometheus.catalogue import EVENT_SOURCES, EVENT_TYPES, OTHER
 from exporter.sinks.prometheus.gauges import Samples, gauges_before_first_status, gauges_of, known_word, label_value
 from exporter.sinks.reasons import REASONS as SEND_REASONS
 from exporter.text.terminal import visible
-from exporter.windows.process import ProcessUsage, process_usage
+from exporter.windows.system import ProcessUsage, process_usage
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -18,9 +18,8 @@ from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Presence, Rule
-from exporter.core.records import Record, Vm, VmIdentity
+from exporter.core.records import Record, Vm, VmIdentity, unknown_tags
 from exporter.core.state import Interruption, InterruptionKind
-from exporter.core.tags import unknown_tags
 from exporter.metadata.errors import MetadataError
 from exporter.recorder.recorder import RecordingFiles
 from tests.support.agent_world import NAME, VM, World, document, event, started
