@@ -115,7 +115,7 @@ class Approvals:
         fresh = {one.tracked.key: one for one in due}
         with self._lock:
             self._connecting = {key: fresh.pop(key) for key in list(fresh) if key in self._threads}
-        self._waiting = deque(sorted((*self._waiting, *fresh.values()), key=lambda one: one.before.attempts))
+        self._waiting = deque(sorted((*self._waiting, *fresh.values()), key=lambda one: one.tracked.approval.attempts))
 
     def withdraw(self) -> tuple[DueApproval, ...]:
         """Take back every approval that has not left: a new document was read, which decides anew about them."""

@@ -63,8 +63,9 @@ def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wai
     )
 
 
-def taken_back(state: State, key: str, before: Approval) -> State:
-    """The state without an attempt that was marked and then not sent. `before` is the approval before the mark."""
+def taken_back(state: State, unsent: Tracked) -> State:
+    """The state without an attempt that was marked and not sent. `unsent` is the event's history before the mark."""
+    key, before = unsent.key, unsent.approval
     tracked = state.history(key)
     if tracked is not None:
         approval = replace(before, in_flight=False, unanswered=tracked.approval.unanswered)

@@ -32,18 +32,7 @@ from exporter.core.policy import NOT_PUBLISHED, Context, Decision, Policy, Reaso
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, RecordKind
 from exporter.core.scope import apply_scope
-from exporter.core.state import (
-    EMPTY,
-    PREVIOUS_RUN,
-    Approval,
-    Instant,
-    Interruption,
-    Kind,
-    Reset,
-    StartedBy,
-    State,
-    Tracked,
-)
+from exporter.core.state import EMPTY, Instant, Interruption, Kind, Reset, SourceStatus, StartedBy, State, Tracked
 from exporter.errors import Failure
 
 IDENTITY_SECONDS: Final = 10.0
@@ -139,11 +128,6 @@ class DueApproval(Struct, frozen=True):
 
     decision: Decision
     tracked: Tracked
-
-    @property
-    def before(self) -> Approval:
-        """The event's approval before this attempt."""
-        return self.tracked.approval
 
 
 class Outcome(Struct, frozen=True):
@@ -244,7 +228,7 @@ def adopted_state(stored: State, observed: State) -> State:
     )
 
 
-_ENDED: Final[Mapping[str, str]] = {
+_ENDED: Final[Mapping[str, str]] = {  # by `ProcessMemory.previous_run`, as published
     "stopped": "; its last run was stopped",
     "killed": "; its last run was killed",
     "with-machine": "; its last run ended with the machine",
@@ -280,7 +264,7 @@ class _Cycle:
         """Everything that follows from one good document."""
         self._facts.append(facts.Polled(observed.duration))
         for due in observed.unsent:
-            self._state = taken_back(self._state, due.tracked.key, due.before)
+            self._state = taken_back(self._state, due.tracked)
         self._ensure_started_record(now=True)
         if self._state.first_answer is None and observed.duration > SLOW_FIRST_ANSWER_SECONDS:
             self._record_anomaly("slow-first-answer")
@@ -385,7 +369,7 @@ class _Cycle:
     def approval_unsent(self, observed: ApprovalUnsent) -> None:
         """Remove the mark of an attempt that was not sent: the next good document may send it at once."""
         due, failure = observed.due, observed.failure or Failure("not-begun")
-        self._state = taken_back(self._state, due.tracked.key, due.before)
+        self._state = taken_back(self._state, due.tracked)
         self._facts.append(facts.ApprovalPostponed(due.decision.event.event_id, failure.reason, failure.detail))
 
     def post_answered(self, observed: PostAnswered) -> None:
@@ -418,11 +402,9 @@ class _Cycle:
     def poll_failed(self, observed: PollFailed) -> None:
         """A poll gave no document: an outage is recorded after 10 s, a 200 that is no document at once."""
         self._facts.append(facts.Polled(self._now.minus(observed.began), observed.reason, observed.detail))
-        process = self._process
-        self._remember(
-            source=outages.source_failed(process.source, self._now, observed.reason),
-            malformed=process.malformed + bool(observed.document_fault),
-        )
+        source, now, malformed = self._process.source, self._now, self._process.malformed
+        failed = replace(source, up=False, last_poll=now.wall, failure=observed.reason, failing=source.failing or now)
+        self._remember(source=failed, malformed=malformed + bool(observed.document_fault))
         before = self._state.outage
         outage = outages.failed(before, observed.began, self._now, observed.reason)
         self._state = replace(self._state, outage=outage)
@@ -460,7 +442,7 @@ class _Cycle:
             self._become(replace(self._state, outage=replace(outage, warned=True)))
 
     def _source_recovered(self) -> None:
-        self._remember(malformed=0, source=outages.source_answered(self._now))
+        self._remember(malformed=0, source=SourceStatus(up=True, last_poll=self._now.wall, success=self._now))
         outage = self._state.outage
         if outage is None:
             return
@@ -526,9 +508,8 @@ class _Cycle:
         """Note what is known about the time between two processes: whether the VM has booted in between."""
         state, before, boot_id = self._state, self._state.boot_id, observed.boot_id
         evidence = {"rebooted": before != boot_id} if before and boot_id else EMPTY
-        stopped, killed, with_machine = PREVIOUS_RUN
-        previous = (with_machine if evidence["rebooted"] else killed) if evidence else ""
-        self._remember(announced=False, evidence=evidence, previous_run=stopped if state.stopped else previous)
+        previous = ("with-machine" if evidence["rebooted"] else "killed") if evidence else ""
+        self._remember(announced=False, evidence=evidence, previous_run="stopped" if state.stopped else previous)
         self._state = replace(state, boot_id=boot_id, stopped=False)
         self._changed = state.stopped  # what is on disk must not make a kill of this process an end in good order
 

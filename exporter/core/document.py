@@ -201,20 +201,16 @@ def _with_events(incarnation: int, items: list[Any]) -> Document:
             # The same id twice: which one is meant is ambiguous, so neither may be acted on.
             known, twin = _also_faulty(events[key], "EventId"), _event(item)
             unreadable = {*known.disputed, *known.faults, *twin.faults}
-            names = [name for name in DISPUTABLE if name in unreadable or _value(known, name) != _value(twin, name)]
+            differ = {name for name, own in FIELDS.items() if getattr(known, own) != getattr(twin, own)}
+            disputed = tuple(name for name in DISPUTABLE if name in unreadable | differ)
             started = known.started_twin or twin.status == "Started"
-            events[key] = replace(known, started_twin=started, disputed=tuple(names))
+            events[key] = replace(known, started_twin=started, disputed=disputed)
             reject("duplicate-event-id", item)
         elif len(events) >= MAX_EVENTS:
             reject("too-many-events", item)
         else:
             events[key] = _event(item)
     return Document(incarnation, tuple(events.values()), tuple(rejected))
-
-
-def _value(event: Event, name: str) -> object:
-    """The value of a field under Azure's name."""
-    return getattr(event, FIELDS[name])
 
 
 def _also_faulty(event: Event, name: str) -> Event:
@@ -246,10 +242,7 @@ def _status_of(item: Any) -> str | None:
 
 
 def _event(item: Object) -> Event:
-    faults: set[str] = set(repeated_in(item))
-    for name in ("EventType", "Resources", "EventStatus", "NotBefore"):
-        if name not in item:
-            faults.add(name)
+    faults = {*repeated_in(item), *(name for name in DISPUTABLE if name not in item)}
 
     def text(name: str) -> str | None:
         value = item.get(name)
@@ -276,13 +269,9 @@ def _event(item: Object) -> Event:
         duration=None if "DurationInSeconds" in faults else duration,
         raw=encodable(item),
     )
-    return _blank(event, faults)
-
-
-def _blank(event: Event, faults: set[str]) -> Event:
-    """The event without the values of its bad fields: a repeated field is as unreadable as one of the wrong type."""
     if not faults:
         return event
+    # A repeated field is as unreadable as one of the wrong type.
     fields = {azure: ours for azure, ours in FIELDS.items() if azure in faults and ours != "event_id"}
     return replace(event, faults=tuple(sorted(faults)), **dict.fromkeys(fields.values()))
 

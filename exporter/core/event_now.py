@@ -25,28 +25,13 @@ class EventNow(NamedTuple):
     vm_name: str
 
     @property
-    def key(self) -> str:
-        """The id by which events are compared."""
-        return self.history.key
-
-    @property
-    def event_type(self) -> str | None:
-        """The last EventType that could be read; None if there was none."""
-        return self.history.event_type
-
-    @property
-    def resources(self) -> tuple[str, ...] | None:
-        """The last Resources that could be read; None if there were none."""
-        return self.history.resources
-
-    @property
     def last_readable(self) -> dict[str, Any]:
         """The last readable value, or None, of each of Azure's fields that can't be read in the document, or that it
-        holds twice. Not of NotBefore, for which there is `not_before`."""
+        holds twice. Not of NotBefore, for which there is `Tracked.not_before`."""
         event = self.history.event
         names = {*event.faults, *event.disputed} & {*FIELDS} - {"EventId", "NotBefore"}
-        resources = list(self.resources) if self.resources is not None else None
-        earlier = {"EventType": self.event_type, "Resources": resources, "EventStatus": self.history.status}
+        resources = list(self.history.resources) if self.history.resources is not None else None
+        earlier = {"EventType": self.history.event_type, "Resources": resources, "EventStatus": self.history.status}
         return {name: earlier.get(name) for name in sorted(names)}
 
     @property
@@ -66,24 +51,9 @@ class EventNow(NamedTuple):
         return phase_of(self.history) if self.history.started_at is None else Phase.STARTED
 
     @property
-    def started_at(self) -> datetime | None:
-        """When it was first seen Started."""
-        return self.history.started_at
-
-    @property
-    def not_before(self) -> datetime | None:
-        """The last NotBefore that could be read, also once the event has started."""
-        return self.history.not_before
-
-    @property
     def starts_at(self) -> datetime | None:
         """The last known NotBefore of an event that has not started."""
         return self.history.not_before if self.history.started_at is None else None
-
-    @property
-    def approved_at(self) -> datetime | None:
-        """When Azure accepted this VM's approval."""
-        return self.history.approval.accepted_at
 
 
 def ownership_of(resources: tuple[str, ...] | None, vm_name: str) -> Whose:

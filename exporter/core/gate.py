@@ -108,7 +108,7 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
     ]
     if not closing:
         return Gate(GateReason.NO_EVENT)
-    return min(closing, key=lambda found: (_ORDER[found[0].reason], urgency(found[1]), found[1].key))[0]
+    return min(closing, key=lambda found: (_ORDER[found[0].reason], urgency(found[1]), found[1].history.key))[0]
 
 
 _ORDER: Final = {reason: place for place, reason in enumerate(GateReason)}
@@ -116,13 +116,13 @@ _ORDER: Final = {reason: place for place, reason in enumerate(GateReason)}
 
 def _closed_by(event: EventNow, now: Instant, policy: GatePolicy) -> Gate | None:
     """The gate that this event closes if it is one of this VM; None if it does not."""
-    kind = event.event_type
+    tracked, kind = event.history, event.history.event_type
     if kind not in policy.event_types:
         return None
-    if event.started_at is not None:
-        return Gate(GateReason.STARTED, kind, event.started_at)
-    if event.approved_at is not None:
-        return Gate(GateReason.APPROVED, kind, event.approved_at)
+    if tracked.started_at is not None:
+        return Gate(GateReason.STARTED, kind, tracked.started_at)
+    if tracked.approval.accepted_at is not None:
+        return Gate(GateReason.APPROVED, kind, tracked.approval.accepted_at)
     ahead = event.starts_at  # not `ahead - lead`: the year 1 has no time before it
     if ahead is not None and (ahead - now.wall).total_seconds() <= policy.lead:
         return Gate(GateReason.NOT_BEFORE, kind, ahead)

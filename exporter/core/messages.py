@@ -83,8 +83,8 @@ def sentence(transition: Transition, vm_name: str) -> str:
     """A transition as a sentence, for a person."""
     tracked = transition.tracked
     event = EventNow(tracked, vm_name)
-    resources = "this VM" if event.ownership is Whose.OURS else _resources(event.resources)
-    what = f"{event.event_type or 'Event of unknown type'} of {resources}"
+    resources = "this VM" if event.ownership is Whose.OURS else _resources(tracked.resources)
+    what = f"{tracked.event_type or 'Event of unknown type'} of {resources}"
     came = " (it was there before, without this VM)" if transition.joined else ""
     match transition.kind:
         case Kind.SCHEDULED:

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from exporter.core.state import Instant, Outage, SourceStatus, State
+from exporter.core.state import Instant, Outage, State
 
 UNAVAILABLE_SECONDS: Final = 10.0
 SWITCH_OFF_NEAR_SECONDS: Final = 20 * 3600.0
@@ -46,13 +46,3 @@ def seconds_until_recorded(state: State, mono: float) -> float:
     if outage is None or outage.recorded or outage.known_since.mono is None:
         return float("inf")
     return outage.known_since.mono + UNAVAILABLE_SECONDS - mono
-
-
-def source_failed(status: SourceStatus, now: Instant, reason: str) -> SourceStatus:
-    """The source's status after a poll that failed for this reason."""
-    return replace(status, up=False, last_poll=now.wall, failure=reason, failing=status.failing or now)
-
-
-def source_answered(now: Instant) -> SourceStatus:
-    """The source's status after a poll that gave a whole document."""
-    return SourceStatus(up=True, last_poll=now.wall, success=now)

@@ -139,8 +139,8 @@ class Status(Struct, frozen=True):
 
 def urgency(event: EventNow) -> tuple[int, datetime]:
     """A sort key: first what is Started, then what starts soonest, then what has no known start."""
-    if event.started_at is not None:
-        return (0, event.started_at)
+    if event.history.started_at is not None:
+        return (0, event.history.started_at)
     if event.starts_at is not None:
         return (1, event.starts_at)
     return (2, event.history.first_seen.wall)
@@ -149,5 +149,5 @@ def urgency(event: EventNow) -> tuple[int, datetime]:
 def harm(event: EventNow) -> tuple[int, int, datetime]:
     """A sort key, the worst first: what takes the VM down, then types that this version does not know, then what is
     harmless; among those the most urgent first."""
-    event_type = event.event_type
+    event_type = event.history.event_type
     return (0 if event_type in DOWN else 2 if event_type in HARMLESS else 1, *urgency(event))

@@ -56,10 +56,6 @@ class StartedBy(StrEnum):
     UNKNOWN = "unknown"
 
 
-PREVIOUS_RUN: Final = ("stopped", "killed", "with-machine")
-"""How an agent's process ended, as published: in good order, without the machine, or with it."""
-
-
 class Whose(StrEnum):
     """Whose an event is, as last known: OURS if `Resources` names this VM, MAYBE where that is not known."""
 
@@ -326,7 +322,8 @@ class ProcessMemory(Struct, frozen=True):
     evidence: Mapping[str, Any] = EMPTY
     """Until the first good document: what is known about the time before this process (`rebooted`)."""
     previous_run: str = ""
-    """How the process before this one ended: `PREVIOUS_RUN`; empty where there was none, or it is not known."""
+    """How the process before this one ended: `stopped` in good order, `killed` without the machine, or `with-machine`;
+    empty where there was none, or it is not known."""
     source: SourceStatus = SourceStatus()
     malformed: int = 0
     """Answers in a row that were no document."""

@@ -209,7 +209,7 @@ class Keeper:
         done = [self._tried(self._remove_over, name) for name in over]
         self._temporary = [name for name in self._temporary if not self._tried(self._remove, name)]
         for name, event in wanted.items():
-            decision = status.state.process.decisions.get(event.key)
+            decision = status.state.process.decisions.get(event.history.key)
             fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=self._rules)
             done.append(self._tried(self._write_event, name, fields))
         return any(done)
@@ -219,7 +219,7 @@ class Keeper:
         takes the event for over."""
         there = {folded(name.removesuffix(SUFFIX)): name for name in self._leftovers}
         there |= {folded(written.fields["event_id"]): name for name, written in self._written.items()}
-        return {there.get(event.key, name): event for name, event in named_files(status).items()}
+        return {there.get(event.history.key, name): event for name, event in named_files(status).items()}
 
     def _remove_over(self, name: str) -> bool:
         """Remove an event's file; what an earlier process wrote may be somebody else's by now, and is left then."""

@@ -97,7 +97,7 @@ def status_value(
 def _worst(own: Iterable[EventNow]) -> list[EventNow]:
     """At most `MAX_EVENTS` events, the worst first. Of too many, the worst and what has started are kept."""
     ranked = sorted(own, key=harm)
-    others = sorted(ranked[1:], key=lambda event: event.started_at is None)
+    others = sorted(ranked[1:], key=lambda event: event.history.started is None)
     return sorted([*ranked[:1], *others[: MAX_EVENTS - 1]], key=harm)
 
 
@@ -196,23 +196,23 @@ def _event(status: Status, known: EventNow, now: Instant) -> Value:
     decision = status.state.process.decisions.get(tracked.key)
     return {
         "event_id": event.event_id,
-        "event_type": texts.cut("event_type", known.event_type),
+        "event_type": texts.cut("event_type", tracked.event_type),
         "event_source": texts.cut("event_source", event.source),
         "event_status": texts.cut("event_status", event.status),
         "resource_type": texts.cut("resource_type", event.resource_type),
         "description": texts.cut("description", event.description),
         "status": known.phase.value,
-        "not_before": optional_timestamp(known.not_before),
+        "not_before": optional_timestamp(tracked.not_before),
         "not_before_in_seconds": rounded((start - now.wall).total_seconds()) if start is not None else None,
         "announced_duration_seconds": event.announced_seconds,
         "names_this_vm": known.names_this_vm,
-        "resources": _resources(known.resources, status.vm.name, texts),
+        "resources": _resources(tracked.resources, status.vm.name, texts),
         **_past("first_seen", tracked.first_seen, now),
         "seen_before": tracked.seen_before.value,
         **_past("started", tracked.started, now),
         "started_by": tracked.started_by.value if tracked.started_by else None,
         "decision": in_short(decision, status.mode) if decision is not None else None,
-        **_past("approved", known.approved_at, now),
+        **_past("approved", approval.accepted_at, now),
         "approval_rule": approval.rule or None,
         "approval_attempts": approval.attempts,
         "approval_failure": approval.last_failure or None,

@@ -586,7 +586,7 @@ class Telling:
         never_understood = {key for key, each in tracked.items() if each.phase.value == "unknown"}
         known = {key for key, each in tracked.items() if each.whose == "ours"} - never_understood
         assert observed - closed == len(known)
-        assert {each.key for each in self.world.agent.status.named_events} == own
+        assert {each.history.key for each in self.world.agent.status.named_events} == own
         if name:
             assert own - never_understood == known
 

@@ -46,7 +46,7 @@ Now = tuple[Whose, str | None, Phase, datetime | None]
 def now_of(watcher: Watcher, vm_name: str = "vm-0") -> Now:
     """Whose it is, its type, its phase, and when it may start."""
     found = EventNow(watcher.state.tracked[KEY], vm_name)
-    return found.ownership, found.event_type, found.phase, found.starts_at
+    return found.ownership, found.history.event_type, found.phase, found.starts_at
 
 
 def seen(*documents: dict[str, Any]) -> Watcher:

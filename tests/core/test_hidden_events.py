@@ -45,7 +45,7 @@ def test_an_event_that_an_element_may_hide_is_still_there(element: Any, *, was_s
     restarted(watcher)
     assert kinds(watcher.sees(event("other"), element, event("third"))) == ["scheduled"]
     now = EventNow(watcher.state.tracked[KEY], "vm-0")
-    assert (now.phase, now.ownership, now.event_type) == (phase, Whose.OURS, "Reboot")
+    assert (now.phase, now.ownership, now.history.event_type) == (phase, Whose.OURS, "Reboot")
     assert watcher.state.document is not None
     assert watcher.state.document.elements == 3
     assert kinds(watcher.sees(event("other"), event("third"), shown)) == []

@@ -59,7 +59,7 @@ def contents(status: Status) -> dict[str, Mapping[str, Any]]:
     """Each file that this status asks for, read back and held against its schema."""
     found = {}
     for name, event in named_files(status).items():
-        decision = status.state.process.decisions.get(event.key)
+        decision = status.state.process.decisions.get(event.history.key)
         fields = event_fields(event, decision, vm=status.vm, mode=status.mode, rules=RULES)
         content = event_file(fields, NOON)
         assert len(content) <= MAX_BYTES

@@ -94,7 +94,9 @@ def compare(then: ReplayResult, now: ReplayResult, vm_name: str, times: Sequence
     events = others = both = 0
     for key in dict.fromkeys((*now.decisions, *then.decisions)):
         moments = (*now.decisions.get(key, ()), *then.decisions.get(key, ()))
-        if not {ownership_of(each.explanation.decision.now.resources, vm_name) for each in moments} - {Whose.THEIRS}:
+        if not {ownership_of(each.explanation.decision.now.history.resources, vm_name) for each in moments} - {
+            Whose.THEIRS
+        }:
             others += 1
             continue
         events += 1

@@ -62,7 +62,7 @@ def verdict(decision: Decision) -> str:
 def against(decision: Decision) -> str:
     """The values of the event that led to the reason, where the reason alone does not show them."""
     event = decision.event
-    names = clean(", ".join((decision.now.resources or ())[:NAMES_SHOWN]), LONGEST)
+    names = clean(", ".join((decision.now.history.resources or ())[:NAMES_SHOWN]), LONGEST)
     match decision.reason:
         case Reason.NOT_THIS_VM:
             return f" ({clean(decision.fields['vm_name'], LONGEST)} is not one of {names})"

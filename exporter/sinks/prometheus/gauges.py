@@ -90,14 +90,15 @@ def _events(gauges: _Gauges, own: Iterable[EventNow], decisions: Mapping[str, De
     counts = {(kind, status): 0 for kind in catalogue.EVENT_TYPES for status in catalogue.EVENT_STATUSES}
     by_urgency = sorted(own, key=urgency)
     for now in by_urgency:
-        counts[known_word(now.event_type, catalogue.EVENT_TYPES), known_word(now.phase, catalogue.EVENT_STATUSES)] += 1
+        event_type = known_word(now.history.event_type, catalogue.EVENT_TYPES)
+        counts[event_type, known_word(now.phase, catalogue.EVENT_STATUSES)] += 1
     for labels, count in counts.items():
         gauges.set("events", count, *labels)
     shown: dict[str, EventNow] = {}  # two ids may be the same label once they are escaped
     for now in by_urgency[:MAX_EVENT_SERIES]:
         shown.setdefault(label_value(now.history.event.event_id), now)
     for name, now in shown.items():
-        _event(gauges, name, now, decisions.get(now.key))
+        _event(gauges, name, now, decisions.get(now.history.key))
     gauges.set("event_series_dropped", len(by_urgency) - len(shown))
 
 
@@ -107,7 +108,7 @@ def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None)
         "event_info",
         1,
         name,
-        known_word(now.event_type, catalogue.EVENT_TYPES),
+        known_word(tracked.event_type, catalogue.EVENT_TYPES),
         known_word(event.source, catalogue.EVENT_SOURCES),
         known_word(event.resource_type, catalogue.RESOURCE_TYPES),
     )
@@ -117,12 +118,12 @@ def _event(gauges: _Gauges, name: str, now: EventNow, decision: Decision | None)
     gauges.set("event_not_before_timestamp_seconds", now.starts_at, name)
     gauges.set("event_advertised_duration_seconds", event.announced_seconds, name)
     gauges.set("event_first_seen_timestamp_seconds", tracked.first_seen.wall, name)
-    gauges.set("event_started_timestamp_seconds", now.started_at, name)
-    if now.started_at is not None:
+    gauges.set("event_started_timestamp_seconds", tracked.started_at, name)
+    if tracked.started_at is not None:
         by = tracked.started_by or StartedBy.UNKNOWN
         gauges.set("event_started_by", 1, name, by.value)
-    gauges.set("event_approved_timestamp_seconds", now.approved_at, name)
-    gauges.set("event_resources", len(now.resources) if now.resources is not None else None, name)
+    gauges.set("event_approved_timestamp_seconds", tracked.approval.accepted_at, name)
+    gauges.set("event_resources", len(tracked.resources) if tracked.resources is not None else None, name)
     if decision is not None:
         gauges.set("event_decision", 1, name, decision.verdict.value, decision.reason.value, label_value(decision.rule))
 

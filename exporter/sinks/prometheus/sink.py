@@ -245,7 +245,7 @@ class PrometheusSink(Collector):
 
     def _decided(self, decision: Decision) -> None:
         rule = decision.rule if not decision.rule or decision.rule in self._rules else OTHER
-        event_type = known_word(decision.now.event_type, EVENT_TYPES)
+        event_type = known_word(decision.now.history.event_type, EVENT_TYPES)
         self._count("approval_decisions_total", event_type, decision.verdict.value, decision.reason.value, rule)
 
     def _interrupted(self, interruption: facts.InterruptionObserved) -> None:
