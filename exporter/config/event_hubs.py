@@ -138,7 +138,7 @@ def connection_warnings(connection: ConnectionString, custom_endpoint: str = "")
             f"holds UseDevelopmentEmulator=true, so the key and every record go to {host} without TLS, for everybody "
             "on the way to read; an emulator belongs on this machine"
         )
-    if connection.uses_signature:
+    if connection.signature:
         warnings.append("holds a SharedAccessSignature, which can't be renewed: sending ends when it expires")
     if connection.other_fields:
         warnings.append("holds fields that are ignored; those read are " + ", ".join(_FIELDS.values()))

@@ -17,23 +17,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, get_args
 
 from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
-from exporter.config import types as checks
-from exporter.config.types import (
-    Choice,
-    Duration,
-    Headers,
-    Hidden,
-    Integer,
-    Kind,
-    Size,
-    TagNames,
-    Text,
-    Words,
-    absolute_path,
-    file_path,
-    folder_path,
-    local_path,
-)
+from exporter.config import types as kinds
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.gate import EVENT_TYPES, LEAD_SECONDS, GatePolicy
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
@@ -45,10 +29,10 @@ ENV_PREFIX: Final = "SCHEDULED_EVENTS_"
 
 Scope = Literal["own", "all"]
 
-OTLP_TIMEOUT: Final = Duration(0.1, 4.0)
+OTLP_TIMEOUT: Final = kinds.Duration(0.1, 4.0)
 """Of one request: a stop has to end within 5 s, whatever the receiver does."""
-_PATH: Final = Text("a path, or nothing", absolute_path, optional=True, path=True, word="FILE")
-_FILE: Final = Text("a path, or nothing", file_path, optional=True, path=True, word="FILE")
+_PATH: Final = kinds.Text("a path, or nothing", kinds.absolute_path, optional=True, path=True, word="FILE")
+_FILE: Final = kinds.Text("a path, or nothing", kinds.file_path, optional=True, path=True, word="FILE")
 
 
 def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
@@ -58,7 +42,7 @@ def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.en
     return "/var/lib/azure-scheduled-events-exporter/outbox.db"
 
 
-def option(kind: Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
+def option(kind: kinds.Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:
     """A dataclass field that is a setting. `flag` only where it is not spelled `section.key`; secrets have no flag."""
     return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "secret": secret})
 
@@ -68,20 +52,20 @@ class SourceSettings:
     """Where events are read. `poll_interval` in seconds."""
 
     url: str = option(
-        Text(check=checks.source_url, word="URL"), "http://169.254.169.254", "Base URL of the metadata service."
+        kinds.Text(check=kinds.source_url, word="URL"), "http://169.254.169.254", "Base URL of the metadata service."
     )
     api_version: str = option(
-        Text(check=checks.api_version, word="DATE"),
+        kinds.Text(check=kinds.api_version, word="DATE"),
         "2020-07-01",
         "api-version of Scheduled Events, sent with each request.",
     )
     poll_interval: float = option(
-        Duration(0.05, 60), 1.0, "Time between two polls, 50ms to 1m. All on the VM share 5 requests a second."
+        kinds.Duration(0.05, 60), 1.0, "Time between two polls, 50ms to 1m. All on the VM share 5 requests a second."
     )
-    vm_name: str = option(Text(), "", "This VM's name as in Resources. Empty: ask the metadata service.")
-    node_name: str = option(Text(), "", "Name of the Kubernetes node, for `vm_info` and the records.")
+    vm_name: str = option(kinds.Text(), "", "This VM's name as in Resources. Empty: ask the metadata service.")
+    node_name: str = option(kinds.Text(), "", "Name of the Kubernetes node, for `vm_info` and the records.")
     tags: tuple[str, ...] = option(
-        TagNames(),
+        kinds.TagNames(),
         (),
         "Names of the VM's tags to publish, in `vm_info` and the records; in the file a list. Never another tag.",
     )
@@ -91,14 +75,16 @@ class SourceSettings:
 class ApprovalSettings:
     """Who may approve what. `takeover_after` in seconds, None for never."""
 
-    mode: Mode = option(Choice(Mode), Mode.DRY_RUN, "off, dry-run or enforce: only enforce ever sends an approval.")
+    mode: Mode = option(
+        kinds.Choice(Mode), Mode.DRY_RUN, "off, dry-run or enforce: only enforce ever sends an approval."
+    )
     coordination: Coordination = option(
-        Choice(Coordination),
+        kinds.Choice(Coordination),
         Coordination.LEADER,
         "When several VMs see an event: leader (the first name in Resources), any, or single (events of one VM alone).",
     )
     takeover_after: float | None = option(
-        Duration(0.1, 86400, never=True),
+        kinds.Duration(0.1, 86400, never=True),
         None,
         "With leader, for events of source User: the k-th name may approve after (k-1) times this.",
     )
@@ -131,11 +117,6 @@ class ConnectionString:
     emulator: bool
     other_fields: bool = False
 
-    @property
-    def uses_signature(self) -> bool:
-        """A shared access signature can't be renewed by us: it works until it expires."""
-        return bool(self.signature)
-
 
 @dataclass(frozen=True, slots=True)
 class EventHubsSettings:
@@ -143,32 +124,36 @@ class EventHubsSettings:
     `connection` the parsed connection string (None with a namespace, or when nothing is configured)."""
 
     connection_string: Secret = option(
-        Hidden(),
+        kinds.Hidden(),
         Secret(),
         "Connection string of the namespace or hub. UseDevelopmentEmulator=true is honoured.",
         secret=True,
     )
     connection_string_file: str = option(
-        Text(optional=True, path=True, word="FILE"),
+        kinds.Text(optional=True, path=True, word="FILE"),
         "",
         "File that holds the connection string, such as a mounted secret.",
     )
     fully_qualified_namespace: str = option(
-        Text(check=checks.namespace, optional=True),
+        kinds.Text(check=kinds.namespace, optional=True),
         "",
         "Host name of the namespace, to sign in with azure-identity (extra `identity`) instead of a connection string.",
     )
     event_hub: str = option(
-        Text(check=checks.hub_name, optional=True),
+        kinds.Text(check=kinds.hub_name, optional=True),
         "",
         "Name of the event hub, where the connection string has no EntityPath.",
     )
-    transport: Transport = option(Choice(get_args(Transport)), "amqp", "amqp (port 5671) or websocket (port 443).")
+    transport: Transport = option(
+        kinds.Choice(get_args(Transport)), "amqp", "amqp (port 5671) or websocket (port 443)."
+    )
     idle_close: float = option(
-        Duration(1, 3600), 60.0, "Close the connection after so long without a record; namespaces count connections."
+        kinds.Duration(1, 3600),
+        60.0,
+        "Close the connection after so long without a record; namespaces count connections.",
     )
     custom_endpoint: str = option(
-        Text(check=checks.custom_endpoint, optional=True, word="URL"),
+        kinds.Text(check=kinds.custom_endpoint, optional=True, word="URL"),
         "",
         "Address to connect to instead, such as a private endpoint.",
     )
@@ -178,10 +163,10 @@ class EventHubsSettings:
         "CA certificates (PEM) to trust instead of the public ones, such as those of a network that inspects TLS.",
     )
     consumer_group: str = option(
-        Text(check=checks.consumer_group), "$Default", "Consumer group that `tail` reads with."
+        kinds.Text(check=kinds.consumer_group), "$Default", "Consumer group that `tail` reads with."
     )
     message_format: MessageFormat = option(
-        Choice(get_args(MessageFormat)),
+        kinds.Choice(get_args(MessageFormat)),
         "cloudevents",
         "Body of a message: cloudevents, or azure-sample for its consumers.",
     )
@@ -199,12 +184,12 @@ class OtlpSettings:
     when off), and `resource_attributes` what OTEL_RESOURCE_ATTRIBUTES says, decoded."""
 
     endpoint: str = option(
-        Text(check=checks.otlp_base, optional=True, word="URL"),
+        kinds.Text(check=kinds.otlp_base, optional=True, word="URL"),
         "",
         "Base URL of an OTLP/HTTP receiver; /v1/logs is appended.",
     )
     headers: tuple[tuple[str, Secret], ...] = option(
-        Headers(),
+        kinds.Headers(),
         (),
         'Headers for each request: in the file a table or "name=value,name=value". No flag.',
         secret=True,
@@ -215,9 +200,9 @@ class OtlpSettings:
     certificate: str = option(_PATH, "", "CA certificates (PEM) to trust instead of the system's.")
     client_certificate: str = option(_PATH, "", "Client certificate (PEM).")
     client_key: str = option(_PATH, "", "Key of the client certificate (PEM).")
-    compression: Compression = option(Choice(get_args(Compression)), "none", "none or gzip.")
+    compression: Compression = option(kinds.Choice(get_args(Compression)), "none", "none or gzip.")
     service_name: str = option(
-        Text(check=checks.service_name),
+        kinds.Text(check=kinds.service_name),
         "azure-scheduled-events-exporter",
         "OpenTelemetry's service.name of the records.",
     )
@@ -235,7 +220,7 @@ class RecordsSettings:
     """Which events are published."""
 
     scope: Scope = option(
-        Choice(get_args(Scope)),
+        kinds.Choice(get_args(Scope)),
         "own",
         "own: events that name this VM; all: also its neighbours', as a witness for them.",
     )
@@ -246,12 +231,12 @@ class OutboxSettings:
     """The one file on disk. `max_bytes` bounds it."""
 
     path: str = option(
-        Text(check=local_path, path=True, word="FILE"),
+        kinds.Text(check=kinds.local_path, path=True, word="FILE"),
         outbox_path(),
         "File that holds the state and the records not yet delivered.",
     )
     max_bytes: int = option(
-        Size(1 << 20, 1 << 40),
+        kinds.Size(1 << 20, 1 << 40),
         100 << 20,
         "Bound of that file; at the bound the oldest undelivered record is dropped.",
     )
@@ -262,7 +247,7 @@ class EventFilesSettings:
     """Files for local software, one for each event of this VM."""
 
     path: str = option(
-        Text("a folder, or nothing", folder_path, optional=True, path=True, word="FOLDER"),
+        kinds.Text("a folder, or nothing", kinds.folder_path, optional=True, path=True, word="FOLDER"),
         "",
         "Folder that is there, for a file per event of this VM and status.json, for local software. Empty: off.",
     )
@@ -273,10 +258,10 @@ class GateSettings:
     """When `/-/gate` answers 503. `lead` in seconds."""
 
     lead: float = option(
-        Duration(0, 86400), LEAD_SECONDS, "/-/gate is 503 from so long before NotBefore until the event is over."
+        kinds.Duration(0, 86400), LEAD_SECONDS, "/-/gate is 503 from so long before NotBefore until the event is over."
     )
     event_types: tuple[str, ...] = option(
-        Words(KNOWN_TYPES),
+        kinds.Words(KNOWN_TYPES),
         EVENT_TYPES,
         "Types of events of this VM that close the gate; in the file a list. An empty one: it is always open.",
     )
@@ -292,16 +277,16 @@ class WebSettings:
     """The scrape endpoint."""
 
     listen_address: str = option(
-        Text(check=checks.listen_address, word="ADDRESS"), "0.0.0.0:10169", "Address to serve /metrics on."
+        kinds.Text(check=kinds.listen_address, word="ADDRESS"), "0.0.0.0:10169", "Address to serve /metrics on."
     )
     config_file: str = option(
-        Text(optional=True, path=True, word="FILE"),
+        kinds.Text(optional=True, path=True, word="FILE"),
         "",
         "TLS and basic auth, in the exporter-toolkit's web-config format.",
         flag="web.config.file",
     )
     dashboard_url: str = option(
-        Text(check=checks.dashboard_url, optional=True),
+        kinds.Text(check=kinds.dashboard_url, optional=True),
         "",
         "Address of a dashboard for the page to link to; {vm_name} and {resource_group} in it become this VM's.",
     )
@@ -316,8 +301,8 @@ class WebSettings:
 class LogSettings:
     """The agent's own log, on standard error."""
 
-    level: LogLevel = option(Choice(get_args(LogLevel)), "info", "debug, info, warn or error.")
-    format: LogFormat = option(Choice(get_args(LogFormat)), "logfmt", "logfmt or json.")
+    level: LogLevel = option(kinds.Choice(get_args(LogLevel)), "info", "debug, info, warn or error.")
+    format: LogFormat = option(kinds.Choice(get_args(LogFormat)), "logfmt", "logfmt or json.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,8 +310,8 @@ class RecorderSettings:
     """A bounded recording of the raw documents, for `replay`. At most `files` files of `max_bytes` each."""
 
     path: str = option(_FILE, "", "File to record raw documents to, for replay. Empty: off.")
-    max_bytes: int = option(Size(1 << 16, 1 << 40), 10 << 20, "Size at which the recording starts a new file.")
-    files: int = option(Integer(1, 100), 3, "How many files the recording keeps, the newest included.")
+    max_bytes: int = option(kinds.Size(1 << 16, 1 << 40), 10 << 20, "Size at which the recording starts a new file.")
+    files: int = option(kinds.Integer(1, 100), 3, "How many files the recording keeps, the newest included.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +354,7 @@ class Setting:
 
     section: str
     key: str
-    kind: Kind
+    kind: kinds.Kind
     default: Any
     help: str
     secret: bool

@@ -16,7 +16,15 @@ from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue, set
 from exporter.config.types import SINGLE_QUOTES, Kind
 from exporter.files import TooLarge, WrongEncoding, decoded
 from exporter.secrets import redact
-from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, refuse_misplaced, unknown_name
+from exporter.text.values import (
+    InvalidValue,
+    Misplaced,
+    describe,
+    describe_type,
+    nearest,
+    refuse_misplaced,
+    unknown_name,
+)
 
 CONFIG_FLAG: Final = "--config.file"
 CONFIG_ENV: Final = f"{ENV_PREFIX}CONFIG_FILE"
@@ -140,10 +148,8 @@ class Sources:
 
         Others may use the prefix of our variables for theirs.
         """
-        known: dict[str, dict[str, None]] = {section: {} for section in SECTIONS}
-        for setting in catalogue():
-            known[setting.section][setting.key] = None
-        known["approval"]["rules"] = None
+        known = {section: [*settings_of(section)] for section in SECTIONS}
+        known["approval"].append("rules")
         for section, table in self.document.items():
             where = self.path or "settings"
             if section not in known and not isinstance(table, dict):
@@ -163,20 +169,15 @@ class Sources:
         self._check_variables()
 
     def _check_variables(self) -> None:
-        known = {setting.env: None for setting in catalogue()} | {CONFIG_ENV: None}
+        known = [*(setting.env for setting in catalogue()), CONFIG_ENV]
         if self.environ.get(RULES_ENV):
             self.errors.append(f"{RULES_ENV}: rules are read from the file alone; give them there as [approval] rules")
         for name in sorted(self.environ):
             if not name.startswith(ENV_PREFIX) or not self.environ[name] or name in known or name == RULES_ENV:
                 continue
             if not _KUBERNETES.search(name):
-                self.warnings.append(f"{name}: {unknown_variable(name, known)}")
-
-
-def unknown_variable(name: str, known: Iterable[str]) -> str:
-    """The sentence for a variable that is no setting: a warning, since others may use the prefix for theirs."""
-    hint = unknown_name("variable", name, known).partition("; did you mean ")[2]
-    return "this variable is not a setting and is ignored" + (f"; did you mean {hint}" if hint else "")
+                hint = f"; did you mean {meant}?" if (meant := nearest(name, known)) else ""
+                self.warnings.append(f"{name}: this variable is not a setting and is ignored{hint}")
 
 
 class _Refuse(argparse.Action):
@@ -201,13 +202,13 @@ def add_flags(
         CONFIG_FLAG, dest="config.file", metavar="FILE", help=f"TOML file with settings and rules. [{CONFIG_ENV}]"
     )
     for section in sections:
-        hidden = [s for s in catalogue() if s.section == section and s.secret]
+        settings = settings_of(section).values()
         variable = "set {}, or " if environment else ""
+        hidden = [each for each in settings if each.secret]
         note = " ".join(f"{s.key} has no flag: {variable.format(s.env)}write it into the file." for s in hidden)
         group = parser.add_argument_group(f"[{section}]", note or None)
-        for setting in catalogue():
-            if setting.section == section:
-                _add_flag(group, setting, environment)
+        for setting in settings:
+            _add_flag(group, setting, environment)
         if section == "approval":
             sentence = "rules are read from the settings file alone; give them there as [approval] rules"
             group.add_argument("--approval.rules", action=_Refuse, sentence=sentence)

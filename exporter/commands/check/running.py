@@ -109,13 +109,10 @@ def _addresses(host: str, port: int) -> list[str]:
 
 def _ask(host: str, port: int, *, tls: bool, end: float) -> Occupant:
     """Raises OSError and http.client.HTTPException."""
-    connection: http.client.HTTPConnection
-    left = max(0.1, end - time.monotonic())
+    connection = http.client.HTTPConnection(host, port)
     if tls:
         context = ssl._create_unverified_context()  # noqa: S323  # as the module says
-        connection = http.client.HTTPSConnection(host, port, timeout=left, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=left)
+        connection = http.client.HTTPSConnection(host, port, context=context)
     try:
         answer, body = _get(connection, STATUS, end)
         if answer.status == http.client.BAD_REQUEST:
@@ -168,7 +165,7 @@ def findings(status: Mapping[str, Any], settings: Settings) -> tuple[Finding, ..
     else:
         why = failure(reason) if reason else "it was not asked yet"
         first = warn(TOPIC, f"{who}; it does not read the metadata service: {why}")
-    differences = "; ".join((*_version(version), *_differences(told, settings)))
+    differences = "; ".join(_differences(told, settings))
     restart = f"the agent that runs here has {differences}: restart it to take them over"
     return (first, *((warn(TOPIC, restart),) if differences else ()), *_files(told, settings))
 
@@ -210,27 +207,22 @@ class _Told(Struct, frozen=True):
             found = found.get(name) if isinstance(found, dict) else None
         return found
 
-    def has(self, *path: str) -> bool:
-        above = self.value(*path[:-1])
-        return isinstance(above, dict) and path[-1] in above
-
     def text(self, *path: str) -> str:
         """On one line, cut; empty where it is no text."""
         found = self.value(*path)
         return one_line(found)[:_SHOWN] if isinstance(found, str) else ""
 
 
-def _version(version: str) -> Iterator[str]:
-    if version and version != __version__:
-        yield f"version {version}, this program is {__version__}"
-
-
 def _differences(told: _Told, settings: Settings) -> Iterator[str]:
     """In the words of the settings; of what it does not say, nothing."""
-    ours = policy_values(settings.approval.policy)
+    version = told.text("agent", "version")
+    if version and version != __version__:
+        yield f"version {version}, this program is {__version__}"
+    ours, approval = policy_values(settings.approval.policy), told.value("approval")
     for key in ("mode", "coordination", "takeover_after", "hold_file"):
         theirs = told.value("approval", key)
-        if isinstance(theirs, str | None) and (theirs or "") != ours[key] and told.has("approval", key):
+        known = isinstance(approval, dict) and key in approval and isinstance(theirs, str | None)
+        if known and (theirs or "") != ours[key]:
             yield f"approval.{key} {told.text('approval', key) or 'none'}, these settings say {ours[key] or 'none'}"
     rules = told.value("approval", "rules")
     if isinstance(rules, list) and rules != ours["rules"]:
