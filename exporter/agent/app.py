@@ -39,7 +39,7 @@ from exporter.agent.loop import Agent
 from exporter.agent.observer import Observer
 from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
-from exporter.config.policy_values import policy_values
+from exporter.config.load import policy_values
 from exporter.config.schema import Settings
 from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES

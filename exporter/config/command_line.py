@@ -92,8 +92,7 @@ class FlagParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _refusal(self, unknown: Sequence[str]) -> str:
-        """The sentence for what this command does not take, and the list below it. A value is not shown: it may be
-        anything."""
+        """The sentence for what this command does not take. A value is not shown: it may be anything."""
         mistyped = [word.partition("=")[0] for word in unknown if word.startswith("-") and word.strip("-")]
         if not mistyped:
             return f"unexpected argument {describe(unknown[0])}"
@@ -103,7 +102,7 @@ class FlagParser(argparse.ArgumentParser):
         for flag in dict.fromkeys(mistyped):
             near = nearest(flag, known)
             hints.append(f"unknown flag {describe(flag)}" + (f"; did you mean {near}?" if near else ""))
-        return "\n".join([", ".join(hints), "The flags of this command:", listed(_brief(known, mistyped))])
+        return ", ".join(hints)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, which words it otherwise in each version: a word that is none of those that there are."""
@@ -113,19 +112,6 @@ class FlagParser(argparse.ArgumentParser):
         if action.option_strings:
             raise argparse.ArgumentError(action, unknown_word("word", str(value), known))
         self.error(unknown_word(str(action.metavar).lower(), str(value), known))
-
-
-def _brief(known: Sequence[str], mistyped: Sequence[str]) -> list[str]:
-    """The flags, but of the settings those of a section alone in which one was mistyped."""
-    sections: dict[str, list[str]] = {}
-    for flag in known:
-        if "." in flag:
-            sections.setdefault(flag.partition(".")[0], []).append(flag)
-    meant = {nearest(flag.partition(".")[0], sections) for flag in mistyped if "." in flag}
-    shown = [flag for flag in known if "." not in flag]
-    for section, flags in sections.items():
-        shown += flags if section in meant or len(flags) == 1 else [f"{section}.*"]
-    return shown
 
 
 def add_format(group: argparse._ActionsContainer) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from exporter.config.event_hubs import read_event_hubs
 from exporter.config.otlp import read_otlp
@@ -22,7 +23,7 @@ from exporter.config.places import (
     ready_place,
     same_folder,
 )
-from exporter.config.rules import read_rules
+from exporter.config.rules import read_rules, rule_table
 from exporter.config.schema import SECTIONS, ApprovalSettings, Settings, settings_of
 from exporter.config.sources import ReadFile, Sources, config_path, given_flags, read_toml
 from exporter.config.types import KNOWN_API_VERSIONS
@@ -166,3 +167,66 @@ def _check_places(settings: Settings, sources: Sources) -> None:
         for origin, path, place in files
         if path in hidden
     ]
+
+
+# -- a policy as JSON values
+
+MAX_FAULTS: Final = 5
+_MAX_PATH: Final = 4096
+
+
+def policy_values(policy: Policy) -> dict[str, Any]:
+    """The policy as the `[approval]` section of a settings file would have it, which is how a recording keeps it:
+
+    {"mode": "enforce", "coordination": "leader", "takeover_after": "never", "hold_file": "", "rules": [{"name": …}, …]}
+
+    A rule has the keys that it asks for, and no others.
+    """
+    shown = [f"{key} = {setting.kind.show(getattr(policy, key))}" for key, setting in settings_of("approval").items()]
+    return {**tomllib.loads("\n".join(shown)), "rules": [rule_table(rule) for rule in policy.rules]}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRead:
+    """A policy that was read back. With `faults`, sentences, it is not known: `policy` has its mode and no rule."""
+
+    policy: Policy
+    faults: tuple[str, ...] = ()
+
+
+def read_policy(value: object) -> PolicyRead:
+    """The policy of such values. Never raises.
+
+    A recording may come from a later version, or from anybody: what can't be read whole is not read in part, since a
+    rule without one of its conditions approves more than the rule did.
+    Paths are those of the machine on which it was in force: nothing is looked at there, so they are only read as text.
+    """
+    if not isinstance(value, Mapping):
+        return PolicyRead(Policy(Mode.OFF, rules=()), (f"expected a table, found {describe(value)}",))
+    settings = settings_of("approval")
+    known = (*settings, "rules")
+    faults = [unknown_name("key", key, known) for key in value if key not in known]
+    faults += [f"{key}: missing" for key in known if key not in value]
+    read: dict[str, Any] = {}
+    for key, setting in settings.items():
+        if key in value:
+            try:
+                read[key] = _path(value[key]) if key == "hold_file" else setting.kind.read(value[key])
+            except Misplaced as error:
+                faults.append(f"{key}: {error}")
+            except InvalidValue as error:
+                faults.append(f"{key}: expected {error}, found {describe(value[key])}")
+    rules = read_rules(value.get("rules", []), "rules", "linux")  # with the paths of any system
+    faults += rules.errors
+    if faults:
+        more = (f"and {len(faults) - MAX_FAULTS} more",) if len(faults) > MAX_FAULTS else ()
+        return PolicyRead(Policy(read.get("mode", Mode.OFF), rules=()), (*faults[:MAX_FAULTS], *more))
+    return PolicyRead(ApprovalSettings(**read, rules=rules.rules).policy)
+
+
+def _path(value: object) -> str:
+    """A path as it was written, "" for none."""
+    if not isinstance(value, str) or len(value) > _MAX_PATH or not value.isprintable():
+        raise InvalidValue("a path on one line")
+    refuse_misplaced(value, "a path")
+    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +23,6 @@ MAX_RULES: Final = 100
 _MAX_WORDS: Final = 20
 _MAX_PATH: Final = 1024
 _MAX_ZONE: Final = 100
-_NEAR: Final = 0.8
 _SETTLE: Final = Duration(0, 86400)
 _SECONDS: Final = Integer(0, 2**31 - 1, "whole seconds")
 _RESOURCES: Final = Integer(1, 2**31 - 1, "a whole number")
@@ -148,29 +146,13 @@ def read_zone(
             "the package tzdata of either"
         )
     if value not in known:
-        near = _near_zone(value, known)
-        raise Misplaced(
-            f"unknown time zone {describe(value)}; "
-            + (f"did you mean {quote(near)}?" if near else 'expected a name of the IANA database, as "Europe/Berlin"')
-        )
+        # An abbreviation is near to none: between CEST and EST lie seven hours.
+        near = near_miss(value[:_MAX_ZONE], [zone for zone in known if "/" in zone])
+        raise Misplaced(f"expected the name of a time zone of the IANA database, found {describe(value)}{near}")
     try:
         return value, load(value)
     except (OSError, ValueError) as error:
         raise Misplaced(f"the data of time zone {describe(value)} can't be read: {type(error).__name__}") from error
-
-
-def _near_zone(name: str, known: Collection[str]) -> str:
-    """The zone that was probably meant: spelled nearly so, or the one of this city.
-
-    An abbreviation is near to none: between CEST and EST lie seven hours.
-    """
-    wanted = re.sub(r"[\s_]+", "_", name[:_MAX_ZONE].strip().lower())
-    zones = [zone for zone in sorted(known, key=len, reverse=True) if "/" in zone]
-    spelled = {zone.rpartition("/")[2].lower(): zone for zone in zones} | {zone.lower(): zone for zone in zones}
-    near = difflib.get_close_matches(wanted, spelled, 1, _NEAR) or difflib.get_close_matches(
-        wanted.rpartition("/")[2], spelled, 1, _NEAR
-    )
-    return spelled[near[0]] if near else ""
 
 
 _READERS: Final[Mapping[str, Any]] = {

@@ -216,18 +216,12 @@ def add_flags(
 
 def _add_flag(group: argparse._ArgumentGroup, setting: Setting, environment: bool) -> None:
     if setting.secret:
-        file = "write it into the settings file"
-        if setting.key != "headers":
-            file = "put it into a file and give --event-hubs.connection-string-file"
-        variable = f", or set {setting.env} in the environment" if environment else ""
+        variable = f" or set {setting.env}" if environment else ""
         sentence = (
-            f"secrets are not taken from the command line, where every user of the machine can read them; {file}"
-            f"{variable}"
+            "secrets are not taken from the command line, where every user of the machine can read them; write it into "
+            f"the settings file{variable}"
         )
-        spellings = dict.fromkeys(
-            (setting.flag, f"--{setting.name}", f"--{setting.name.replace('_', '-').replace('.', '-')}")
-        )
-        group.add_argument(*spellings, action=_Refuse, sentence=sentence)
+        group.add_argument(setting.flag, action=_Refuse, sentence=sentence)
         return
     text = f"{setting.help} Default: {setting.kind.show(setting.default)}. [{setting.env}]".replace("%", "%%")
     group.add_argument(setting.flag, dest=setting.name, metavar=setting.kind.word, help=text)

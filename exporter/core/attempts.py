@@ -65,13 +65,12 @@ def not_accepted(before: Approval, reason: str, status: int | None, asked_to_wai
 
 def taken_back(state: State, unsent: Tracked) -> State:
     """The state without an attempt that was marked and not sent. `unsent` is the event's history before the mark."""
-    key, before = unsent.key, unsent.approval
-    tracked = state.history(key)
+    tracked = state.history(unsent.key)
     if tracked is not None:
-        approval = replace(before, in_flight=False, unanswered=tracked.approval.unanswered)
+        approval = replace(unsent.approval, in_flight=False, unanswered=tracked.approval.unanswered)
         return with_tracked(state, replace(tracked, approval=approval))
-    if key not in state.sent:
+    if unsent.key not in state.sent:
         return state
-    others = {name: approval for name, approval in state.sent.items() if name != key}
-    kept = {key: before} if before.attempts else {}
+    others = {name: approval for name, approval in state.sent.items() if name != unsent.key}
+    kept = {unsent.key: unsent.approval} if unsent.approval.attempts else {}
     return replace(state, sent={**others, **kept})

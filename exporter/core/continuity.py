@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -19,15 +20,15 @@ RESET_SECONDS: Final = 10.0
 RESET_DOCUMENTS: Final = 3
 """After `DocumentIncarnation` went down nothing is approved for this many seconds or this many documents, whichever
 comes first: another server behind the same address, or a restarted one, may show events that are over."""
-ANOMALIES: Final = (
-    "number-restarted",
-    "number-skipped",
-    "content-without-number",
-    "number-without-content",
-    "slow-first-answer",
-    "switch-off-near",
-)
-"""Anomalies of the source, as published."""
+ANOMALIES: Final[Mapping[str, str]] = {
+    "number-restarted": "The document's number went down: the service was switched off in between, or moved",
+    "number-skipped": "The document's number went up by more than one: a change was not seen",
+    "content-without-number": "The document changed without a new number",
+    "number-without-content": "The document has a new number and the same content",
+    "slow-first-answer": "The first answer took long: Azure was switching the service on for this VM",
+    "switch-off-near": "No good answer for 20 hours: after 24 without a request Azure switches the service off",
+}
+"""Anomalies of the source, as published, and what the record of each says."""
 EVERYDAY: Final = frozenset({"number-skipped", "number-without-content"})
 """Those that are counted and not recorded: a change within one poll interval, or while the agent did not run."""
 

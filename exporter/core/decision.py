@@ -54,7 +54,7 @@ def files_to_check(policy: Policy, document: Document | None) -> frozenset[str]:
         return frozenset(paths)
     for rule in policy.rules:
         for event in document.events if rule.require_file else ():
-            if rule.matches(event) and (path := prepared_path(rule, event)):
+            if not rule.differs(event) and (path := prepared_path(rule, event)):
                 paths.add(path)
     return frozenset(paths)
 

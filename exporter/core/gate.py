@@ -12,7 +12,7 @@ policy, and one time.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
+from enum import Enum
 from typing import Final
 
 from msgspec import Struct
@@ -33,34 +33,22 @@ class GatePolicy(Struct, frozen=True):
     event_types: tuple[str, ...] = EVENT_TYPES
 
 
-class GateReason(StrEnum):
-    """Why the gate is open or closed."""
+class GateReason(Enum):
+    """Why the gate is open or closed, as the sentence that it answers with."""
 
-    STARTED = "started"
-    APPROVED = "approved"
-    NOT_BEFORE = "not-before"
-    NO_EVENT = "no-event"
-    NO_EVENT_TYPES = "no-event-types"
-    STARTING = "starting"
-    NOT_READ = "not-read"
-    STALE = "stale"
-    IDENTITY_UNKNOWN = "identity-unknown"
+    STARTED = "Closed: {type} of this VM has started, seen at {time}."
+    APPROVED = "Closed: {type} of this VM was approved at {time} and may begin at any moment."
+    NOT_BEFORE = "Closed: {type} of this VM may begin from {time} on."
+    NO_EVENT = "Open: no event that closes the gate is near."
+    NO_EVENT_TYPES = "Open: no type of event closes this gate."
+    STARTING = "Open: the agent is starting, so what is planned is not known yet."
+    NOT_READ = "Open: the metadata service has not been read yet, so what is planned is not known."
+    STALE = "Open: the metadata service was last read too long ago to know what is planned."
+    IDENTITY_UNKNOWN = "Open: the name of this VM is not known yet, so neither are its events."
 
 
 CLOSED: Final = frozenset({GateReason.STARTED, GateReason.APPROVED, GateReason.NOT_BEFORE})
 """The reasons for which the gate is closed, the most urgent first in `GateReason`; for all others it is open."""
-
-_SENTENCES: Final = {
-    GateReason.STARTED: "Closed: {type} of this VM has started, seen at {time}.",
-    GateReason.APPROVED: "Closed: {type} of this VM was approved at {time} and may begin at any moment.",
-    GateReason.NOT_BEFORE: "Closed: {type} of this VM may begin from {time} on.",
-    GateReason.NO_EVENT: "Open: no event that closes the gate is near.",
-    GateReason.NO_EVENT_TYPES: "Open: no type of event closes this gate.",
-    GateReason.STARTING: "Open: the agent is starting, so what is planned is not known yet.",
-    GateReason.NOT_READ: "Open: the metadata service has not been read yet, so what is planned is not known.",
-    GateReason.STALE: "Open: the metadata service was last read too long ago to know what is planned.",
-    GateReason.IDENTITY_UNKNOWN: "Open: the name of this VM is not known yet, so neither are its events.",
-}
 
 
 class Gate(Struct, frozen=True):
@@ -80,7 +68,7 @@ class Gate(Struct, frozen=True):
     def sentence(self) -> str:
         """The answer for a person: whether it is open, and why."""
         time = self.at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if self.at else ""
-        return _SENTENCES[self.reason].format(type=self.event_type, time=time)
+        return self.reason.value.format(type=self.event_type, time=time)
 
 
 STARTING: Final = Gate(GateReason.STARTING)

@@ -132,18 +132,9 @@ class Rule(Struct, frozen=True):
             return "EventType"
         if self.event_source is not None and event.source not in self.event_source:
             return "EventSource"
-        if not self.asks_duration:
-            return ""
-        duration = event.duration
-        if duration is None or duration < 0:  # -1: unknown or not applicable, which no bound can hold
-            return "DurationInSeconds"
-        low = self.min_duration if self.min_duration is not None else 0
-        within = low <= duration and (self.max_duration is None or duration <= self.max_duration)
-        return "" if within else "DurationInSeconds"
-
-    def matches(self, event: Event) -> bool:
-        """Whether all fields match."""
-        return not self.differs(event)
+        duration, high = event.announced_seconds, self.max_duration  # of an unknown one no bound can hold
+        known = duration is not None and (self.min_duration or 0) <= duration and (high is None or duration <= high)
+        return "DurationInSeconds" if self.asks_duration and not known else ""
 
 
 DEFAULT_RULES: Final = (
@@ -212,6 +203,49 @@ class Decision(Struct, frozen=True):
     def words(self) -> tuple[str, str, str]:
         """Verdict, reason and rule: a decision is published when one of them changes."""
         return (self.verdict.value, self.reason.value, self.rule)
+
+
+_WHY: Final[Mapping[Reason, str]] = {
+    Reason.OFF: "approvals are switched off",
+    Reason.NOT_SCHEDULED: "it is not Scheduled any more",
+    Reason.IDENTITY_UNKNOWN: "this VM's own name is not known, or not confirmed yet by the metadata service",
+    Reason.IDENTITY_CONFLICT: "the configured name is not the one that the metadata service gives",
+    Reason.NOT_THIS_VM: "this VM is not among its resources",
+    Reason.MALFORMED: "a field that the decision needs can't be read",
+    Reason.UNKNOWN_TYPE: "its type is not known to this version",
+    Reason.ALREADY_APPROVED: "Azure already accepted our approval",
+    Reason.SOURCE_RESET: "the document's number went down a moment ago",
+    Reason.NO_RULE: "no rule matches",
+    Reason.SEVERAL_RESOURCES: "it touches more than this VM",
+    Reason.NOT_LEADER: "another VM of its resources comes first",
+    Reason.SETTLING: "it has not been unchanged for long enough",
+    Reason.NOT_PREPARED: "the file that says prepared is not there",
+    Reason.NOT_QUIET: "another event is Started, or approved and not over",
+    Reason.TOO_MANY_RESOURCES: "it touches more VMs than the rule allows",
+    Reason.OUT_OF_HOURS: "it is outside of the rule's hours",
+    Reason.HELD: "the hold file is not known to be absent",
+    Reason.OUTBOX_UNWRITABLE: "the decision could not be recorded",
+    Reason.DRY_RUN: "it would be approved, but the mode is dry-run",
+    Reason.NONE: "a rule matches",
+}
+
+
+def why(decision: Decision) -> str:
+    """The reason of a decision as a clause, with what was found."""
+    rule = f" (rule {decision.rule})" if decision.rule else ""
+    return f"{_WHY[decision.reason]}{rule}{f': {decision.finding}' if decision.finding else ''}"
+
+
+def in_short(decision: Decision, mode: Mode) -> dict[str, str | None]:
+    """The current decision as JSON values, for page, status, and event files."""
+    return {
+        "decision": decision.verdict.value,
+        "reason": decision.reason.value or None,
+        "rule": decision.rule or None,
+        "finding": decision.finding or None,
+        "mode": mode.value,
+        "why": why(decision),
+    }
 
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)

@@ -17,16 +17,29 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from exporter.core.document import MINIMUM_NOTICE
+from exporter.core.continuity import ANOMALIES
+from exporter.core.document import MINIMUM_NOTICE, Event
 from exporter.core.event_now import EventNow
 from exporter.core.memory import number, with_tracked
-from exporter.core.messages import ANOMALY_MESSAGES, sentence, severity, title, why
-from exporter.core.policy import Decision, Mode, Verdict
+from exporter.core.policy import Decision, Mode, Verdict, why
 from exporter.core.records import DEPTH, Record, RecordKind, Vm, optional_timestamp, rounded, timestamp, vm_data
-from exporter.core.state import CLOSING, Interruption, Kind, Outage, Phase, Rejection, State, Tracked, Transition
+from exporter.core.state import (
+    CLOSING,
+    NOT_THIS_VM,
+    Interruption,
+    Kind,
+    Outage,
+    Phase,
+    Rejection,
+    State,
+    Tracked,
+    Transition,
+    Whose,
+)
 from exporter.core.strict_json import encodable
 
 NAMESPACE: Final = uuid.UUID("5b1ffd5e-3f0e-5d5e-9d3a-2f1c8d0a7e11")
+Data = Mapping[str, Any]
 _TRANSITIONS: Final = frozenset(kind.value for kind in Kind)
 
 
@@ -43,7 +56,7 @@ class RecordFactory(Struct, frozen=True):
     """Whether interruptions are observed: not where documents alone are replayed."""
 
     def about_event(  # noqa: PLR0917  # the parts of one record
-        self, state: State, tracked: Tracked, kind: str, severity: str, message: str, specific: Mapping[str, Any]
+        self, state: State, tracked: Tracked, kind: str, severity: str, message: str, specific: Data
     ) -> tuple[State, Record]:
         """A record about one event; the event's history in the returned state holds its number."""
         first = 1 if kind in _TRANSITIONS else 1 + int(state.birth.timestamp() * 1000)
@@ -58,39 +71,30 @@ class RecordFactory(Struct, frozen=True):
             "not_before": optional_timestamp(tracked.not_before),
             **specific,
         }
-        record = self._record(state, event.key, count, kind, event.event_id, severity, message, data)
+        record = self._record(state, event, count, kind, severity, message, data)
         return with_tracked(state, numbered), record
 
-    def about_vm(
-        self, state: State, kind: str, severity: str, message: str, specific: Mapping[str, Any]
-    ) -> tuple[State, Record]:
+    def about_vm(self, state: State, kind: str, severity: str, message: str, specific: Data) -> tuple[State, Record]:
         """A VM-wide record. Numbers begin with the birth of the state: after a lost state no id repeats."""
         count = state.numbers.get(kind, int(state.birth.timestamp() * 1000)) + 1
         data = {"event": None, "transition": None, "affects_self": None, **specific}
-        record = self._record(state, "", count, kind, self.vm.name or "vm", severity, message, data)
+        record = self._record(state, None, count, kind, severity, message, data)
         return replace(state, numbers={**state.numbers, kind: count}), record
 
     def _record(  # noqa: PLR0917  # the parts of one record
-        self,
-        state: State,
-        event_key: str,
-        count: int,
-        kind: str,
-        subject: str,
-        severity: str,
-        message: str,
-        specific: Mapping[str, Any],
+        self, state: State, event: Event | None, count: int, kind: str, severity: str, message: str, specific: Data
     ) -> Record:
+        key, subject = (event.key, event.event_id) if event else ("", self.vm.name or "vm")
         data = {
             "kind": kind,
-            "event_id": event_key,
+            "event_id": key,
             "transition": specific["transition"],
             "document_incarnation": self.incarnation,
             "severity": severity,
             "message": message,
             **{key: value for key, value in specific.items() if key != "event"},
         }
-        name = encodable("\n".join((state.vm_key, event_key, kind, str(count))))
+        name = encodable("\n".join((state.vm_key, key, kind, str(count))))
         return Record(
             id=str(uuid.uuid5(NAMESPACE, name)),
             kind=kind,
@@ -216,7 +220,7 @@ class RecordFactory(Struct, frozen=True):
 
     def anomaly(self, state: State, word: str) -> tuple[State, Record]:
         """`source.anomaly`; `word` is one of `continuity.ANOMALIES`."""
-        return self.about_vm(state, RecordKind.SOURCE_ANOMALY, "WARN", ANOMALY_MESSAGES[word], {"anomaly": word})
+        return self.about_vm(state, RecordKind.SOURCE_ANOMALY, "WARN", ANOMALIES[word], {"anomaly": word})
 
     def rejection(self, state: State, rejection: Rejection) -> tuple[State, Record]:
         """`event.rejected`: an element of the document that is not, or not wholly, understood."""
@@ -294,3 +298,60 @@ def account(
         "interruption_seconds": rounded(totals.total) if totals.count else None,
         "interruption_longest_seconds": rounded(totals.longest) if totals.count else None,
     }
+
+
+# -- severity and message
+
+
+def severity(transition: Transition) -> str:
+    """WARN for what restarts, moves or deletes the VM and for an end that was not observed; INFO for the rest."""
+    if transition.kind is Kind.ENDED:
+        return "INFO" if NOT_THIS_VM in transition.unseen else "WARN"
+    if transition.kind in (Kind.COMPLETED, Kind.CANCELED):
+        return "INFO"
+    harmless = transition.tracked.event_type == "Freeze" and transition.kind is not Kind.STARTED
+    return "INFO" if harmless and not transition.unexpected else "WARN"
+
+
+def title(tracked: Tracked) -> str:
+    """An event's type and id, for the middle of a sentence."""
+    return f"{tracked.event_type or 'event of unknown type'} {tracked.event.event_id}"
+
+
+def sentence(transition: Transition, vm_name: str) -> str:
+    """A transition as a sentence, for a person."""
+    tracked = transition.tracked
+    event = EventNow(tracked, vm_name)
+    resources = "this VM" if event.ownership is Whose.OURS else _resources(tracked.resources)
+    what = f"{tracked.event_type or 'Event of unknown type'} of {resources}"
+    came = " (it was there before, without this VM)" if transition.joined else ""
+    match transition.kind:
+        case Kind.SCHEDULED:
+            when = f", not before {timestamp(tracked.not_before)}" if tracked.not_before else ""
+            return f"{what} is scheduled{when}{came}"
+        case Kind.UPDATED:
+            names = ", ".join(transition.changed) or "EventStatus"
+            return f"{what} changed: {names}"
+        case Kind.STARTED:
+            how = " (never seen Scheduled)" if not tracked.scheduled_seen else ""
+            return f"{what} has started{came or how}"
+        case Kind.COMPLETED:
+            return f"{what} is over"
+        case Kind.CANCELED:
+            return f"{what} was canceled by Azure"
+        case Kind.ENDED:
+            return f"{what} {_ended(transition)}"
+
+
+def _ended(transition: Transition) -> str:
+    if NOT_THIS_VM in transition.unseen:
+        return "is no event of this VM any more" if "Resources" in transition.changed else "is no event of this VM"
+    if transition.replaced_by:
+        return f"is gone; it seems to go on as {transition.replaced_by}"
+    return f"is gone; what became of it was not seen ({', '.join(transition.unseen)})"
+
+
+def _resources(names: tuple[str, ...] | None) -> str:
+    if not names:
+        return "unknown resources"
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

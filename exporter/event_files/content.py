@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from exporter.core.decision import match
 from exporter.core.event_now import EventNow
-from exporter.core.messages import in_short
-from exporter.core.policy import Decision, Mode, Rule, prepared_path
+from exporter.core.policy import Decision, Mode, Rule, in_short, prepared_path
 from exporter.core.records import Vm, optional_timestamp, timestamp, vm_data
 from exporter.core.snapshot import Status, urgency
 

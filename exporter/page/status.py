@@ -16,8 +16,7 @@ from urllib.parse import quote
 from exporter.core.event_now import EventNow
 from exporter.core.folding import alike
 from exporter.core.gate import Gate
-from exporter.core.messages import in_short
-from exporter.core.policy import Presence
+from exporter.core.policy import Presence, in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
 from exporter.core.snapshot import HARMLESS, DestinationStatus, Status, harm
@@ -59,7 +58,7 @@ def status_value(
 ) -> Value:
     """The status of the agent, of this version, at `now`.
 
-    `policy` is the one in force, as `config.policy_values` writes it; `gate` the answer of `/-/gate`; `dashboard_url`
+    `policy` is the one in force, as `config.load` writes it; `gate` the answer of `/-/gate`; `dashboard_url`
     the setting of that name.
     """
     own, files = status.own_events, status.event_files

@@ -91,7 +91,7 @@ class Recorder:
 
     def began(self, at: datetime, version: str, boot: str, policy: Mapping[str, Any]) -> None:
         """Record the start of the agent: its version, the boot id of the machine, and the policy in force, as
-        `config.policy_values` writes it."""
+        `config.load` writes it."""
         self._put({"at": timestamp(at), "began": {"version": version, "boot": boot, "policy": _bounded(policy)}})
 
     def keep(self, body: bytes, read_at: datetime) -> None:

@@ -198,7 +198,7 @@ class Shown:
         """It is closed by an own event that started, was approved or is near, and by no other."""
         status, now = self.world.agent.status, self.world.clock.instant()
         gate = gate_of(status, now, GatePolicy(LEAD, TYPES))
-        seen(gate.reason.value)
+        seen(gate.reason.name)
         if gate.reason is GateReason.STALE and not self.sheet.decided:
             return gate  # the time of the last good document may lag on disk
         closing = []

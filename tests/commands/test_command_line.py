@@ -91,8 +91,8 @@ def test_help_names_each_value_by_a_word_of_the_house() -> None:
     [
         (("chekc",), 'unknown command "chekc"; did you mean check?', "replay"),
         (("service", "instal"), 'unknown action "instal"; did you mean install?', "remove"),
-        (("simulate", "--scenaro", "demo"), 'unknown flag "--scenaro"; did you mean --scenario?', "--listen"),
-        (("run", "--source.pol-interval=1s"), "did you mean --source.poll-interval?", "--source.vm-name"),
+        (("simulate", "--scenaro", "demo"), 'unknown flag "--scenaro"; did you mean --scenario?', "simulate --help"),
+        (("run", "--source.pol-interval=1s"), "did you mean --source.poll-interval?", "run --help"),
         (("simulate", "--scenario", "user-rebot"), "did you mean user-reboot?", "spot-preemption"),
         (("demo", "--scenario", "user-rebot"), "did you mean user-reboot?", "spot-preemption"),
         (("replay", "user-rebot"), 'unknown scenario "user-rebot"; did you mean user-reboot?', "spot-preemption"),

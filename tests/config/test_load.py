@@ -341,9 +341,7 @@ def test_utc_needs_no_data_and_a_zone_without_data_is_said() -> None:
     assert read_zone("UTC", lambda: (), broken) == ("UTC", UTC)
     assert "has no data of time zones" in sentence("Europe/Berlin")
     assert sentence("Europe/Berlin", "Europe/Berlin").endswith("can't be read: ValueError")
-    assert (
-        sentence("europe/Berlin", "Europe/Berlin") == 'unknown time zone "europe/Berlin"; did you mean "Europe/Berlin"?'
-    )
+    assert 'found "europe/Berlin" (did you mean "Europe/Berlin"?' in sentence("europe/Berlin", "Europe/Berlin")
 
 
 def test_every_zone_that_is_offered_can_be_loaded() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.config.load import load_policy
-from exporter.config.policy_values import MAX_FAULTS, policy_values, read_policy
+from exporter.config.load import MAX_FAULTS, load_policy, policy_values, read_policy
 from exporter.config.rules import read_rules
 from exporter.core.hours import Hours
 from exporter.core.policy import Coordination, Mode, Policy, Rule

@@ -77,7 +77,7 @@ class Probed:
 
     @property
     def reason(self) -> str:
-        return self.gate.reason.value
+        return self.gate.reason.name
 
 
 def seen_at(seconds_before: float, *events: Any) -> Probed:
@@ -356,7 +356,7 @@ def test_the_most_urgent_event_is_told() -> None:
                 probed.approved()
         first, second = (probed.gate for probed in both)
         assert first == second
-        told.append((first.reason.value, first.event_type))
+        told.append((first.reason.name, first.event_type))
     assert told == [
         ("started", "Terminate"),
         ("approved", "Reboot"),
@@ -550,7 +550,7 @@ def test_every_gate_is_the_one_of_the_second_reading(
         step: Callable[[Any], None] = getattr(life, name)
         step(argument)
         gate = life.gate
-        seen(gate.reason.value)
+        seen(gate.reason.name)
         assert gate.open is not life.reading.closed(life.at), (name, argument, gate)
         assert (gate.event_type in types) is not gate.open
         assert (gate.at is None) is gate.open

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from exporter.config.policy_values import read_policy
+from exporter.config.load import read_policy
 from exporter.core.decision import match
 from exporter.core.policy import Mode, Policy
 from tests.support.core_documents import one

@@ -20,8 +20,7 @@ from exporter.agent.app import App
 from exporter.commands.replay.command import _replay, add_arguments
 from exporter.commands.tail.outbox import OutboxReader
 from exporter.config.command_line import FlagParser
-from exporter.config.load import load
-from exporter.config.policy_values import policy_values
+from exporter.config.load import load, policy_values
 from exporter.config.schema import (
     ApprovalSettings,
     OutboxSettings,

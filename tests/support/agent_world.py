@@ -19,7 +19,7 @@ from exporter.agent.app import recorded
 from exporter.agent.files import check_files
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
-from exporter.config.policy_values import policy_values
+from exporter.config.load import policy_values
 from exporter.core.policy import Mode, Policy, Presence
 from exporter.core.records import Record, Storable, Vm, VmIdentity
 from exporter.core.snapshot import Status

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.config.policy_values import policy_values
+from exporter.config.load import policy_values
 from exporter.core.policy import Policy
 from exporter.core.records import timestamp
 from exporter.recorder.recorder import RecordingFiles

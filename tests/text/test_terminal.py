@@ -20,7 +20,7 @@ import pytest
 
 import exporter
 from exporter.commands.check.report import fail
-from exporter.config.policy_values import policy_values
+from exporter.config.load import policy_values
 from exporter.core.policy import Policy
 from exporter.core.records import Record
 from exporter.core.state import State

@@ -23,8 +23,8 @@ from msgspec import Struct
 from exporter import __version__
 from exporter.agent.files import presence
 from exporter.commands.check.report import Finding, fail, ok, warn
+from exporter.config.load import policy_values
 from exporter.config.places import hold_place
-from exporter.config.policy_values import policy_values
 from exporter.config.schema import Settings
 from exporter.core.folding import alike
 from exporter.core.policy import Presence

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from exporter.config.policy_values import policy_values
+from exporter.config.load import policy_values
 from exporter.config.schema import EventHubsSettings, GateSettings, Settings, catalogue
 from exporter.config.types import Duration
 from exporter.core.hours import DAYS, WHOLE_DAY, Hours

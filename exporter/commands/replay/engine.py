@@ -37,7 +37,7 @@ from exporter.commands.replay.entries import (
 )
 from exporter.commands.replay.plans import ReplayPlan
 from exporter.commands.replay.result import Moment, ReplayResult
-from exporter.config.policy_values import PolicyRead
+from exporter.config.load import PolicyRead
 from exporter.core import cycle
 from exporter.core.cycle import Observation
 from exporter.core.decision import Explanation, explain_decision, files_to_check, match, turning_points

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from exporter.config.policy_values import PolicyRead
+from exporter.config.load import PolicyRead
 from exporter.core.policy import Presence
 from exporter.core.records import Vm
 

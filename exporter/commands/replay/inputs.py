@@ -40,7 +40,7 @@ from exporter.commands.replay.entries import (
     Unreadable,
     read_time,
 )
-from exporter.config.policy_values import PolicyRead, read_policy
+from exporter.config.load import PolicyRead, read_policy
 from exporter.core.policy import Presence
 from exporter.core.records import MAX_TAGS, VM_TEXTS, Tags, Vm
 from exporter.files import WrongEncoding, in_utf8

@@ -14,7 +14,7 @@ from exporter.commands.replay.engine import OF_A_POLICY, ReplayEngine
 from exporter.commands.replay.plans import ReplayPlan
 from exporter.commands.replay.policies import InForce, as_value, changes, history, modes_of, policy_line
 from exporter.commands.replay.table import as_values, table
-from exporter.config.policy_values import policy_values
+from exporter.config.load import policy_values
 from exporter.config.schema import Settings
 from exporter.core.folding import folded
 from exporter.core.policy import Mode, Policy

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from exporter.commands.replay.entries import Began, PolicyKnown
 from exporter.commands.replay.plans import ReplayPlan
-from exporter.config.policy_values import PolicyRead, policy_values
+from exporter.config.load import PolicyRead, policy_values
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import optional_timestamp
 from exporter.text.format import moment

@@ -8,8 +8,7 @@ from typing import Any, Final
 from exporter.commands.replay.result import Moment, ReplayResult
 from exporter.core.decision import Condition, Explanation, Outcome, RuleEvaluation
 from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, Event
-from exporter.core.messages import why
-from exporter.core.policy import Decision, Reason, Rule
+from exporter.core.policy import Decision, Reason, Rule, why
 from exporter.core.record_factory import decision_data
 from exporter.core.records import timestamp
 from exporter.text.format import clean, moment

@@ -21,8 +21,7 @@ from exporter.commands.replay.engine import Options, ReplayEngine
 from exporter.commands.replay.inputs import read_input
 from exporter.commands.replay.plans import replay_plans
 from exporter.config.command_line import FlagParser
-from exporter.config.load import load, load_policy
-from exporter.config.policy_values import policy_values
+from exporter.config.load import load, load_policy, policy_values
 from exporter.core.decision import decide
 from exporter.core.document import parse_document
 from exporter.core.lifecycle import advance

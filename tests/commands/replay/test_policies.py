@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from exporter.commands.replay.command import _replay, add_arguments
 from exporter.config.command_line import FlagParser
-from exporter.config.load import ConfigError, load
-from exporter.config.policy_values import policy_values
+from exporter.config.load import ConfigError, load, policy_values
 from exporter.core.policy import Mode, Policy, Rule
 from exporter.core.records import timestamp
 from tests.support.agent_world import FREEZE, World, document, event, started
