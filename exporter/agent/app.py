@@ -41,9 +41,8 @@ from exporter.agent.ports import Environment, Options
 from exporter.agent.systemd import Notifier
 from exporter.config.load import policy_values
 from exporter.config.schema import Settings
-from exporter.core.gate import STARTING, gate_of
 from exporter.core.lifecycle import HISTORY_BYTES
-from exporter.core.snapshot import Status
+from exporter.core.snapshot import STARTING, Status, gate_of
 from exporter.core.state import Instant
 from exporter.daemon import DaemonCall
 from exporter.errors import Failure

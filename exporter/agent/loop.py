@@ -19,11 +19,11 @@ from exporter.agent.log_fields import about, fields_of
 from exporter.agent.persistence import StatePersistence
 from exporter.agent.ports import Environment, Metrics, Options, Source, Store
 from exporter.core import cycle
+from exporter.core.continuity import UNAVAILABLE_SECONDS
 from exporter.core.cycle import Observation, Outcome
 from exporter.core.document import Document, DocumentError, parse_document
 from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
 from exporter.core.folding import folded
-from exporter.core.outage import UNAVAILABLE_SECONDS
 from exporter.core.policy import Context
 from exporter.core.records import Record, RecordKind, VmIdentity
 from exporter.core.snapshot import STALE_SECONDS, Status

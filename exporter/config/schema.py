@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, get_args
 from exporter.choices import Compression, LogFormat, LogLevel, MessageFormat, Transport
 from exporter.config import types as kinds
 from exporter.core.document import KNOWN_TYPES
-from exporter.core.gate import EVENT_TYPES, LEAD_SECONDS, GatePolicy
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy, Rule
+from exporter.core.snapshot import EVENT_TYPES, LEAD_SECONDS, GatePolicy
 from exporter.secrets import Secret, header_secrets
 from exporter.text.values import split_address
 from exporter.windows.places import OUTBOX_FILE, program_data

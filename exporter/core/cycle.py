@@ -18,10 +18,8 @@ from typing import Any, Final, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.core import facts
-from exporter.core import outage as outages
+from exporter.core import continuity, facts
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted, taken_back
-from exporter.core.continuity import EVERYDAY, Step
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import Document, unknown_words
 from exporter.core.facts import Fact
@@ -188,7 +186,7 @@ def seconds_until_due(state: State, mono: float, poll_interval: float) -> float:
     pending = state.process.pending if state.process.announced else ()  # else they wait for the identity
     patience = interruption_patience(poll_interval)
     expiring = (interruption.at.monotonic + patience - mono for interruption in pending)
-    return min((outages.seconds_until_recorded(state, mono), *expiring))
+    return min((continuity.seconds_until_outage_recorded(state, mono), *expiring))
 
 
 def fresh_state(state: State, now: Instant, boot_id: str) -> State:
@@ -290,7 +288,7 @@ class _Cycle:
         self._mark_due(self._decide())
         self._remember(evidence=EMPTY)
 
-    def _record_step(self, step: Step) -> None:
+    def _record_step(self, step: continuity.Step) -> None:
         if step.changed:
             self._facts.append(facts.DocumentChanged())
         if step.anomaly:
@@ -304,10 +302,10 @@ class _Cycle:
     def _record_anomaly(self, anomaly: str) -> None:
         """Count an anomaly, and record it unless it is one of `EVERYDAY`."""
         self._facts.append(facts.AnomalyObserved(anomaly))
-        if anomaly not in EVERYDAY:
+        if anomaly not in continuity.EVERYDAY:
             self._record(self._factory.anomaly(self._state, anomaly))
 
-    def _count_unknown_values(self, step: Step) -> None:
+    def _count_unknown_values(self, step: continuity.Step) -> None:
         """Count each unknown value once when it appears, also where it makes no transition."""
         if not step.changed:
             return
@@ -406,9 +404,9 @@ class _Cycle:
         failed = replace(source, up=False, last_poll=now.wall, failure=observed.reason, failing=source.failing or now)
         self._remember(source=failed, malformed=malformed + bool(observed.document_fault))
         before = self._state.outage
-        outage = outages.failed(before, observed.began, self._now, observed.reason)
+        outage = continuity.outage_after(before, observed.began, self._now, observed.reason)
         self._state = replace(self._state, outage=outage)
-        self._changed = self._changed or not outages.is_noted(before, outage)
+        self._changed = self._changed or not continuity.is_outage_noted(before, outage)
         fault = observed.document_fault
         if fault and self._state.document_rejected != fault and self._ensure_started_record():
             message = f"An answer of the metadata service is no document: {observed.detail}"
@@ -432,12 +430,12 @@ class _Cycle:
         if outage is None or outage.known_since.mono is None:
             return
         lasted = self._now.minus(outage.known_since)
-        if not outage.recorded and lasted >= outages.UNAVAILABLE_SECONDS and self._ensure_started_record():
+        if not outage.recorded and lasted >= continuity.UNAVAILABLE_SECONDS and self._ensure_started_record():
             reason = self._process.source.failure or outage.reason
             self._record(self._factory.unavailable(self._state, outage, reason, lasted))
             outage = replace(outage, recorded=True)
             self._become(replace(self._state, outage=outage))
-        if not outage.warned and lasted >= outages.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
+        if not outage.warned and lasted >= continuity.SWITCH_OFF_NEAR_SECONDS and self._ensure_started_record():
             self._record_anomaly("switch-off-near")
             self._become(replace(self._state, outage=replace(outage, warned=True)))
 
@@ -448,7 +446,7 @@ class _Cycle:
             return
         self._become(replace(self._state, outage=None))
         if outage.recorded:
-            self._record(self._factory.recovered(self._state, outage, outages.absent_until(outage, self._now)))
+            self._record(self._factory.recovered(self._state, outage, continuity.absent_until(outage, self._now)))
 
     # -- interruptions
 
@@ -479,7 +477,7 @@ class _Cycle:
         if tracked is None and failing and seconds > 0:
             unexplained = (*self._process.unexplained, interruption)
             self._remember(unexplained=unexplained[-PENDING_INTERRUPTIONS:])
-        closed = tracked is not None and tracked.closed_at is not None  # its account is already published
+        closed = tracked is not None and tracked.closed is not None  # its account is already published
         if closed or self._may_record_interruption(attributed=tracked is not None):
             self._record(self._factory.interruption(self._state, interruption, tracked, failing=failing))
         self._facts.append(facts.InterruptionObserved(kind, seconds, tracked.event.event_id if tracked else ""))

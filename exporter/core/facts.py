@@ -86,11 +86,6 @@ class InterruptionObserved(Struct, frozen=True):
     seconds: float
     event_id: str = ""
 
-    @property
-    def attributed(self) -> bool:
-        """Whether it is attributed to an event."""
-        return bool(self.event_id)
-
 
 class RecordsDropped(Struct, frozen=True):
     """Records that were dropped before a destination received them. `reason` is a closed word."""

@@ -44,11 +44,6 @@ class Hours(Struct, frozen=True):
         return self.end < self.start
 
     @property
-    def every_day(self) -> bool:
-        """Whether it is for all days of the week."""
-        return len(self.days) == len(DAYS)
-
-    @property
     def between(self) -> str:
         """Start and end as the settings write them: `22:00-05:00`."""
         return f"{_clock(self.start)}-{_clock(self.end)}"

@@ -165,7 +165,7 @@ _NEW = Tracked(Event(""), Phase.UNKNOWN, _EPOCH, Seen.GAP, 0.0, 0.0, closed=_EPO
 
 def _follow(before: Tracked, event: Event, continuity: Continuity) -> tuple[Tracked, Transition | None]:
     """The history of one event of the new document, and its transition if there is one."""
-    present = before.closed_at is None
+    present = before.closed is None
     phase = _shown(event)
     changed = changes(before.event, event) if present else {}
     kind = MOVES[before.phase if present else None, phase]

@@ -284,7 +284,7 @@ def account(
         "waited_seconds": rounded(tracked.waited_seconds),
         "started_at": optional_timestamp(tracked.started_at),
         "started_seconds": rounded(tracked.started_seconds),
-        "gone_at": optional_timestamp(tracked.closed_at),
+        "gone_at": timestamp(tracked.closed.wall) if tracked.closed else None,
         "outcome": tracked.outcome.value if tracked.outcome else None,
         "last_status": last.phase.value if last.phase is not Phase.UNKNOWN else None,
         "last_not_before": optional_timestamp(last.not_before),

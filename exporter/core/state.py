@@ -249,11 +249,6 @@ class Tracked(Stored, frozen=True):
         return self.started.wall if self.started else None
 
     @property
-    def closed_at(self) -> datetime | None:
-        """`closed` by the wall clock."""
-        return self.closed.wall if self.closed else None
-
-    @property
     def waited_seconds(self) -> float | None:
         """Seconds from when it was first seen until it was seen Started."""
         return self.started.since(self.first_seen) if self.started else None

@@ -1,7 +1,7 @@
 """The state as JSON text and back: what the outbox keeps.
 
-The types of `core.state` and `core.document` are their own form on disk (`core.stored`): closed to unknown fields, and
-with every time in a zone. msgspec encodes, decodes and checks them.
+The types of `core.state` and `core.document` are their own form on disk (`document.Stored`): closed to unknown fields,
+and with every time in a zone. msgspec encodes, decodes and checks them.
 
 The text is `{"version": 1, "document": {...}, "state": {...}}`. It differs from the plain form of a `State`:
 

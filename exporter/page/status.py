@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from exporter.core.event_now import EventNow
 from exporter.core.folding import alike
-from exporter.core.gate import Gate
 from exporter.core.policy import Presence, in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
@@ -61,7 +60,8 @@ def status_value(
     `policy` is the one in force, as `config.load` writes it; `gate` the answer of `/-/gate`; `dashboard_url`
     the setting of that name.
     """
-    own, files = status.own_events, status.event_files
+    own = [event for event in status.events if event.ownership is not Whose.THEIRS]
+    files = status.event_files
     value = {
         "agent": {"version": version, **_past("started", status.started, now)},
         "vm": vm_data(status.vm),
@@ -250,7 +250,7 @@ def _closed(status: Status) -> Value:
     closed = [
         tracked
         for tracked in status.state.closed.values()
-        if tracked.closed_at is not None
+        if tracked.closed is not None
         and tracked.outcome is not None
         and EventNow(tracked, status.vm.name).ownership is not Whose.THEIRS
     ]

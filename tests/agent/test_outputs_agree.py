@@ -18,9 +18,9 @@ from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.core.gate import Gate, GatePolicy, GateReason, gate_of
 from exporter.core.policy import DEFAULT_RULES, Coordination
 from exporter.core.records import VmIdentity
+from exporter.core.snapshot import Gate, GatePolicy, GateReason, gate_of
 from exporter.event_files.folder import Folder
 from exporter.event_files.writer import Keeper
 from exporter.log.protocol import NullLogger
@@ -198,7 +198,7 @@ class Shown:
         """It is closed by an own event that started, was approved or is near, and by no other."""
         status, now = self.world.agent.status, self.world.clock.instant()
         gate = gate_of(status, now, GatePolicy(LEAD, TYPES))
-        seen(gate.reason.name)
+        seen(gate.reason.name.lower().replace("_", "-"))
         if gate.reason is GateReason.STALE and not self.sheet.decided:
             return gate  # the time of the last good document may lag on disk
         closing = []

@@ -13,9 +13,9 @@ from msgspec.structs import fields
 
 from exporter.config.rules import RulesRead, _zone_names, read_rules, read_zone, rule_table
 from exporter.config.schema import SECTIONS, Settings, catalogue, outbox_path
-from exporter.core.gate import GatePolicy
 from exporter.core.hours import Hours
 from exporter.core.policy import Policy, Rule
+from exporter.core.snapshot import GatePolicy
 from exporter.secrets import Secret
 from exporter.text.values import InvalidValue
 from tests.support.approval_case import hours

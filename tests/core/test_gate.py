@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.core.gate import CLOSED, STARTING, Gate, GatePolicy, GateReason, gate_of
 from exporter.core.memory import with_tracked
 from exporter.core.records import Vm
-from exporter.core.snapshot import Status
+from exporter.core.snapshot import CLOSED, STARTING, Gate, GatePolicy, GateReason, Status, gate_of
 from exporter.core.state import Approval, Instant, State
 from exporter.core.state_codec import dump_state, load_state
 from tests.support.core_documents import KEY, NOON, Watcher, event, started
@@ -77,7 +76,7 @@ class Probed:
 
     @property
     def reason(self) -> str:
-        return self.gate.reason.name
+        return self.gate.reason.name.lower().replace("_", "-")
 
 
 def seen_at(seconds_before: float, *events: Any) -> Probed:
@@ -356,7 +355,7 @@ def test_the_most_urgent_event_is_told() -> None:
                 probed.approved()
         first, second = (probed.gate for probed in both)
         assert first == second
-        told.append((first.reason.name, first.event_type))
+        told.append((first.reason.name.lower().replace("_", "-"), first.event_type))
     assert told == [
         ("started", "Terminate"),
         ("approved", "Reboot"),
@@ -550,7 +549,7 @@ def test_every_gate_is_the_one_of_the_second_reading(
         step: Callable[[Any], None] = getattr(life, name)
         step(argument)
         gate = life.gate
-        seen(gate.reason.name)
+        seen(gate.reason.name.lower().replace("_", "-"))
         assert gate.open is not life.reading.closed(life.at), (name, argument, gate)
         assert (gate.event_type in types) is not gate.open
         assert (gate.at is None) is gate.open

@@ -74,7 +74,8 @@ def test_the_documented_live_migration() -> None:
     over = only(watcher.sees())
     assert (over.kind, over.unseen) == (Kind.COMPLETED, ())
     assert over.tracked.not_before is not None
-    assert over.tracked.closed_at == watcher.wall
+    assert over.tracked.closed is not None
+    assert over.tracked.closed.wall == watcher.wall
 
 
 @pytest.mark.parametrize("first", [event(), started(), event(EventStatus="Paused")])

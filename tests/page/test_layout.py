@@ -14,8 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from exporter.core.folding import folded
-from exporter.core.gate import Gate, GateReason
-from exporter.core.snapshot import EventFilesStatus, Status
+from exporter.core.snapshot import EventFilesStatus, Gate, GateReason, Status
 from exporter.core.state import InterruptionTotals
 from exporter.page.status import status_value
 from exporter.page.view import render_page

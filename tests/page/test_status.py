@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.core.folding import folded
-from exporter.core.gate import Gate, GateReason
 from exporter.core.policy import Coordination, Mode, Presence, Reason
 from exporter.core.records import VM_TEXTS, Vm
-from exporter.core.snapshot import DestinationStatus, EventFilesStatus, OutboxStatus, Status
+from exporter.core.snapshot import DestinationStatus, EventFilesStatus, Gate, GateReason, OutboxStatus, Status
 from exporter.core.state import Instant, InterruptionTotals, Phase, Seen, StartedBy, State
 from exporter.page import status as made
 from exporter.page.view import render_page

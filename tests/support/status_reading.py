@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import jsonschema
 
-from exporter.core.gate import Gate
-from exporter.core.snapshot import Status
+from exporter.core.snapshot import Gate, Status
 from exporter.core.state import Instant
 from exporter.page.status import status_body, status_value
 from exporter.page.view import render_page

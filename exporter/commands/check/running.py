@@ -15,8 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -48,15 +47,9 @@ _UNNAMED: Final = {"", "0.0.0.0", "::"}  # noqa: S104  # compared, not bound
 """Addresses to listen on that stand for all."""
 
 
-class Kind(Enum):
-    """What listens on an address that is taken."""
-
-    AGENT = auto()
-    PASSWORD = auto()
-    """The agent, and it wants a password. The settings hold only hashes of those."""
-    CERTIFICATE = auto()
-    """Something that wants a client certificate, which we have none of."""
-    OTHER = auto()
+Kind = Literal["agent", "password", "certificate", "other"]
+"""What listens on an address that is taken: the agent; the agent, and it wants a password, of which the settings hold
+only a hash; something that wants a client certificate, which we have none of; or something else."""
 
 
 class Occupant(Struct, frozen=True):
@@ -68,7 +61,7 @@ class Occupant(Struct, frozen=True):
     status: Mapping[str, Any] | None = None
 
 
-_REFUSED: Final = Occupant(Kind.OTHER)
+_REFUSED: Final = Occupant("other")
 """What answers 400 to a good request: servers of TLS do so to one without."""
 
 
@@ -84,7 +77,7 @@ def identify(host: str, port: int, *, encrypted: bool, seconds: float) -> Occupa
                 occupant = _ask(local, port, tls=tls, end=end)
             except ssl.SSLError as error:
                 if "CERTIFICATE_REQUIRED" in str(error.reason):
-                    return Occupant(Kind.CERTIFICATE)
+                    return Occupant("certificate")
             except TimeoutError:
                 break
             except (OSError, http.client.HTTPException):
@@ -92,7 +85,7 @@ def identify(host: str, port: int, *, encrypted: bool, seconds: float) -> Occupa
             else:
                 if occupant is not _REFUSED:
                     return occupant
-    return Occupant(Kind.OTHER)
+    return Occupant("other")
 
 
 def _addresses(host: str, port: int) -> list[str]:
@@ -118,13 +111,13 @@ def _ask(host: str, port: int, *, tls: bool, end: float) -> Occupant:
         if answer.status == http.client.BAD_REQUEST:
             return _REFUSED
         if answer.status == http.client.UNAUTHORIZED and answer.headers.get(CHALLENGE[0]) == CHALLENGE[1]:
-            return Occupant(Kind.PASSWORD)
+            return Occupant("password")
         if answer.status == http.client.OK and (status := _read(body)) is not None:
-            return Occupant(Kind.AGENT, status=status)
+            return Occupant("agent", status=status)
         answer, body = _get(connection, "/metrics", end)
         if answer.status == http.client.OK and _OUR_METRIC in body:
-            return Occupant(Kind.AGENT)
-        return Occupant(Kind.OTHER, one_line(answer.headers.get("Server", ""))[:60])
+            return Occupant("agent")
+        return Occupant("other", one_line(answer.headers.get("Server", ""))[:60])
     finally:
         connection.close()
 

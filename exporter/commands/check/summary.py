@@ -115,10 +115,10 @@ def _rule(rule: Rule) -> str:
 
 def _hours(hours: Hours) -> str:
     parts = []
-    if not hours.every_day:
+    if len(hours.days) < len(DAYS):
         *others, last = (DAYS[day] for day in hours.days)
         parts.append(f"on {', '.join(others)} and {last}" if others else f"on {last}")
-    if (hours.start, hours.end) != (0, WHOLE_DAY) or hours.every_day:
+    if (hours.start, hours.end) != (0, WHOLE_DAY) or not parts:
         start, end = hours.between.split("-")
         parts.append(f"from {start} to {end}{' of the next day' if hours.over_midnight else ''}")
     return f"{' '.join(parts)}, {hours.timezone}"

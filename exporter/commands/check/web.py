@@ -6,7 +6,7 @@ import errno
 from typing import Final
 
 from exporter.commands.check.report import Finding, ProbeEnvironment, Report, fail, ok, warn
-from exporter.commands.check.running import Kind, findings, identify
+from exporter.commands.check.running import findings, identify
 from exporter.config.schema import Settings
 from exporter.web.server import RESERVED_PORTS, is_taken, listen
 
@@ -31,10 +31,10 @@ def _taken(
 ) -> tuple[Finding, ...]:
     address, timeouts = settings.web.listen_address, environment.timeouts
     occupant = identify(host, port, encrypted=bool(settings.web.config_file), seconds=timeouts.connect)
-    if occupant.kind is Kind.AGENT:
+    if occupant.kind == "agent":
         served = ok(TOPIC, f"{address} is served by this agent, which is running")
         return (served, *(findings(occupant.status, settings) if occupant.status is not None else ()))
-    if occupant.kind is Kind.PASSWORD:
+    if occupant.kind == "password":
         return (
             ok(
                 TOPIC,
@@ -42,7 +42,7 @@ def _taken(
                 "only the hash, so it was not asked for its mode",
             ),
         )
-    if occupant.kind is Kind.CERTIFICATE:
+    if occupant.kind == "certificate":
         return (warn(TOPIC, f"{address} is taken by what wants a client certificate: most likely this agent, running"),)
     who = f"by another program that calls itself {occupant.name}" if occupant.name else "by another program"
     if reserved and not occupant.name:

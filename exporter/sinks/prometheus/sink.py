@@ -253,7 +253,7 @@ class PrometheusSink(Collector):
         kind, seconds = interruption.kind, interruption.seconds
         if kind not in catalogue.INTERRUPTION_KINDS or seconds <= 0:
             return
-        attributed = "true" if interruption.attributed else "false"
+        attributed = "true" if interruption.event_id else "false"
         family = "observed_interruption_seconds"
         self._measure(family, kind, attributed, seconds=seconds, event_id=interruption.event_id)
 
