@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from exporter.core.folding import alike
+from exporter.core.document import alike
 from exporter.core.records import Vm, VmIdentity, unknown_tags
 from exporter.errors import Failure
 from exporter.log.protocol import Logger

@@ -21,9 +21,8 @@ from exporter.agent.ports import Environment, Metrics, Options, Source, Store
 from exporter.core import cycle
 from exporter.core.continuity import UNAVAILABLE_SECONDS
 from exporter.core.cycle import Observation, Outcome
-from exporter.core.document import Document, DocumentError, parse_document
+from exporter.core.document import Document, DocumentError, folded, parse_document
 from exporter.core.facts import ApprovalFailed, ApprovalPostponed, Fact, Polled
-from exporter.core.folding import folded
 from exporter.core.policy import Context
 from exporter.core.records import Record, RecordKind, VmIdentity
 from exporter.core.snapshot import STALE_SECONDS, Status

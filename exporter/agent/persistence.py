@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from exporter.agent.boot import is_same_boot
 from exporter.agent.ports import Environment, Store
 from exporter.core.cycle import Outcome, adopted_state, fresh_state
+from exporter.core.document import alike
 from exporter.core.facts import Fact, RecordsDropped
-from exporter.core.folding import alike
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.memory import without_histories
 from exporter.core.records import RecordKind, Storable, VmIdentity

@@ -25,7 +25,7 @@ from exporter.config.places import (
 )
 from exporter.config.rules import read_rules, rule_table
 from exporter.config.schema import SECTIONS, ApprovalSettings, Settings, settings_of
-from exporter.config.sources import ReadFile, Sources, config_path, given_flags, read_toml
+from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, ReadFile, Sources, given_flags, read_toml
 from exporter.config.types import KNOWN_API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
 from exporter.core.policy import Coordination, Mode
@@ -39,6 +39,20 @@ class ConfigError(Exception):
     def __init__(self, errors: tuple[str, ...]) -> None:
         super().__init__("\n".join(errors))
         self.errors = errors
+
+
+def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """The path of the settings file, from the flag, else from the environment; "" for none.
+
+    An empty flag means none, too. Raises `InvalidValue` with a sentence for what is a secret and no path.
+    """
+    given: str | None = vars(flags).get("config.file")
+    path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
+    try:
+        refuse_misplaced(path, "a path")
+    except Misplaced as error:
+        raise InvalidValue(f"{origin}: {error}") from None
+    return path
 
 
 def load(flags: argparse.Namespace, environ: Mapping[str, str], read_file: ReadFile = read_trusted) -> Settings:

@@ -31,23 +31,20 @@ _RESOLVE_SECONDS: Final = 2.0
 
 def hold_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
     """A hold file where the installed service and everybody else see the same."""
-    if platform == "win32":
-        return ntpath.join(program_data(environ), HOLD_FOLDER, HOLD_FILE)
-    return "/etc/azure-scheduled-events-exporter/hold"
+    path = ntpath.join(program_data(environ), HOLD_FOLDER, HOLD_FILE)
+    return path if platform == "win32" else "/etc/azure-scheduled-events-exporter/hold"
 
 
 def ready_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
     """A `require_file` where the installed service and everybody else see the same."""
-    if platform == "win32":
-        return ntpath.join(program_data(environ), READY_FOLDER, "{event_id}")
-    return "/run/azure-scheduled-events-exporter/ready/{event_id}"
+    path = ntpath.join(program_data(environ), READY_FOLDER, "{event_id}")
+    return path if platform == "win32" else "/run/azure-scheduled-events-exporter/ready/{event_id}"
 
 
 def events_place(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
     """A folder for event files where the installed service and everybody else see the same."""
-    if platform == "win32":
-        return ntpath.join(program_data(environ), EVENTS_FOLDER)
-    return "/run/azure-scheduled-events-exporter/events"
+    path = ntpath.join(program_data(environ), EVENTS_FOLDER)
+    return path if platform == "win32" else "/run/azure-scheduled-events-exporter/events"
 
 
 def hidden_by_service(paths: Iterable[str]) -> dict[str, str]:

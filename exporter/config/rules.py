@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cache
@@ -25,7 +25,6 @@ _MAX_PATH: Final = 1024
 _MAX_ZONE: Final = 100
 _SETTLE: Final = Duration(0, 86400)
 _SECONDS: Final = Integer(0, 2**31 - 1, "whole seconds")
-_RESOURCES: Final = Integer(1, 2**31 - 1, "a whole number")
 _BETWEEN: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-(?:([01][0-9]|2[0-3]):([0-5][0-9])|24:00)", re.ASCII)
 _NO_ZONES: Final = frozenset({"Factory", "localtime", "posixrules"})
 """Files beside those of the zones: one is of no place, the others are of wherever the machine thinks that it is."""
@@ -46,11 +45,6 @@ def _words(value: object, known: tuple[str, ...]) -> tuple[str, ...]:
         if not isinstance(word, str) or not word.isprintable() or not word.strip():
             raise InvalidValue(expected)
     return tuple(dict.fromkeys(value))
-
-
-def _settle(value: object) -> float | None:
-    """Seconds; 0 asks for nothing."""
-    return _SETTLE.read(value) or None
 
 
 def _require_file(value: object, platform: str = sys.platform) -> str:
@@ -161,10 +155,10 @@ _READERS: Final[Mapping[str, Any]] = {
     "event_source": lambda value: _words(value, KNOWN_SOURCES),
     "min_duration": _SECONDS.read,
     "max_duration": _SECONDS.read,
-    "settle": _settle,
+    "settle": lambda value: _SETTLE.read(value) or None,  # 0 asks for nothing
     "require_file": _require_file,
     "when_quiet": _boolean,
-    "max_resources": _RESOURCES.read,
+    "max_resources": Integer(1, 2**31 - 1, "a whole number").read,
     "between": _between,
     "days": _days,
     "timezone": read_zone,
@@ -219,7 +213,7 @@ def read_rules(value: object, where: str, platform: str = sys.platform) -> Rules
         for number, name in enumerate(names, 1)
         if isinstance(name, str) and name in names[: number - 1]
     ]
-    return RulesRead(tuple(rules), tuple(errors), (*_unknown_words(rules, where), *_made_once(rules, where)))
+    return RulesRead(tuple(rules), tuple(errors), tuple(_warnings(rules, where)))
 
 
 def _read_rule(table: Mapping[str, object], where: str, platform: str) -> tuple[list[str], Rule | None]:
@@ -259,21 +253,16 @@ def _rule(fields: Mapping[str, Any]) -> Rule:
     return Rule(**others, hours=Hours(start, end, fields.get("days", Hours().days), timezone, zone))
 
 
-def _made_once(rules: list[Rule], where: str) -> list[str]:
-    return [
-        f"{where}: rule {quote(rule.name)}: require_file is one file for every event: prepared once, it is prepared for"
-        ' ever; with "{event_id}" in it each event has its own'
-        for rule in rules
-        if rule.require_file and "{event_id}" not in rule.require_file
-    ]
-
-
-def _unknown_words(rules: list[Rule], where: str) -> list[str]:
-    return [
-        f"{where}: rule {quote(rule.name)}: this version does not know {quote(word)}{near_miss(word, known)};"
-        " such an event is never approved"
-        for rule in rules
-        for known, words in ((KNOWN_TYPES, rule.event_type), (KNOWN_SOURCES, rule.event_source or ()))
-        for word in words
-        if word not in known
-    ]
+def _warnings(rules: list[Rule], where: str) -> Iterator[str]:
+    for rule in rules:
+        of = f"{where}: rule {quote(rule.name)}"
+        for known, words in ((KNOWN_TYPES, rule.event_type), (KNOWN_SOURCES, rule.event_source or ())):
+            unknown = [word for word in words if word not in known]
+            for word in unknown:
+                hint = near_miss(word, known)
+                yield f"{of}: this version does not know {quote(word)}{hint}; such an event is never approved"
+        if rule.require_file and "{event_id}" not in rule.require_file:
+            yield (
+                f"{of}: require_file is one file for every event: prepared once, it is prepared for ever; with "
+                '"{event_id}" in it each event has its own'
+            )

@@ -37,9 +37,8 @@ _FILE: Final = kinds.Text("a path, or nothing", kinds.file_path, optional=True, 
 
 def outbox_path(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> str:
     """Where the outbox is unless another path is set: below ProgramData on Windows, else in /var/lib."""
-    if platform == "win32":
-        return ntpath.join(program_data(environ), OUTBOX_FILE)
-    return "/var/lib/azure-scheduled-events-exporter/outbox.db"
+    path = ntpath.join(program_data(environ), OUTBOX_FILE)
+    return path if platform == "win32" else "/var/lib/azure-scheduled-events-exporter/outbox.db"
 
 
 def option(kind: kinds.Kind, default: Any, help: str, *, flag: str = "", secret: bool = False) -> Any:

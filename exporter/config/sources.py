@@ -16,15 +16,7 @@ from exporter.config.schema import ENV_PREFIX, SECTIONS, Setting, catalogue, set
 from exporter.config.types import SINGLE_QUOTES, Kind
 from exporter.files import TooLarge, WrongEncoding, decoded
 from exporter.secrets import redact
-from exporter.text.values import (
-    InvalidValue,
-    Misplaced,
-    describe,
-    describe_type,
-    nearest,
-    refuse_misplaced,
-    unknown_name,
-)
+from exporter.text.values import InvalidValue, Misplaced, describe, describe_type, nearest, unknown_name
 
 CONFIG_FLAG: Final = "--config.file"
 CONFIG_ENV: Final = f"{ENV_PREFIX}CONFIG_FILE"
@@ -225,20 +217,6 @@ def _add_flag(group: argparse._ArgumentGroup, setting: Setting, environment: boo
         return
     text = f"{setting.help} Default: {setting.kind.show(setting.default)}. [{setting.env}]".replace("%", "%%")
     group.add_argument(setting.flag, dest=setting.name, metavar=setting.kind.word, help=text)
-
-
-def config_path(flags: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The path of the settings file, from the flag, else from the environment; "" for none.
-
-    An empty flag means none, too. Raises `InvalidValue` with a sentence for what is a secret and no path.
-    """
-    given: str | None = vars(flags).get("config.file")
-    path, origin = (environ.get(CONFIG_ENV, ""), CONFIG_ENV) if given is None else (given, CONFIG_FLAG)
-    try:
-        refuse_misplaced(path, "a path")
-    except Misplaced as error:
-        raise InvalidValue(f"{origin}: {error}") from None
-    return path
 
 
 def given_flags(namespace: argparse.Namespace) -> dict[str, str]:

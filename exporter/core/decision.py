@@ -19,9 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from exporter.core.continuity import RESET_DOCUMENTS, RESET_SECONDS
-from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, VITAL, Document, Event
-from exporter.core.event_now import EventNow, ownership_of
-from exporter.core.folding import folded
+from exporter.core.document import KNOWN_RESOURCE_TYPES, KNOWN_TYPES, VITAL, Document, Event, folded
 from exporter.core.hours import Hours, shown
 from exporter.core.lifecycle import phase_of
 from exporter.core.policy import (
@@ -38,6 +36,7 @@ from exporter.core.policy import (
     prepared_path,
 )
 from exporter.core.records import Vm, VmIdentity
+from exporter.core.scope import EventNow, ownership_of
 from exporter.core.state import Phase, Reset, State, Tracked, Whose
 from exporter.core.strict_json import encodable
 

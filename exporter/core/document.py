@@ -12,6 +12,7 @@ Protocol facts: Azure's documentation of Scheduled Events, sections "Query for e
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -19,7 +20,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
 from exporter.core.strict_json import Misfit, Object, encodable, loads, repeated_in
 
 MAX_EVENT_ID = 100
@@ -36,6 +36,22 @@ KNOWN_RESOURCE_TYPES = ("VirtualMachine",)
 
 # Minimum notice that Azure documents for each type, in seconds [Event scheduling]; Preempt has none.
 MINIMUM_NOTICE = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Terminate": 300}
+
+# Names and ids are compared without regard to the case of ASCII letters, and of no others. Unicode's own case folding
+# makes equal what is only similar: `ſ` and `s`, the Kelvin sign and `k`, `ß` and `ss`. To the metadata service these
+# are different VMs and different events.
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def folded(text: str) -> str:
+    """`text` with A to Z in lower case and everything else as it is."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two names, or two ids, are the same."""
+    return folded(one) == folded(other)
+
 
 Time = Annotated[datetime, Meta(tz=True)]
 """A time that on disk must have its zone."""

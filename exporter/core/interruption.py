@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from exporter.core.event_now import EventNow
 from exporter.core.records import Vm
+from exporter.core.scope import EventNow
 from exporter.core.state import Instant, Interruption, InterruptionKind, InterruptionTotals, State, Tracked, Whose
 
 THRESHOLD_SECONDS: Final = 0.2

@@ -28,8 +28,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from exporter.core.continuity import Continuity, Step, anomaly_of, continuity_of, gap_reasons, reset_after, same
-from exporter.core.document import FIELDS, Document, Event, Likeness, Rejected
-from exporter.core.folding import folded
+from exporter.core.document import FIELDS, Document, Event, Likeness, Rejected, folded
 from exporter.core.memory import close
 from exporter.core.state import EMPTY, Instant, Kind, Phase, Rejection, Seen, StartedBy, State, Tracked, Transition
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from exporter.core.document import Event
-from exporter.core.event_now import EventNow
 from exporter.core.hours import Hours
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.records import VmIdentity
+from exporter.core.scope import EventNow
 from exporter.core.state import EMPTY, Instant
 
 

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from exporter.core.continuity import ANOMALIES
 from exporter.core.document import MINIMUM_NOTICE, Event
-from exporter.core.event_now import EventNow
 from exporter.core.memory import number, with_tracked
 from exporter.core.policy import Decision, Mode, Verdict, why
 from exporter.core.records import DEPTH, Record, RecordKind, Vm, optional_timestamp, rounded, timestamp, vm_data
+from exporter.core.scope import EventNow
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,

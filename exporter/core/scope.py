@@ -16,12 +16,14 @@ counted now:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from exporter.core.continuity import Continuity, Step, gap_reasons
-from exporter.core.event_now import EventNow
+from exporter.core.document import FIELDS, folded
+from exporter.core.lifecycle import phase_of
 from exporter.core.state import (
     CLOSING,
     NOT_THIS_VM,
@@ -34,6 +36,60 @@ from exporter.core.state import (
     Transition,
     Whose,
 )
+
+
+class EventNow(NamedTuple):
+    """What an event is to a VM of this name now; `vm_name` is empty while it is not known. The one answer that the
+    gate, the page, the gauges, the event files and the records give.
+
+    A document may hold a field that can't be read, or show an event as Scheduled that has started. Neither undoes what
+    is known: a field keeps its last readable value, and an event that has started stays so, until the event is no
+    longer in the document. Nothing is approved on such a value: for that a decision reads the document's own fields
+    (`core/decision.py`).
+    """
+
+    history: Tracked
+    vm_name: str
+
+    @property
+    def last_readable(self) -> dict[str, Any]:
+        """The last readable value, or None, of each of Azure's fields that can't be read in the document, or that it
+        holds twice. Not of NotBefore, for which there is `Tracked.not_before`."""
+        event = self.history.event
+        names = {*event.faults, *event.disputed} & {*FIELDS} - {"EventId", "NotBefore"}
+        resources = list(self.history.resources) if self.history.resources is not None else None
+        earlier = {"EventType": self.history.event_type, "Resources": resources, "EventStatus": self.history.status}
+        return {name: earlier.get(name) for name in sorted(names)}
+
+    @property
+    def ownership(self) -> Whose:
+        """Whether the last known Resources name this VM."""
+        return ownership_of(self.history.resources, self.vm_name)
+
+    @property
+    def names_this_vm(self) -> bool | None:
+        """`ownership` as JSON has it; None if it is not known."""
+        ownership = self.ownership
+        return None if ownership is Whose.MAYBE else ownership is Whose.OURS
+
+    @property
+    def phase(self) -> Phase:
+        """STARTED from when it was first seen Started; before that the last status that could be read."""
+        return phase_of(self.history) if self.history.started_at is None else Phase.STARTED
+
+    @property
+    def starts_at(self) -> datetime | None:
+        """The last known NotBefore of an event that has not started."""
+        return self.history.not_before if self.history.started_at is None else None
+
+
+def ownership_of(resources: tuple[str, ...] | None, vm_name: str) -> Whose:
+    """Whether `Resources` name this VM: whole names, case-insensitive in ASCII. MAYBE if either is not known."""
+    if resources is None or not vm_name:
+        return Whose.MAYBE
+    wanted = folded(vm_name)
+    return Whose.OURS if any(folded(name) == wanted for name in resources) else Whose.THEIRS
+
 
 _BEGINS: Final = {Phase.SCHEDULED: Kind.SCHEDULED, Phase.STARTED: Kind.STARTED}
 

@@ -13,9 +13,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from exporter.core.document import KNOWN_TYPES
-from exporter.core.event_now import EventNow
 from exporter.core.policy import Coordination, Mode, Presence
 from exporter.core.records import Vm
+from exporter.core.scope import EventNow
 from exporter.core.state import Instant, State, Whose
 
 WARMING_SECONDS: Final = 300.0
@@ -237,10 +237,9 @@ def gate_of(status: Status, now: Instant, policy: GatePolicy) -> Gate:
     ]
     if not closing:
         return Gate(GateReason.NO_EVENT)
-    return min(closing, key=lambda found: (_ORDER[found[0].reason], urgency(found[1]), found[1].history.key))[0]
-
-
-_ORDER: Final = {reason: place for place, reason in enumerate(GateReason)}
+    return min(
+        closing, key=lambda found: ([*GateReason].index(found[0].reason), urgency(found[1]), found[1].history.key)
+    )[0]
 
 
 def _closed_by(event: EventNow, now: Instant, policy: GatePolicy) -> Gate | None:

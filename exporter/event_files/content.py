@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from exporter.core.decision import match
-from exporter.core.event_now import EventNow
 from exporter.core.policy import Decision, Mode, Rule, in_short, prepared_path
 from exporter.core.records import Vm, optional_timestamp, timestamp, vm_data
+from exporter.core.scope import EventNow
 from exporter.core.snapshot import Status, urgency
 
 EVENT_TYPE: Final = "azure_scheduled_events.event_file.v1"

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 from msgspec import Struct
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.records import MAX_TAG_VALUE, Tags, Vm
 from exporter.core.strict_json import encodable
 from exporter.errors import parse_http_date, parse_retry_after

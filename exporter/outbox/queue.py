@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.records import Record, Storable
 from exporter.core.snapshot import DestinationStatus
 from exporter.errors import Permanent

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.records import Record, RecordKind
 from exporter.core.state import Approval, Instant, Kind, State
 from exporter.core.state_codec import dump_state, load_state

@@ -13,8 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from exporter.core.event_now import EventNow
-from exporter.core.folding import alike
+from exporter.core.document import alike
 from exporter.core.policy import Presence, in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data

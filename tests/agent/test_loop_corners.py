@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.metadata.client import Answer
 from exporter.metadata.errors import MetadataError
 from tests.support.agent_world import REBOOT, Source, World, document, event, policy, started

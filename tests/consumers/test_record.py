@@ -20,7 +20,7 @@ from deploy.consumers.python.accounts.record import (
     lower,
     read,
 )
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.records import KINDS
 from tests.support.core_documents import EVENT_ID
 from tests.support.fleet_records import every_kind

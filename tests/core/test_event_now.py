@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from exporter.core.decision import decide, files_to_check, reconsidered
 from exporter.core.document import MAX_RESOURCES
-from exporter.core.event_now import EventNow, ownership_of
 from exporter.core.interruption import attribute
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.policy import DEFAULT_RULES, Coordination, Policy, Presence
 from exporter.core.records import Vm
+from exporter.core.scope import EventNow, ownership_of
 from exporter.core.state import Interruption, InterruptionKind, Kind, Phase, Whose
 from exporter.core.state_codec import dump_state, load_state
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS, hours

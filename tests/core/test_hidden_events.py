@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from exporter.core.decision import decide, reconsidered
 from exporter.core.document import MAX_EVENTS
-from exporter.core.event_now import EventNow
 from exporter.core.lifecycle import HISTORY_BYTES
 from exporter.core.policy import Coordination, Reason
+from exporter.core.scope import EventNow
 from exporter.core.state import Kind, Phase, Whose
 from exporter.core.state_codec import dump_state, load_state
 from tests.support.approval_case import ANY_REBOOT, ENFORCE, OURS

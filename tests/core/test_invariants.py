@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from exporter.core.attempts import accepted, attempt_due, attempting, not_accepted
 from exporter.core.continuity import Step
 from exporter.core.decision import decide, files_to_check
-from exporter.core.document import Document, parse_document, parse_time
-from exporter.core.folding import folded
+from exporter.core.document import Document, folded, parse_document, parse_time
 from exporter.core.hours import Hours
 from exporter.core.lifecycle import advance
 from exporter.core.memory import with_tracked

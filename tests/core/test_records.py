@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from exporter.core.decision import decide
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Mode, Policy, Rule, Verdict
 from exporter.core.record_factory import NAMESPACE, RecordFactory, account

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from exporter.core import records as published
 from exporter.core.continuity import ANOMALIES
 from exporter.core.decision import decide
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Mode, Policy, Reason
 from exporter.core.record_factory import RecordFactory

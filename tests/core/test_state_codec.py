@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.memory import with_tracked
 from exporter.core.state import Approval, Instant, InterruptionTotals, Outage, StartedBy, State, Tracked
 from exporter.core.state_codec import StateWriter, dump_state, load_state

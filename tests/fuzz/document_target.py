@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.policy import DEFAULT_RULES, Coordination, Mode, Policy
 from exporter.core.records import Record, Storable, Vm, VmIdentity
 from exporter.core.state import Instant, State

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.snapshot import EventFilesStatus, Gate, GateReason, Status
 from exporter.core.state import InterruptionTotals
 from exporter.page.status import status_value

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.policy import Coordination, Mode, Presence, Reason
 from exporter.core.records import VM_TEXTS, Vm
 from exporter.core.snapshot import DestinationStatus, EventFilesStatus, Gate, GateReason, OutboxStatus, Status

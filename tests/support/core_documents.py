@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from exporter.core.continuity import Step
 from exporter.core.decision import Explanation, decide, explain_decision
-from exporter.core.document import Document, DocumentError, Event, parse_document
-from exporter.core.folding import folded
+from exporter.core.document import Document, DocumentError, Event, folded, parse_document
 from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
 from exporter.core.policy import Context, Policy, Presence

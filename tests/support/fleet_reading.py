@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from tests.support import oracle
 
 LIFE: Final = ("scheduled", "started", "updated", "completed", "ended")

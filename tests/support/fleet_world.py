@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from exporter.agent.delivery import Delivery
 from exporter.agent.loop import Agent
 from exporter.agent.ports import Environment, Options
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.policy import Presence
 from exporter.core.records import Record, Vm, VmIdentity
 from exporter.core.state import Instant

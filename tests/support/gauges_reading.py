@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from tests.support import oracle
 
 TYPES: Final = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from exporter.core.decision import decide
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.memory import with_tracked
 from exporter.core.policy import Mode, Policy
 from exporter.core.record_factory import RecordFactory

@@ -9,8 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from exporter.core.decision import decide
-from exporter.core.document import parse_document
-from exporter.core.folding import folded
+from exporter.core.document import folded, parse_document
 from exporter.core.lifecycle import advance
 from exporter.core.memory import number, with_tracked
 from exporter.core.policy import Mode, Policy

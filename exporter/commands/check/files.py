@@ -15,10 +15,11 @@ from typing import Final
 
 from exporter.commands.check.report import ProbeEnvironment
 from exporter.config.event_hubs import read_event_hubs
+from exporter.config.load import config_path
 from exporter.config.otlp import read_otlp, variables
 from exporter.config.places import events_place, hold_place, ready_place
-from exporter.config.schema import Setting, Settings, settings_of
-from exporter.config.sources import Sources, config_path, given_flags, read_toml
+from exporter.config.schema import Settings, settings_of
+from exporter.config.sources import Picked, Sources, given_flags, read_toml
 from exporter.config.types import Text
 from exporter.event_files.content import STATUS_NAME
 from exporter.files import TooLarge, WrongEncoding, decoded, not_ascii, read_capped, read_trusted
@@ -52,8 +53,7 @@ def file_errors(args: argparse.Namespace, environ: Mapping[str, str]) -> list[st
     errors += _web_errors(sources)
     errors += _outbox_errors(sources)
     if read_event_hubs(_without_errors(sources), read_trusted).configured:
-        picked = sources.pick(settings_of("event_hubs")["certificate"])
-        errors += _ca_errors(picked.value, picked.origin)
+        errors += _ca_errors(sources.pick(settings_of("event_hubs")["certificate"]))
     if read_otlp(_without_errors(sources)).configured:
         errors += _certificate_errors(sources)
     return errors
@@ -103,49 +103,43 @@ def _certificate_errors(sources: Sources) -> Iterator[str]:
     """What would fail when the first record is sent."""
     settings = settings_of("otlp")
     ca, certificate, key = (
-        _path(sources, settings[name]) for name in ("certificate", "client_certificate", "client_key")
+        sources.pick(settings[name], variables(name), Text(optional=True, path=True))
+        for name in ("certificate", "client_certificate", "client_key")
     )
-    yield from _ca_errors(*ca)
-    for path, origin in (certificate, key):
-        if path and (reason := _unusable(path)):
-            yield f"{origin}: {path}: {reason}"
-    if certificate[0] and not any(_unusable(path) for path in (certificate[0], key[0]) if path):
-        yield from _pair_errors(certificate, key)
+    yield from _ca_errors(ca)
+    unusable = [(each, reason) for each in (certificate, key) if each.value and (reason := _unusable(each.value))]
+    for each, reason in unusable:
+        yield f"{each.origin}: {each.value}: {reason}"
+    if certificate.value and not unusable:
+        yield from _pair_errors(certificate, key.value)
 
 
-def _ca_errors(path: str, origin: str) -> Iterator[str]:
+def _ca_errors(picked: Picked) -> Iterator[str]:
     """Why the CA certificates of a destination can't be used."""
-    if not path:
-        return
-    if reason := _unusable(path):
-        yield f"{origin}: {path}: {reason}"
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except (ssl.SSLError, OSError):
-        yield f"{origin}: {path}: expected CA certificates in PEM, found none"
+    path = picked.value
+    if path and (reason := _unusable(path)):
+        yield f"{picked.origin}: {path}: {reason}"
+    elif path:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except (ssl.SSLError, OSError):
+            yield f"{picked.origin}: {path}: expected CA certificates in PEM, found none"
 
 
-def _pair_errors(certificate: tuple[str, str], key: tuple[str, str]) -> Iterator[str]:
-    """Why a client certificate and its key, each a path and where it was given, can't be used together."""
-    where = f"{certificate[1]}: {certificate[0]}"
+def _pair_errors(certificate: Picked, key: str) -> Iterator[str]:
+    """Why a client certificate and its key, a path or "", can't be used together."""
+    where = f"{certificate.origin}: {certificate.value}"
     try:
         # The password is never asked for on a terminal: an encrypted key is an error.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate[0], key[0] or None, password="")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate.value, key or None, password="")
     except ssl.SSLError as error:
         if "MISMATCH" in str(error):
-            yield f"{where}: does not belong to the key in {key[0] or certificate[0]}"
+            yield f"{where}: does not belong to the key in {key or certificate.value}"
         else:
-            beside = f", with its key in {key[0]}" if key[0] else " with its key (or set otlp.client_key)"
+            beside = f", with its key in {key}" if key else " with its key (or set otlp.client_key)"
             yield f"{where}: expected a certificate in PEM{beside}, without a password"
     except OSError as error:
         yield f"{where}: cannot be used: {error.strerror}"
-
-
-def _path(sources: Sources, setting: Setting) -> tuple[str, str]:
-    """The path, and where it was given."""
-    picked = sources.pick(setting, variables(setting.key), Text(optional=True, path=True))
-    return picked.value, picked.origin
 
 
 def _unusable(path: str) -> str:

@@ -18,10 +18,9 @@ from msgspec import Struct
 from exporter.commands.check.network import REACH_WORDS, Reach, clock_of, reach
 from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, Verdict, fail, ok, warn
 from exporter.config.schema import Settings
-from exporter.core.document import Document, DocumentError, parse_document
-from exporter.core.event_now import ownership_of
-from exporter.core.folding import alike
+from exporter.core.document import Document, DocumentError, alike, parse_document
 from exporter.core.records import Vm
+from exporter.core.scope import ownership_of
 from exporter.core.state import Whose
 from exporter.metadata.client import MetadataClient
 from exporter.metadata.errors import MetadataError, one_line

@@ -18,7 +18,7 @@ from exporter.commands.check.outbox import probe_hold_file, probe_outbox, probe_
 from exporter.commands.check.report import ClockReading, Finding, ProbeEnvironment, Report, fail, ok, warn
 from exporter.commands.check.web import probe_web
 from exporter.config.schema import Settings
-from exporter.core.folding import alike
+from exporter.core.document import alike
 from exporter.daemon import DaemonCall
 
 Probe = Callable[[Settings, ProbeEnvironment], Report]

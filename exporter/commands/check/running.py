@@ -25,7 +25,7 @@ from exporter.commands.check.report import Finding, fail, ok, warn
 from exporter.config.load import policy_values
 from exporter.config.places import hold_place
 from exporter.config.schema import Settings
-from exporter.core.folding import alike
+from exporter.core.document import alike
 from exporter.core.policy import Presence
 from exporter.core.snapshot import DESTINATIONS
 from exporter.event_files.content import STATUS_NAME

@@ -17,9 +17,9 @@ from exporter.commands.replay.result import Moment, Post, ReplayResult
 from exporter.commands.replay.table import moment_value, rule_finding, verdict, what
 from exporter.core.decision import Outcome
 from exporter.core.document import Event
-from exporter.core.event_now import ownership_of
 from exporter.core.policy import Reason
 from exporter.core.records import optional_timestamp, timestamp
+from exporter.core.scope import ownership_of
 from exporter.core.state import Whose
 from exporter.text.format import DAY, NO_BREAK_SPACE, clean, counted, moment, span
 

@@ -42,9 +42,8 @@ from exporter.core import cycle
 from exporter.core.continuity import SWITCH_OFF_NEAR_SECONDS, UNAVAILABLE_SECONDS
 from exporter.core.cycle import Observation
 from exporter.core.decision import Explanation, explain_decision, files_to_check, match, turning_points
-from exporter.core.document import Document, DocumentError, parse_document
+from exporter.core.document import Document, DocumentError, alike, folded, parse_document
 from exporter.core.facts import DecisionMade
-from exporter.core.folding import alike, folded
 from exporter.core.policy import Context, Policy, Presence, Reason, prepared_path
 from exporter.core.record_factory import RecordFactory
 from exporter.core.records import Record, RecordKind, Vm, VmIdentity

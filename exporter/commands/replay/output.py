@@ -16,7 +16,7 @@ from exporter.commands.replay.policies import InForce, as_value, changes, histor
 from exporter.commands.replay.table import as_values, table
 from exporter.config.load import policy_values
 from exporter.config.schema import Settings
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.policy import Mode, Policy
 from exporter.core.records import Record, RecordKind
 from exporter.text.format import clean, counted

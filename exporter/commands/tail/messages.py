@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.records import Record
 from exporter.core.strict_json import encodable, loads
 

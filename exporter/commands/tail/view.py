@@ -10,7 +10,7 @@ from typing import Final, TextIO
 from msgspec import Struct, field
 
 from exporter.commands.tail.outbox import Entry
-from exporter.core.folding import alike, folded
+from exporter.core.document import alike, folded
 from exporter.core.records import Record
 from exporter.text.format import clean, counted
 from exporter.text.terminal import say, tell

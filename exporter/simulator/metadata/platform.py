@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.simulator.metadata.scenario import Action, Phase, Scenario, Step
 
 # Each is answered with all fields and types: what an older version does not know yet is not left out.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.simulator.metadata import platform
 from exporter.simulator.metadata.scenario import Vm
 

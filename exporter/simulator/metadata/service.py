@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.simulator.faults import Fault, Faults
 from exporter.simulator.metadata import protocol, transport
 from exporter.simulator.metadata.faults import HANGING, KINDS, PLACES, apply_fault

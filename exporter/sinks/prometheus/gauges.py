@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from exporter.core.event_now import EventNow
 from exporter.core.policy import Decision
+from exporter.core.scope import EventNow
 from exporter.core.snapshot import Status, urgency
 from exporter.core.state import Instant, StartedBy
 from exporter.core.strict_json import encodable

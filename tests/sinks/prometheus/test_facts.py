@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from exporter.core.document import folded
 from exporter.core.facts import (
     AnomalyObserved,
     ApprovalFailed,
@@ -22,7 +23,6 @@ from exporter.core.facts import (
     Polled,
     RecordsDropped,
 )
-from exporter.core.folding import folded
 from exporter.core.state import Kind
 from exporter.sinks.prometheus.catalogue import BY_NAME, FAMILIES
 from tests.support import statuses

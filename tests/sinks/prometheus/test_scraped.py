@@ -17,8 +17,8 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from exporter.core.event_now import EventNow
 from exporter.core.facts import DecisionMade, EventTransitioned, InterruptionObserved, Polled
+from exporter.core.scope import EventNow
 from exporter.core.snapshot import DESTINATIONS, DestinationStatus
 from exporter.core.state import Whose
 from exporter.sinks.prometheus.catalogue import PREFIX
