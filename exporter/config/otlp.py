@@ -18,8 +18,6 @@ from exporter.text.format import format_duration
 from exporter.text.values import InvalidValue, describe
 
 LOGS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"
-BASE_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
 RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _GRPC_PORT: Final = 4317
 
@@ -130,7 +128,7 @@ def _addressed(
 def _endpoint(sources: Sources, setting: Setting) -> tuple[Picked, bool]:
     """The endpoint, and whether it is the whole URL for logs (else it is a base)."""
     if not sources.environ.get(LOGS_ENDPOINT):
-        return sources.pick(setting, (BASE_ENDPOINT,)), False
+        return sources.pick(setting, ("OTEL_EXPORTER_OTLP_ENDPOINT",)), False
     picked = sources.pick(setting, (LOGS_ENDPOINT,), Text(check=otlp_exact))
     return picked, picked.layer == "otel"
 
@@ -139,7 +137,7 @@ def _pick(sources: Sources, setting: Setting, *, with_variables: bool) -> Picked
     if not with_variables:
         return sources.pick(setting)
     if setting.key == "service_name":
-        return sources.pick(setting, (SERVICE_NAME,))
+        return sources.pick(setting, ("OTEL_SERVICE_NAME",))
     kinds: dict[str, Kind] = {
         key: Text(optional=True, path=True) for key in ("certificate", "client_certificate", "client_key")
     }

@@ -277,7 +277,15 @@ class _Cycle:
         self._count_unknown_values(step)
         self._changed = self._changed or scoped.state is not step.state
         self._state = scoped.state
-        self._record_step(scoped)
+        if scoped.changed:
+            self._facts.append(facts.DocumentChanged())
+        if scoped.anomaly:
+            self._record_anomaly(scoped.anomaly)
+        self._facts.extend(facts.EventTransitioned(transition) for transition in scoped.counted)
+        for transition in scoped.transitions:
+            self._record(self._factory.transition(self._state, transition))
+        for rejection in scoped.rejections:
+            self._record(self._factory.rejection(self._state, rejection))
         # An event may have started with this document, or in the gap before it.
         gaps = [transition.gap or 0.0 for transition in step.transitions if transition.kind is Kind.STARTED]
         unobserved = max(gaps, default=0.0)
@@ -287,17 +295,6 @@ class _Cycle:
             self._reconsider_approved()
         self._mark_due(self._decide())
         self._remember(evidence=EMPTY)
-
-    def _record_step(self, step: continuity.Step) -> None:
-        if step.changed:
-            self._facts.append(facts.DocumentChanged())
-        if step.anomaly:
-            self._record_anomaly(step.anomaly)
-        self._facts.extend(facts.EventTransitioned(transition) for transition in step.counted)
-        for transition in step.transitions:
-            self._record(self._factory.transition(self._state, transition))
-        for rejection in step.rejections:
-            self._record(self._factory.rejection(self._state, rejection))
 
     def _record_anomaly(self, anomaly: str) -> None:
         """Count an anomaly, and record it unless it is one of `EVERYDAY`."""

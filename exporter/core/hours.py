@@ -19,7 +19,6 @@ DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 WHOLE_DAY: Final = 24 * 60
 """Minutes of a day: the latest end of a window, "24:00"."""
 _DAY: Final = timedelta(days=1)
-_KEPT: Final = 32
 _NEAR: Final = range(-2, 3)
 _FAR: Final = range(3, 16)
 """Days from today. A weekly window opens within eight, and within fifteen where a zone leaves its day out."""
@@ -98,7 +97,7 @@ class Hours(Struct, frozen=True):
             yield from _instants(midnight + timedelta(minutes=minutes), self.zone)
 
 
-@lru_cache(_KEPT)  # at each poll it is asked for every event of a document, at the same instant
+@lru_cache(32)  # at each poll it is asked for every event of a document, at the same instant
 def _next_change(hours: Hours, now: datetime) -> datetime | None:
     local = hours.local(now)
     if local is None:
