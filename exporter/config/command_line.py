@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from exporter.errors import BAD_USAGE
 from exporter.secrets import redact
 from exporter.text.format import parse_duration
-from exporter.text.terminal import WIDTH, listed, printable
+from exporter.text.terminal import WIDTH, printable
 from exporter.text.values import (
     InvalidValue,
     Misplaced,

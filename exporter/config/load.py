@@ -28,9 +28,9 @@ from exporter.config.schema import SECTIONS, ApprovalSettings, Settings, setting
 from exporter.config.sources import CONFIG_ENV, CONFIG_FLAG, ReadFile, Sources, given_flags, read_toml
 from exporter.config.types import KNOWN_API_VERSIONS
 from exporter.core.document import KNOWN_TYPES
-from exporter.core.policy import Coordination, Mode
+from exporter.core.policy import Coordination, Mode, Policy
 from exporter.files import read_capped, read_trusted, refuse_foreign
-from exporter.text.values import InvalidValue, describe, near_miss, quote
+from exporter.text.values import InvalidValue, Misplaced, describe, near_miss, quote, refuse_misplaced, unknown_name
 
 
 class ConfigError(Exception):

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from exporter.core.event_now import EventNow
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.core.policy import Rule
+from exporter.core.scope import EventNow
 from exporter.core.snapshot import EventFilesStatus, Status
 from exporter.event_files.content import (
     STATUS_NAME,

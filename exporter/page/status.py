@@ -17,7 +17,8 @@ from exporter.core.document import alike
 from exporter.core.policy import Presence, in_short
 from exporter.core.record_factory import account
 from exporter.core.records import optional_timestamp, rounded, timestamp, vm_data
-from exporter.core.snapshot import HARMLESS, DestinationStatus, Status, harm
+from exporter.core.scope import EventNow
+from exporter.core.snapshot import HARMLESS, DestinationStatus, Gate, Status, harm
 from exporter.core.state import Instant, Phase, Tracked, Whose
 from exporter.core.strict_json import encodable
 from exporter.page.sentences import verdict

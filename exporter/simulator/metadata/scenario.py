@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.files import TooLarge, WrongEncoding, in_utf8, read_capped
 from exporter.text.format import parse_duration
 from exporter.text.terminal import listed

@@ -26,7 +26,7 @@ from azure.eventhub.aio import EventHubProducerClient
 from msgspec import Struct, field
 
 from exporter.config.schema import EventHubsSettings
-from exporter.core.folding import folded
+from exporter.core.document import folded
 from exporter.errors import Failure, Permanent, Retryable
 from exporter.sinks.event_hubs.address import Address, default_credential
 from exporter.sinks.event_hubs.errors import translate
