@@ -159,18 +159,23 @@ def delivers(world: World) -> None:
 
 
 def holds(world: World) -> None:
-    """A hold file holds wherever an operator puts it, or the agent says that it would not and approves nothing."""
+    """A hold file holds where the service sees the operator's; a path elsewhere is refused."""
     guest = world.guest
-    seen = (f"{ETC}/hold", "/run/hold", "/dev/shm/hold")
-    closed = ("/root/hold", "/home/operator/hold")
-    own = ("/tmp/hold", "/var/tmp/folder/hold", "/dev/hold", f"{ETC}/link/hold")
+    seen = (f"{ETC}/hold", "/run/hold")
+    own = (
+        "/tmp/hold",
+        "/var/tmp/folder/hold",
+        "/dev/shm/hold",
+        "/root/hold",
+        "/home/operator/hold",
+        f"{ETC}/link/hold",
+    )
     guest.run(f"mkdir -p /home/operator /run/user /var/tmp/folder; ln -sfn /tmp {ETC}/link")
-    for path in (*seen, *closed):
+    for path in seen:
         guest.run(f"touch {path}")
         started = world.start(f"{ENFORCE}SCHEDULED_EVENTS_APPROVAL_HOLD_FILE={path}\n")
         held, sent = _held(world)
-        said = _last(world.log("-p warning"), "expected a path") if path in closed else ""
-        world.say(started and held and not sent, f"{path} holds: {sent} approvals{'; ' + said if said else ''}")
+        world.say(started and held and not sent, f"{path} holds: {sent} approvals")
         _stop(world)
         guest.run(f"rm -f {path}")
     for path in own:
